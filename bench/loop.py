@@ -163,7 +163,17 @@ class _Probe:
                 f"the probe on {self._name} ended with status {done.exit_status}. {done.stderr.strip()[-600:]}",
                 "If stress-ng or cyclictest is missing there: apt-get install stress-ng rt-tests; or --loads idle.",
             )
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return compact(json.loads(done.stdout.splitlines()[-1]))
+
+
+def compact(answer: Any) -> Any:
+    """An answer whose histograms are lines of text, ``upper edge:count``, so that it is stored in a few kilobytes."""
+    if not isinstance(answer, dict):
+        return answer
+    return {
+        key: " ".join(f"{edge}:{count}" for edge, count in value) if key == "buckets" else compact(value)
+        for key, value in answer.items()
+    }
 
 
 def _any(head: DiscreteHead | ContinuousHead) -> str:

@@ -48,6 +48,8 @@ NAMES = (
     "rewrites",
     "native",
     "peers",
+    "loop-round-trips",
+    "loop-punctuality",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

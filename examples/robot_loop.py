@@ -45,7 +45,7 @@ class Robot:
 
 def served(run_agent, socket):
     """The loop as a process, and a connection to it once it listens."""
-    loop = subprocess.Popen([run_agent, "loop", "--socket", socket, "--fallback", TURN_SLOWLY])
+    loop = subprocess.Popen([run_agent, "loop", "--socket", socket])
     while loop.poll() is None:
         try:
             return loop, Client.connect(socket)

@@ -59,8 +59,8 @@ MAY_IMPORT_ROOMS = {
     "convert.native": {"policy"},
     "device.native": {"policy"},
     "device.agent": {"policy", "airlearning_envs", "device.native"},
-    # Before it sends an artifact it builds it again, and compares.
-    "device.host": {"policy", "convert", "device.native"},
+    # Before it sends an artifact it builds it again, and compares; a loop's options are read on both sides.
+    "device.host": {"policy", "convert", "device.native", "device.agent"},
     # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.
     "device.virtual_pi": {"policy", "device.host"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},

@@ -35,6 +35,9 @@ ACTION_COMMANDS = np.array([row[1:] for row in _ROWS], dtype=np.float32)
 """(25, 3): forward speed in m/s, rightward speed in m/s, yaw rate in rad/s. A yaw turns on the spot."""
 ACTION_COMMANDS.setflags(write=False)
 
+FALLBACK_ACTION = len(ACTION_NAMES) // 5 * 4 - 1
+"""The slowest turn on the spot, 6.75 deg/s: what moves the drone least, where no action can be decided."""
+
 COMMAND_LOW = np.array([-2.5, -2.5, -math.radians(216.0)], dtype=np.float32)
 COMMAND_HIGH = np.array([5.0, 5.0 * math.sqrt(0.5), math.radians(216.0)], dtype=np.float32)
 """Bounds of a continuous command (3,): forward m/s, rightward m/s, yaw rate rad/s; they enclose the table's."""

@@ -89,10 +89,11 @@ def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
     """A percentile of cyclictest's histogram, ns; None where the count does not support it."""
     if found is None:
         return None
-    count, seen = sum(number for _, number in found["buckets"]), 0
+    buckets = [tuple(map(int, pair.split(":"))) for pair in found["buckets"].split()]
+    count, seen = sum(number for _, number in buckets), 0
     if count < required_runs(PERCENTILES[name]):
         return None
-    for microseconds, number in found["buckets"]:
+    for microseconds, number in buckets:
         seen += number
         if seen >= PERCENTILES[name] * count:
             return 1000 * int(microseconds)

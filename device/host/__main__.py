@@ -16,6 +16,7 @@ from device.host.hostkeys import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, remove_releases, rollback
+from device.host.serving import add_verbs
 from device.host.target import Target, resolve
 from device.host.text import printable
 from device.host.verbs import run_verb, verb_adder
@@ -253,6 +254,7 @@ def parser() -> argparse.ArgumentParser:
     removing.add_argument("--force", action="store_true", help="also what an agent runs from")
     for added in (deploying, back, removing):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
+    add_verbs(verb)
     for name, run in (("releases", run_releases), ("status", run_status)):
         looking = verb(name, run)
         looking.add_argument("--policy", help="only this one")

@@ -111,6 +111,12 @@ class CheckFailedError(HostError):
     blames_release = False
 
 
+class ServiceError(HostError):
+    """The policy's loop did not start on the device, failed its trial, or cannot be kept running there."""
+
+    blames_release = True
+
+
 class AgentError(HostError):
     """The agent on the device answered with an error, with nonsense, not in time, or died.
 

@@ -16,9 +16,10 @@ from device.host.errors import (
     HostError,
     ReleaseError,
     RemoteCommandError,
+    ServiceError,
     VerificationError,
 )
-from device.host.on_device import files, records, store, upkeep, wire
+from device.host.on_device import files, managers, records, services, store, upkeep, wire
 from device.host.on_device import helper as helper_module
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
 
@@ -126,6 +127,9 @@ def _error(device: str, failure: Any) -> HostError:
         )
     if code == "in-use":
         return ReleaseError(f"On {device} {message}. Nothing was removed.", "End it first, or add --force.")
+    if code in ("trial", "service"):
+        known = {"trial": "python -m device.host serving shows what serves.", "service": "Serve without --enable."}
+        return ServiceError(f"On {device} {message}.", str(error.get("next") or known[code]))
     if code == "layout":
         return RemoteCommandError(
             f"{device} is not as a deployment left it: {message}. Nothing was changed.",
@@ -138,7 +142,7 @@ def _error(device: str, failure: Any) -> HostError:
 
 def _script(silence_s: float) -> bytes:
     """The program for the device: its modules as text, each after those it imports, then started."""
-    parts = (wire, files, records, store, upkeep, helper_module)
+    parts = (wire, files, records, store, upkeep, managers, services, helper_module)
     modules = {part.__name__: Path(str(part.__file__)).read_text("utf-8") for part in parts}
     return program_of(modules, f"module.main({silence_s!r})\n")
 

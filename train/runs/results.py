@@ -53,6 +53,7 @@ def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash 
         control_period_s=task.control_period_s,
         environment=task.environment,
         quantization=policy.quantization,
+        fallback=task.fallback,
     )
 
 

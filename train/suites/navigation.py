@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
 from airlearning_envs.errors import SettingsError
 from airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
+from airlearning_envs.rules.actions import FALLBACK_ACTION
 from airlearning_envs.rules.observation import depth_bounds, depth_fields
 from airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from policy.spec import DiscreteHead, EnvironmentSpec
@@ -142,6 +143,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool 
         observation=depth_fields(configs[main]) if depth else OBSERVATION_FIELDS,
         head=DiscreteHead(ACTION_NAMES),
         control_period_s=CONTROL_PERIOD_S,
+        fallback=(float(FALLBACK_ACTION),),
         presets=(main, *(name for name in JUDGED_ON if name != main)),
         make=make,
         evaluate=partial(

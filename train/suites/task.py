@@ -85,6 +85,7 @@ class Task:
         make: (environments, seed) → the training episodes.
         evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
         baseline: a policy that learned nothing, to print beside the result, or None.
+        fallback: for the spec; empty where no action is known to be safe.
         teacher_observation: fields that a policy sees from which another one learns, as ``teacher_observation`` of the
             episodes, in the same states; None where it sees the same as the learner.
         bounds: smallest and largest value of every observation element, infinite where there is none; None where the
@@ -107,6 +108,7 @@ class Task:
     frames: int = 1
     bounds: tuple[NDArray[Any], NDArray[Any]] | None = None
     teacher_observation: tuple[ObservationField, ...] | None = None
+    fallback: tuple[float, ...] = ()
 
     @property
     def observation_size(self) -> int:

@@ -67,7 +67,7 @@ class Decider:
         self._size = self._sequence = self.observed_ns = self.runtime_ns = 0
         self.flags = self._taken_flags = 0
         self._fresh = False
-        self._values = self._observation = serving.observations[0]
+        self._values = self._golden = serving.observations[0]
 
     def take(self, inbox: Inbox, size: int) -> bool:
         """Remember an observation frame of so many bytes, unless it is none of this policy's. Returns whether it is.
@@ -118,6 +118,14 @@ class Decider:
         self._serving.decisions += 1
         self.flags = flags
         return flags
+
+    def rehearse(self) -> int:
+        """Decide on a golden observation, for nobody: a loop without a controller shows how punctual it would be."""
+        begin = _clock()
+        self._executor.decide(self._golden)
+        self.runtime_ns = _clock() - begin
+        self._executor.outputs()
+        return self.fall_back(0)
 
     def fall_back(self, flags: int) -> int:
         """The fallback action, with the reason's flags. Returns them with FALLBACK."""

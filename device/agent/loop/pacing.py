@@ -13,30 +13,15 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from device.agent.loop.connections import Connections
 from device.agent.loop.deciding import Decider
 from device.agent.loop.notifying import Notifier
+from device.agent.loop.options import OnMiss, Pace
 from device.agent.loop.punctuality import MISSED, Punctuality
 from device.agent.loop.real_time import sleep_until
 
 _clock = time.monotonic_ns
-
-
-class Pace(Enum):
-    """What a decision waits for."""
-
-    CLOCK = "clock"  # the next tick of the loop's own
-    OBSERVATION = "observation"  # the next observation
-
-
-class OnMiss(Enum):
-    """What is sent when an action was ready too late."""
-
-    HOLD = "hold"  # the action before, once more
-    FALLBACK = "fallback"  # the fallback action
-    STOP = "stop"  # the fallback action, and the loop ends
 
 
 @dataclass(frozen=True)
@@ -104,8 +89,7 @@ class Loop:
             self.punctuality.woke_late.add(now - due)
             self.punctuality.ticks += 1
             self._connections.read_all()
-            if self._connections.controller is not None:
-                self._decide(clock(), due)
+            self._decide(clock(), due)
             self._attend(now)
             behind = (clock() - due) // period  # ticks that were due meanwhile, besides the next
             if behind > 0:
@@ -132,9 +116,8 @@ class Loop:
                     due = clock() + period
             now = clock()
             if now >= due:
-                if self._connections.controller is not None:
-                    self.punctuality.ticks += 1
-                    self._decide(now, now)
+                self.punctuality.ticks += 1
+                self._decide(now, now)
                 due = now + period
             self._attend(now)
 
@@ -144,9 +127,10 @@ class Loop:
         self._decide(now, now)
 
     def _decide(self, read_ns: int, due_ns: int) -> None:
-        """Decide and send: one action for the tick that was due at ``due_ns``."""
+        """Decide and send: one action for the tick that was due at ``due_ns``; without a controller, a rehearsal."""
         decider, count, clock = self._decider, self.punctuality, _clock
-        flags = decider.decide(read_ns)
+        controller = self._connections.controller
+        flags = decider.decide(read_ns) if controller is not None else decider.rehearse()
         if self._skipped:
             flags, self._skipped = decider.flag(MISSED), False
         ready = clock()
@@ -154,11 +138,11 @@ class Loop:
         if late:
             flags = self._was_late(flags | MISSED)
         decider.finish(ready, count.missed_ever)
-        controller = self._connections.controller
         sent = controller is not None and self._connections.send(controller, decider.frame)
         written = clock()
         # Counted after the action has left.
-        count.flagged(flags)
+        if controller is not None:
+            count.flagged(flags)
         count.decided.add(ready - read_ns)
         if decider.runtime_ns:
             count.runtime.add(decider.runtime_ns)

@@ -15,7 +15,8 @@ from device.agent.loop.connections import Connections
 from device.agent.loop.deciding import Decider
 from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_number
 from device.agent.loop.notifying import Notifier
-from device.agent.loop.pacing import Loop, OnMiss, Pace, Timing
+from device.agent.loop.options import OnMiss, Pace
+from device.agent.loop.pacing import Loop, Timing
 from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json
 from device.agent.server import Agent, error_reply
@@ -30,7 +31,6 @@ LARGEST_FRAME = 200_000
 STALE_PERIODS = 2.5
 """Age in periods from which an observation is stale, where nothing else is named: one that came just after a tick is
 a period old at the next, and one more may be lost."""
-MOST_HERTZ = 2000.0
 
 
 @dataclass(frozen=True)

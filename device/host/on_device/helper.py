@@ -23,15 +23,16 @@ from typing import Any, TextIO
 
 from device.host.on_device.files import HelperError, entries, is_file_with, remove, sha256_of, sync, write_json
 from device.host.on_device.records import MARKER, RELEASE_FILE
+from device.host.on_device.services import Services
 from device.host.on_device.store import number_of
-from device.host.on_device.upkeep import Reply, Request, Upkeep
+from device.host.on_device.upkeep import Reply, Request
 from device.host.on_device.wire import host_is_gone, report, requests, say
 
 LOCK_POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Device(Upkeep):
+class Device(Services):
     """The releases on this device, and this process's hold on them."""
 
     def __init__(self, home: str | Path) -> None:
@@ -214,6 +215,9 @@ OPERATIONS = (
     "set_mark",
     "prune",
     "drop",
+    "serve",
+    "unserve",
+    "serving",
 )
 
 

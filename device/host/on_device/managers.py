@@ -1,0 +1,236 @@
+"""Who keeps a policy's loop running on the device: systemd's user manager, or where there is none a supervisor of ours.
+
+Sent to the device as text together with ``helper.py``; only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from device.host.on_device.files import HelperError
+
+_COMMAND_S = 150.0
+_STOP_S = 15.0
+UNIT = """\
+# Written by python -m device.host serve; unserve removes it.
+[Unit]
+Description=Policy {policy} in the robot's loop
+StartLimitIntervalSec=60
+StartLimitBurst=5
+
+[Service]
+Type=notify
+ExecStart={python} -sS {services}/launch.py {policy}
+Restart=always
+RestartSec=0.5
+# Refused, wrong usage, --on-miss stop: starting it again would not help.
+RestartPreventExitStatus=1 2 75
+TimeoutStartSec=120
+WatchdogSec={watchdog_s:g}
+MemoryMax={memory_bytes}
+{affinity}
+[Install]
+WantedBy=default.target
+"""
+
+
+def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command of the device's, whatever its status; with status 127 where there is none."""
+    environment = {**os.environ, "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")}
+    try:
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=environment, timeout=_COMMAND_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
+def is_users_home(home: Path) -> bool:
+    """Whether a home folder is the one that a boot knows, not a stand-in of a local device."""
+    return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve() == home.resolve()
+
+
+class Systemd:
+    """A unit of the user's own manager."""
+
+    name = "systemd"
+
+    def __init__(self, home: Path, policy: str) -> None:
+        self.home, self.policy, self.unit = home, policy, f"quarl-{policy}.service"
+        self.file = home / ".config" / "systemd" / "user" / self.unit
+
+    @staticmethod
+    def is_here(home: Path) -> bool:
+        """Whether a user manager answers that has this home."""
+        done = run("systemctl", "--user", "show-environment")
+        return done.returncode == 0 and f"HOME={home}" in done.stdout.splitlines()
+
+    def install(self, settings: dict[str, Any]) -> None:
+        """Write the unit, and have it started at boot where that is asked for."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        core = settings.get("core")
+        self.file.write_text(
+            UNIT.format(
+                policy=self.policy,
+                python=sys.executable,
+                services="%h/quarl/services",
+                watchdog_s=settings["watchdog_s"],
+                memory_bytes=settings["memory_bytes"],
+                affinity="" if core is None else f"CPUAffinity={core}\n",
+            )
+        )
+        self._control("daemon-reload")
+        self._control("enable" if settings["enable"] else "disable", self.unit)
+        if settings["enable"]:
+            user = pwd.getpwuid(os.getuid()).pw_name
+            if not Path(f"/var/lib/systemd/linger/{user}").exists():
+                done = run("loginctl", "enable-linger", user)
+                if done.returncode != 0:
+                    raise HelperError(
+                        "service",
+                        f"the user's services do not start at boot, and it may not be changed: {done.stderr.strip()}",
+                        next=f"On the device, as root: loginctl enable-linger {user}",
+                    )
+
+    def restart(self) -> None:
+        """Start it, or start it anew; whether it has become active is seen in its state."""
+        run("systemctl", "--user", "reset-failed", self.unit)
+        run("systemctl", "--user", "restart", self.unit)  # waits until it is ready or has failed
+
+    def state(self) -> dict[str, Any]:
+        """``state`` (starting, active, failed, stopped), ``pid``, ``restarts`` and ``why``."""
+        names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result")
+        done = run("systemctl", "--user", "show", self.unit, *(f"--property={name}" for name in names))
+        found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+        states = {"active": "active", "failed": "failed", "inactive": "stopped"}
+        result = found.get("Result", "")
+        return {
+            "state": states.get(found.get("ActiveState", ""), "starting"),
+            "pid": int(found.get("MainPID") or 0),
+            "restarts": int(found.get("NRestarts") or 0),
+            "why": "" if result == "success" else result,
+        }
+
+    def log(self) -> str:
+        """The last lines that it wrote."""
+        return run("journalctl", "--user", f"--unit={self.unit}", "--lines=8", "--output=cat", "--no-pager").stdout
+
+    def remove(self) -> None:
+        """Stop it, and forget it."""
+        run("systemctl", "--user", "disable", "--now", self.unit)
+        self.file.unlink(missing_ok=True)
+        run("systemctl", "--user", "daemon-reload")
+
+    def _control(self, *words: str) -> None:
+        done = run("systemctl", "--user", *words)
+        if done.returncode != 0:
+            raise HelperError("service", f"systemctl --user {' '.join(words)} failed: {done.stderr.strip()}")
+
+
+class Supervised:
+    """A process of ours, started at boot by cron."""
+
+    name = "supervisor"
+
+    def __init__(self, home: Path, policy: str) -> None:
+        self.home, self.policy = home, policy
+        self.services = home / "quarl" / "services"
+        self.script = self.services / "supervise.py"
+        self.mark = f"# quarl {policy}"
+
+    def install(self, settings: dict[str, Any]) -> None:
+        """Have it started at boot where that is asked for."""
+        if settings["enable"] and not is_users_home(self.home):
+            raise HelperError("service", f"{self.home} is no user's home here, so that nothing in it starts at boot")
+        if settings["enable"] or is_users_home(self.home):
+            self._at_boot(settings["enable"])
+
+    def _at_boot(self, enable: bool) -> None:
+        listed = run("crontab", "-l")
+        lines = listed.stdout.splitlines() if listed.returncode == 0 else []
+        kept = [line for line in lines if not line.endswith(self.mark)]
+        wanted = [f"@reboot exec {sys.executable} -sS {self.script} {self.policy} {self.mark}"] if enable else []
+        if kept + wanted == lines:
+            return
+        done = run("crontab", "-", stdin="".join(f"{line}\n" for line in kept + wanted))
+        if done.returncode != 0 and enable:
+            raise HelperError(
+                "service",
+                f"this device has neither systemd nor a crontab to start it at boot: {done.stderr.strip()[:200]}",
+                next="Install cron there (apt-get install cron), or serve without --enable.",
+            )
+
+    def restart(self) -> None:
+        """Start it, or start it anew."""
+        if (pid := self._supervisor()) and self.state()["state"] != "failed":
+            os.kill(pid, signal.SIGHUP)
+            self._wait(lambda: self.state()["state"] != "active")
+            return
+        with (self.services / f"{self.policy}.state").open("w") as stream:
+            json.dump({"state": "starting", "pid": 0, "restarts": 0, "why": ""}, stream)
+        subprocess.Popen(
+            [sys.executable, "-sS", str(self.script), self.policy],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def state(self) -> dict[str, Any]:
+        """As :meth:`Systemd.state`."""
+        found: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0, "why": ""}
+        with contextlib.suppress(OSError, ValueError):
+            found |= json.loads((self.services / f"{self.policy}.state").read_text())
+        if found["state"] == "active" and not self._supervisor():  # it was killed, or the power was cut
+            found |= {"state": "stopped", "pid": 0}
+        return found
+
+    def log(self) -> str:
+        """The last lines that it wrote."""
+        with contextlib.suppress(OSError):
+            return (self.services / f"{self.policy}.log").read_text(errors="replace")[-2000:]
+        return ""
+
+    def remove(self) -> None:
+        """Stop it, and forget it."""
+        if pid := self._supervisor():
+            os.kill(pid, signal.SIGTERM)
+            self._wait(lambda: not self._supervisor())
+        if is_users_home(self.home):
+            self._at_boot(False)
+        for path in self.services.glob(f"{self.policy}.*"):
+            path.unlink(missing_ok=True)
+
+    def _supervisor(self) -> int:
+        """Its process; 0 where none holds the lock."""
+        try:
+            with (self.services / f"{self.policy}.lock").open("r") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = (self.services / f"{self.policy}.lock").read_text()
+            return int(text) if text.isdigit() else 0
+        except OSError:
+            pass
+        return 0
+
+    @staticmethod
+    def _wait(holds: Any) -> None:
+        deadline = time.monotonic() + _STOP_S
+        while not holds() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def manager_of(home: Path, policy: str) -> Systemd | Supervised:
+    """Who keeps a loop running under this home."""
+    return Systemd(home, policy) if Systemd.is_here(home) else Supervised(home, policy)

@@ -1,0 +1,161 @@
+"""A policy's loop as a service on the device: set up, tried for some seconds, taken back when it fails. Under the lock.
+
+Sent to the device as text together with ``helper.py``; only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from device.host.on_device.files import HelperError, read_object, remove, write_json
+from device.host.on_device.managers import manager_of
+from device.host.on_device.records import MARK_FILE, one_line
+from device.host.on_device.upkeep import Reply, Request, Upkeep
+from device.host.on_device.wire import report
+
+START_S, ANSWER_S, POLL_S = 130.0, 15.0, 0.1
+_MOST_SETTINGS, _MOST_REPLY = 65536, 262_144
+
+
+class Services(Upkeep):
+    """The releases on this device, and the loop that one policy's current release may serve in."""
+
+    def settings(self) -> dict[str, Any] | None:
+        """How the policy is served, or None where it is not."""
+        path = self.root / "services" / f"{self.policy}.json"
+        return read_object(path, _MOST_SETTINGS) if path.exists() else None
+
+    def serve(self, request: Request) -> Reply:
+        """Serve the policy in a loop from now on; what was served before goes on when this fails its trial."""
+        if self.current(self.policy) is None:
+            raise HelperError("release", f"no release of {self.policy} is deployed, so that none can be served")
+        before, services = self.settings(), self.root / "services"
+        for folder in (services, self.root / "run"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, text in request["scripts"].items():
+            part = services / f"{name}.part"
+            part.write_text(text)
+            part.replace(services / name)
+        try:
+            return self._served_with(request["settings"])
+        except HelperError:
+            if before is None:
+                self.unserve({})
+            else:
+                with contextlib.suppress(HelperError):
+                    self._served_with(before)
+            raise
+
+    def _served_with(self, settings: dict[str, Any]) -> Reply:
+        write_json(self.root / "services" / f"{self.policy}.json", settings)
+        manager = manager_of(self.root.parent, self.policy)
+        manager.install(settings)
+        manager.restart()
+        return {"manager": manager.name, **self.trial(settings)}
+
+    def unserve(self, request: Request) -> Reply:
+        """Stop the loop and forget it. Says whether there was one."""
+        there = (self.root / "services" / f"{self.policy}.json").exists()
+        manager_of(self.root.parent, self.policy).remove()
+        for path in (*(self.root / "services").glob(f"{self.policy}.*"), self.root / "run" / f"{self.policy}.sock"):
+            remove(path)
+        return {"was_served": there}
+
+    def serving(self, request: Request) -> Reply:
+        """How the policy is served, the state of its loop, and what it counted."""
+        settings = self.settings()
+        if settings is None:
+            return {"settings": None}
+        manager = manager_of(self.root.parent, self.policy)
+        state = manager.state()
+        counted = self.ask(False) if state["state"] == "active" else None
+        return {"settings": settings, "manager": manager.name, **state, "loop": counted}
+
+    def trial(self, settings: dict[str, Any]) -> Reply:
+        """Wait until the loop is active, and see for some seconds that it stays so and is punctual.
+
+        Raises:
+            HelperError: ``trial``: golden vectors, deadlines or health failed; says which.
+        """
+        manager = manager_of(self.root.parent, self.policy)
+        deadline = time.monotonic() + START_S
+        while (state := manager.state())["state"] != "active":
+            # By now systemd may have given up on it already, or be about to start it again.
+            if state["state"] in ("failed", "stopped") or state["restarts"] or time.monotonic() > deadline:
+                raise HelperError(
+                    "trial", f"it did not start ({state['why'] or state['state']}). {_last_lines(manager.log())}"
+                )
+            time.sleep(POLL_S)
+        begun, seconds = self.ask(True), float(settings["trial_s"])
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            report(round(10 * (seconds - left)), round(10 * seconds))
+            time.sleep(min(left, 1.0))
+        after, found = manager.state(), self.ask(False)
+        counts = found["counts"]
+        if after["pid"] != state["pid"] or after["state"] != "active":
+            raise HelperError("trial", f"it ended within {seconds:g} s ({after['why']}). {_last_lines(manager.log())}")
+        missed = counts["missed_per_million"]
+        if missed is not None and missed > settings["most_missed"]:
+            raise HelperError(
+                "trial",
+                f"it missed {missed:.0f} deadlines in a million within {seconds:g} s; {settings['most_missed']:g} are "
+                "allowed",
+            )
+        return {"release": begun["release"], "seconds": seconds, **after, "loop": found}
+
+    def ask(self, reset: bool) -> dict[str, Any]:
+        """What the loop counted, asked over its socket.
+
+        Raises:
+            HelperError: ``trial``: it does not answer.
+        """
+        run = os.open(self.root / "run", os.O_PATH)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(ANSWER_S)
+                connection.connect(f"/proc/self/fd/{run}/{self.policy}.sock")
+                connection.send(json.dumps({"op": "loop", "reset": reset}).encode())
+                reply: dict[str, Any] = json.loads(connection.recv(_MOST_REPLY))
+        except (OSError, ValueError) as error:
+            raise HelperError("trial", f"the loop does not answer: {error}") from None
+        finally:
+            os.close(run)
+        if not reply.get("ok"):
+            raise HelperError("trial", f"the loop refuses: {json.dumps(reply)[:200]}")
+        return reply
+
+    def switch(self, request: Request) -> Reply:
+        """Switch, and where the policy is served try the new release in its loop; one that fails is switched back."""
+        before, settings = self.current(self.policy), self.settings()
+        reply = super().switch(request)
+        if settings is None:
+            return reply
+        manager = manager_of(self.root.parent, self.policy)
+        try:
+            manager.restart()
+            return {**reply, "trial": self.trial(settings)}
+        except HelperError as error:
+            release = request["release"]
+            back = ""
+            if before not in (None, release):
+                super().switch({"release": before})
+                manager.restart()
+                try:
+                    self.trial({**settings, "trial_s": 0.0})
+                    back = f"; {before} serves in the loop again"
+                except HelperError as worse:
+                    back = f"; back at {before}, and there: {worse}"
+                reason = one_line(f"failed its trial in the loop: {error}")
+                write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
+            raise HelperError("trial", f"release {release} failed its trial in the loop: {error}{back}") from None
+
+
+def _last_lines(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return " / ".join(line for line in lines[-4:] if not line.startswith("INFO"))[:600]

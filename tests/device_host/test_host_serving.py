@@ -1,0 +1,133 @@
+"""A policy as a service on a device without systemd: kept running, tried, taken back. Agent and runtime are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from device.agent.loop.client import Client
+from device.agent.loop.frames import Flag
+from device.host import __main__ as cli
+from device.host.deploy import deploy
+from device.host.errors import ServiceError
+from device.host.local_device import running_local_device
+from device.host.releases import list_releases
+from policy.bundle import Bundle
+from policy.spec import Precision
+from tests.device_agent.loop.loops import next_where
+from tests.device_host.devices import TestDevice, as_test_device, eventually, runs
+
+FALLBACK, PATIENCE_S = 19, 60.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Iterator[TestDevice]:
+    """The local device with int8 of the policy on it."""
+    root = tmp_path_factory.mktemp("a-device-whose-home-has-a-path-that-is-longer-than-the-address-of-a-socket-may-be")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUARL_LOCAL_DEVICE", str(root))
+        with running_local_device(root) as local:
+            device = as_test_device(local)
+            with device.connect() as connection:
+                deploy(connection, bundle, [Precision.INT8])
+            yield device
+            run("unserve")
+
+
+def run(verb: str, *arguments: str) -> int:
+    """One verb on the local device."""
+    return cli.main([verb, "--target", "local", "--policy", "tiny", *arguments])
+
+
+def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
+    """Its reply, which has to be a good one."""
+    capsys.readouterr()
+    status = run(verb, "--json", *arguments)
+    output = capsys.readouterr()
+    assert status == 0, output
+    reply: dict[str, Any] = json.loads(output.out)
+    return reply
+
+
+def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    usual = ("--rate", "20", "--fallback", str(FALLBACK), "--priority", "0", "--trial", "0.5", "--most-missed", "1e6")
+    return answer(capsys, "serve", *usual, *arguments)
+
+
+def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_too_much(
+    home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = serve(capsys)
+    assert (done["state"], done["manager"], done["restarts"]) == ("active", "supervisor", 0)
+    assert done["release"] == done["loop"]["release"] == home.releases("tiny")[-1]
+    assert done["loop"]["counts"]["decided_ns"]["count"] > 0  # tried without a controller
+    socket = home.home / "quarl" / "run" / "tiny.sock"
+    with Client.connect(socket) as client:
+        client.send(bundle.golden().observations[0])
+        action = next_where(client, lambda each: not each.flags & Flag.FALLBACK)
+        assert (action.sequence, action.index in range(25)) == (1, True)
+
+    for count, number in ((1, signal.SIGKILL), (2, signal.SIGSTOP)):
+        pid = answer(capsys, "serving")["pid"]
+        os.kill(pid, number)
+
+        def again(before: int = pid, wanted: int = count) -> bool:
+            state = json.loads((home.home / "quarl" / "services" / "tiny.state").read_text())
+            return state["state"] == "active" and state["pid"] != before and state["restarts"] == wanted
+
+        assert eventually(again, PATIENCE_S)
+        assert not runs(pid)
+
+    assert run("serve", "--rate", "20", "--fallback", "19", "--priority", "0", "--memory-max", "5") == 1
+    assert "resident" in capsys.readouterr().err
+    assert answer(capsys, "serving")["settings"]["memory_bytes"] == 256 << 20  # what was served before goes on
+    capsys.readouterr()
+    assert run("serving") == 0
+    assert "20 decisions a second by clock" in capsys.readouterr().out
+
+
+def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
+    home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(capsys)
+    before = home.releases("tiny")[-1]
+    with home.connect() as connection:
+        # Its golden vectors are right, but it has not what the loop is to decide with.
+        with pytest.raises(ServiceError, match=f"failed its trial in the loop.*{before} serves in the loop again"):
+            deploy(connection, bundle, [Precision.FP32])
+        found = list_releases(connection).policies["tiny"]
+    assert found.current == before
+    (failed,) = [each for each in found.releases if each.name != before and each.bad]
+    assert "failed its trial" in failed.bad
+    status = answer(capsys, "serving")
+    assert (status["state"], status["loop"]["release"]) == ("active", before)
+
+    with home.connect() as connection:
+        good = deploy(connection, bundle, [Precision.INT8, Precision.FP32])
+    assert answer(capsys, "serving")["loop"]["release"] == good.release  # the loop went over with it
+
+
+def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "unserve")
+    services = home.home / "quarl" / "services"
+    for arguments, why in (
+        (["--rate", "20"], "declares no fallback action"),
+        (["--rate", "20", "--fallback", "99"], "fallback is (99.0,)"),
+        (["--bits", "4"], "requested is int4"),
+        (["--enable", "--fallback", "19"], "no user's home here"),
+        (["--deadline-ms", "0.01", "--fallback", "19", "--trial", "0.5"], "deadlines in a million"),
+    ):
+        assert run("serve", "--priority", "0", *arguments) == 1
+        assert why in capsys.readouterr().err
+        assert not list(services.glob("tiny.*"))
+    assert run("serving") == 1
+    assert "is not served" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("serve", "--rate", "0")
+    assert "from 0.01 to 2000" in capsys.readouterr().err
+    assert answer(capsys, "unserve")["was_served"] is False
