@@ -39,6 +39,7 @@ POLL_US = 1000
 """Polling before each wait: longer than a round trip takes, so that the loop never sleeps between two of them."""
 LOADS: Mapping[str, str] = {
     "idle": "",
+    "busy": "sh -c 'for i in 1 2 3 4; do while :; do :; done & done; wait'",
     "cpu": "stress-ng --quiet --cpu 0",
     "memory": "stress-ng --quiet --vm 0 --vm-bytes 40% --vm-method write64",
     "card": "stress-ng --quiet --hdd 1 --hdd-bytes 64m --temp-path .",
@@ -53,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runtime", type=command_line.read_runtimes, default="litert,native", help="default: both")
     command_line.add_target(parser)
     parser.add_argument("--rates", type=_rates, default="4,50,200", metavar="HZ,HZ", help="default: 4,50,200")
-    parser.add_argument("--loads", type=_loads, default="idle,cpu,memory,card", help=f"of {', '.join(LOADS)}")
+    parser.add_argument(
+        "--loads", type=_loads, default="idle,cpu,memory,card", help=f"of {', '.join(LOADS)}; busy needs no stress-ng"
+    )
     parser.add_argument("--seconds", type=command_line.positive, default=20, help="each, default: %(default)s")
     parser.add_argument("--pairs", type=command_line.positive, default=10_000, help="default: %(default)s")
     arguments = parser.parse_args(argv)

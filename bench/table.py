@@ -50,6 +50,7 @@ NAMES = (
     "peers",
     "loop-round-trips",
     "loop-punctuality",
+    "loop-punctuality-emulated",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

@@ -38,7 +38,7 @@ PUNCTUALITY_WORDS = (
 How punctual the loop is
 Woke: after the tick. Sent: the action, after the tick. Age: of its observation then; the robot's program sends two a \
 period. Kernel: cyclictest's latency for the same period in the same seconds\
-{{ "" if cyclic else " (rt-tests is not installed there)" }}. Loads: stress-ng's {{ loads | join(", ") }}. Percentiles \
+{{ "" if cyclic else " (rt-tests is not installed there)" }}. Loads: {{ loads | join(", ") }}. Percentiles \
 only where the counts support them; known to 3 %.
 {% if flown %}
 How late it may be: {{ flown }}. How late it is: at most {{ latest | ns }} after its tick in these rows.

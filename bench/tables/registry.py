@@ -151,6 +151,7 @@ TABLES: dict[str, Declared] = {
     foreign.FOREIGN.name: answered("foreign", foreign.FOREIGN.table, "bench/foreign.py"),
     "loop-round-trips": answered("loop", loop.ROUND_TRIPS.table, "bench/loop.py"),
     "loop-punctuality": answered("loop", loop.PUNCTUALITY.table, "bench/loop.py"),
+    "loop-punctuality-emulated": answered("device-loop", loop.PUNCTUALITY.table, "bench/loop.py --target pi@virtual"),
     gate.GATE: answered("gate", gate.BUNDLES.table, "bench/gate.py"),
     gate.WRONG: answered("gate", gate.WRONGS.table, "bench/gate.py"),
     rewrites.REWRITTEN.name: answered("rewrites", rewrites.REWRITTEN.table, "bench/rewrites.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from device.host.on_device import launch, supervise
 from device.host.payload import check_policy_name
 from device.host.probe import probe
 from device.host.switching import begin
+from device.host.text import printable
 from policy.spec import Precision, RuntimeName
 
 TRIAL_S, MOST_MISSED, MEMORY_MB = 5.0, 10_000.0, 256
@@ -76,6 +78,8 @@ def run_serve(options: argparse.Namespace) -> tuple[Any, str]:
             scripts = {file.name: file.read_text("utf-8") for file in files}
             done = session.call("serve", settings=settings, scripts=scripts, timeout=UNPACK_TIMEOUT_S)
         name = connection.name
+    for warning in done["warnings"]:
+        print(f"warning: {printable(warning)}", file=sys.stderr)
     boot = "and after each boot" if options.enable else "until the device is switched off"
     text = (
         f"{options.policy}: release {done['release']} serves in the loop on {name}, kept by {done['manager']}, {boot}."

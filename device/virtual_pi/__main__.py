@@ -12,7 +12,7 @@ from device.host.verbs import run_verb, verb_adder
 from device.virtual_pi import naming, running
 from device.virtual_pi.image import ensure_image
 from device.virtual_pi.machine import MEMORY_MB, MachineSettings
-from device.virtual_pi.recipe import MachineKind
+from device.virtual_pi.recipe import Init, MachineKind
 from policy.hints import Parser
 
 
@@ -31,7 +31,8 @@ def read_clock(text: str) -> int:
 
 def run_start(options: argparse.Namespace) -> tuple[Any, str]:
     """Build the image if needed, start the machine, wait for SSH, print how to log in."""
-    settings = MachineSettings(MachineKind(options.machine), options.memory, not options.no_swap, options.clock)
+    kind, init = MachineKind(options.machine), Init(options.init)
+    settings = MachineSettings(kind, options.memory, not options.no_swap, options.clock, init)
     begun = running.start(options.name, settings, fresh=options.fresh, tell=_say)
     machine = begun.machine
     took = "runs already" if begun.already else f"is up, SSH lets us in after {begun.seconds:.1f} s"
@@ -54,6 +55,12 @@ def run_stop(options: argparse.Namespace) -> tuple[Any, str]:
     stopped = [name for name in names if running.stop(name)]
     text = "\n".join(f"{name} is off." for name in stopped) or "Nothing was running."
     return {"stopped": stopped}, text
+
+
+def run_reboot(options: argparse.Namespace) -> tuple[Any, str]:
+    """Shut the machine down and start it again with the same card."""
+    begun = running.reboot(options.name)
+    return begun, f"{begun.machine.target} is up again, SSH lets us in {begun.seconds:.1f} s after it went off."
 
 
 def run_status(options: argparse.Namespace) -> tuple[Any, str]:
@@ -94,9 +101,16 @@ def parser() -> argparse.ArgumentParser:
     starting.add_argument("--no-swap", action="store_true", help="leave the card's 1 GiB swap partition alone")
     starting.add_argument("--fresh", action="store_true", help="begin with an empty card instead of its own")
     starting.add_argument("--clock", type=read_clock, metavar="DATE", help="let it believe in another time (UTC)")
+    starting.add_argument(
+        "--init",
+        choices=[init.value for init in Init],
+        default=Init.BUSYBOX.value,
+        help="busybox (default): sooner up; systemd: as a Pi has it, for services",
+    )
+    rebooting = verb("reboot", run_reboot)
     stopping = verb("stop", run_stop)
     stopping.add_argument("--all", action="store_true", help="every virtual Pi that runs")
-    for added in (starting, stopping):
+    for added in (starting, rebooting, stopping):
         added.add_argument("--name", default=naming.DEFAULT_NAME, help="it is then pi@NAME (default: %(default)s)")
     verb("status", run_status)
     verb("build", run_build).add_argument("--rebuild", action="store_true", help="even if there is one; new keys")

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device.host.places import cache_folder
-from device.virtual_pi import programs, recipe
+from device.virtual_pi import programs, recipe, systemd
 from device.virtual_pi.card import write_card
 from device.virtual_pi.errors import BuildError
 from device.virtual_pi.initrd import load_order, parse_dependencies, write_initrd
@@ -240,10 +240,14 @@ def write_accounts(root: Path) -> None:
             "root:x:0:0:root:/root:/bin/bash",
             "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin",
             f"{user}:x:{number}:{number}::/home/{user}:/bin/bash",
+            "messagebus:x:101:101::/nonexistent:/usr/sbin/nologin",
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
         ],
-        "group": ["root:x:0:", "tty:x:5:", "video:x:44:pi", f"{user}:x:{number}:", "nogroup:x:65534:"],
-        "shadow": [f"{name}:*:19000:0:99999:7:::" for name in ("root", "sshd", user, "nobody")],
+        "group": [
+            *("root:x:0:", "adm:x:4:pi", "tty:x:5:", "video:x:44:pi", f"{user}:x:{number}:", "nogroup:x:65534:"),
+            *(f"{name}:x:{group}:" for name, group in systemd.GROUPS.items()),
+        ],
+        "shadow": [f"{name}:*:19000:0:99999:7:::" for name in ("root", "sshd", user, "messagebus", "nobody")],
     }
     for name, lines in rows.items():
         path = root / "etc" / name
@@ -261,7 +265,7 @@ def _write_system(root: Path, built: int) -> None:
     shutil.copy(recipe.GUEST_FILES / "inittab", etc / "inittab")
     scripts = etc / "init.d"
     scripts.mkdir(exist_ok=True)
-    for name in ("rcS", "rcK"):
+    for name in ("rcS", "rcK", "quarl-up"):
         shutil.copy(recipe.GUEST_FILES / name, scripts / name)
         (scripts / name).chmod(0o755)
     sbin = root / "sbin"
@@ -270,6 +274,7 @@ def _write_system(root: Path, built: int) -> None:
         (sbin / name).symlink_to("/bin/busybox")
     for name in ("proc", "sys", "dev", "run", "tmp"):
         (root / name).mkdir(exist_ok=True)
+    systemd.configure(root)
 
 
 def _keep_modules(root: Path, version: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from device.virtual_pi.errors import StartError
 from device.virtual_pi.image import Image
-from device.virtual_pi.recipe import MachineKind
+from device.virtual_pi.recipe import Init, MachineKind
 
 QEMU = "qemu-system-aarch64"
 MEMORY_MB = 1024
@@ -26,6 +26,8 @@ class MachineSettings:
     """Whether the card's swap partition is in use."""
     clock_unix: int | None = None
     """What the machine believes the time to be when it starts; None: the right time."""
+    init: Init = Init.BUSYBOX
+    """Who is process 1: busybox starts sooner and takes less memory, systemd is what a Pi has."""
 
     def __post_init__(self) -> None:
         if self.kind is MachineKind.RASPI3B and self.memory_mb != RASPI3B_MEMORY_MB:
@@ -43,11 +45,12 @@ class MachineSettings:
     def description(self) -> str:
         """The machine in a clause."""
         what = {MachineKind.VIRT: "QEMU virt", MachineKind.RASPI3B: "QEMU's Raspberry Pi 3 Model B"}[self.kind]
-        return f"{what}, 4 emulated Cortex-A53, {self.memory_mb} MB, {'with' if self.swap else 'without'} swap"
+        swap = "with" if self.swap else "without"
+        return f"{what}, 4 emulated Cortex-A53, {self.memory_mb} MB, {swap} swap, {self.init.value}"
 
 
 def kernel_arguments(settings: MachineSettings) -> str:
-    """The kernel's command line. Words that begin with quarl. are read by guest/rcS."""
+    """The kernel's command line. Words that begin with quarl. are read by guest/initrd-init and guest/quarl-up."""
     virt = settings.kind is MachineKind.VIRT
     words = [
         # The Raspberry Pi's first serial line belongs to Bluetooth; its console is the small one.
@@ -57,6 +60,8 @@ def kernel_arguments(settings: MachineSettings) -> str:
         f"quarl.machine={settings.kind.value}",
         f"quarl.swap={'on' if settings.swap else 'off'}",
     ]
+    if settings.init is Init.SYSTEMD:
+        words += ["quarl.init=/lib/systemd/systemd", "systemd.show_status=false"]
     if settings.clock_unix is not None:
         words.append(f"quarl.clock={settings.clock_unix}")
     return " ".join(words)

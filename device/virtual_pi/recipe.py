@@ -19,10 +19,11 @@ PACKAGES = (
     "python3",
     *("busybox-static", "kmod", "bash", "dash", "coreutils", "findutils", "grep", "sed", "tar", "gzip"),
     *("util-linux", "mount", "procps"),
+    *("systemd", "dbus", "libpam-systemd", "cron"),  # what keeps a service running, with systemd and without
 )
 
 GUEST_FILES = Path(__file__).with_name("guest")
-_MAKERS = ("recipe.py", "image.py", "card.py", "initrd.py")
+_MAKERS = ("recipe.py", "image.py", "card.py", "initrd.py", "systemd.py")
 """The modules whose text decides what an image looks like."""
 
 
@@ -31,6 +32,13 @@ class MachineKind(Enum):
 
     VIRT = "virt"
     RASPI3B = "raspi3b"
+
+
+class Init(Enum):
+    """Who is process 1."""
+
+    BUSYBOX = "busybox"
+    SYSTEMD = "systemd"
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from device.virtual_pi import naming, programs
 from device.virtual_pi.errors import StartError
 from device.virtual_pi.image import Image, Tell, base_folder, ensure_image
 from device.virtual_pi.machine import MachineSettings, command
-from device.virtual_pi.recipe import USER, MachineKind
+from device.virtual_pi.recipe import USER, Init, MachineKind
 from policy.files import locked
 
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0
 _PORT_TRIES = 5
+_POWER_OFF = "if [ -d /run/systemd/system ]; then systemctl poweroff; else poweroff; fi"
 _LISTENS = b"Server listening on"  # sshd's first words, on the serial console
 
 
@@ -95,7 +96,8 @@ def find(name: str) -> Running | None:
     """The machine of that name if it runs."""
     try:
         facts = json.loads((folder_of(name) / "machine.json").read_text())
-        settings = MachineSettings(**{**facts.pop("settings"), "kind": MachineKind(facts.pop("kind"))})
+        kinds = {"kind": MachineKind(facts.pop("kind")), "init": Init(facts.pop("init", Init.BUSYBOX.value))}
+        settings = MachineSettings(**{**facts.pop("settings"), **kinds})
         machine = Running(settings=settings, **facts)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -205,7 +207,7 @@ def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) ->
     machine = Running(name, settings, process.pid, started, port, image.build)
     try:
         facts = dataclasses.asdict(machine)
-        facts["kind"] = facts["settings"].pop("kind").value
+        facts |= {name: facts["settings"].pop(name).value for name in ("kind", "init")}
         (folder / "machine.json").write_text(json.dumps(facts))
         # A copy: the image may be built anew, with another key, while this machine runs.
         key = folder / image.client_key.name
@@ -281,11 +283,24 @@ def stop(name: str = naming.DEFAULT_NAME) -> bool:
         machine = find(name)
         if machine is not None:
             with contextlib.suppress(HostError), connect(Target.parse(f"root@{name}")) as connection:
-                connection.run("poweroff", timeout=POWEROFF_TIMEOUT_S, check=False)
+                connection.run(_POWER_OFF, timeout=POWEROFF_TIMEOUT_S, check=False)
             if not _wait_for_end(machine, POWEROFF_TIMEOUT_S):
                 _end(machine)
         _forget(name)
     return machine is not None
+
+
+def reboot(name: str = naming.DEFAULT_NAME) -> Started:
+    """Shut a machine down in good order and start the same one again: same card, name and host key.
+
+    Raises:
+        StartError: it does not run, or did not come up again.
+    """
+    machine = find(name)
+    if machine is None:
+        raise StartError(f"{USER}@{name} does not run.", f"python -m device.virtual_pi start --name {name}")
+    stop(name)
+    return start(name, machine.settings)
 
 
 def clean() -> list[str]:

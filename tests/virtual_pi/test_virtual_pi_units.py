@@ -159,7 +159,9 @@ def test_accounts_have_no_password_that_fits(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     image.write_accounts(tmp_path)
     shadow = (tmp_path / "etc" / "shadow").read_text().splitlines()
-    assert [line.split(":")[:2] for line in shadow] == [[name, "*"] for name in ("root", "sshd", "pi", "nobody")]
+    assert [line.split(":")[:2] for line in shadow] == [
+        [name, "*"] for name in ("root", "sshd", "pi", "messagebus", "nobody")
+    ]
     assert (tmp_path / "etc" / "shadow").stat().st_mode & 0o007 == 0
     assert "pi:x:1000:1000::/home/pi:/bin/bash" in (tmp_path / "etc" / "passwd").read_text()
 

@@ -38,6 +38,8 @@ RestartPreventExitStatus=1 2 75
 TimeoutStartSec=120
 WatchdogSec={watchdog_s:g}
 MemoryMax={memory_bytes}
+# What is swapped out is late.
+MemorySwapMax=0
 {affinity}
 [Install]
 WantedBy=default.target
@@ -102,6 +104,16 @@ class Systemd:
                         next=f"On the device, as root: loginctl enable-linger {user}",
                     )
 
+    def warnings(self) -> list[str]:
+        """What the unit asks for and this machine does not do."""
+        controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+        if controllers.is_file() and "memory" in controllers.read_text().split():
+            return []
+        return [
+            "its memory is not limited, since this kernel was started without the memory controller; add "
+            "cgroup_enable=memory to /boot/firmware/cmdline.txt and reboot"
+        ]
+
     def restart(self) -> None:
         """Start it, or start it anew; whether it has become active is seen in its state."""
         run("systemctl", "--user", "reset-failed", self.unit)
@@ -154,6 +166,10 @@ class Supervised:
             raise HelperError("service", f"{self.home} is no user's home here, so that nothing in it starts at boot")
         if settings["enable"] or is_users_home(self.home):
             self._at_boot(settings["enable"])
+
+    def warnings(self) -> list[str]:
+        """None: the supervisor watches the memory itself."""
+        return []
 
     def _at_boot(self, enable: bool) -> None:
         listed = run("crontab", "-l")

@@ -56,7 +56,7 @@ class Services(Upkeep):
         manager = manager_of(self.root.parent, self.policy)
         manager.install(settings)
         manager.restart()
-        return {"manager": manager.name, **self.trial(settings)}
+        return {"manager": manager.name, "warnings": manager.warnings(), **self.trial(settings)}
 
     def unserve(self, request: Request) -> Reply:
         """Stop the loop and forget it. Says whether there was one."""

@@ -1,0 +1,105 @@
+"""A policy served in a loop on the virtual Pi: it survives a reboot, under systemd and without; systemd's limits hold.
+
+The machine under systemd is booted twice, the one under busybox's init twice, from one card.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from device.host import __main__ as cli
+from device.host.deploy import deploy
+from device.host.errors import HostError, ServiceError
+from device.host.releases import list_releases
+from device.virtual_pi import running
+from device.virtual_pi.machine import MachineSettings
+from device.virtual_pi.recipe import Init
+from policy.bundle import Bundle
+from policy.spec import Precision
+from tests.device_host.devices import eventually
+
+pytestmark = pytest.mark.slow
+PATIENCE_S = 120.0
+# An emulator's times say nothing of a Pi's: no deadline is on trial here.
+USUAL = ("--rate", "20", "--enable", "--trial", "1", "--most-missed", "1e6")
+
+
+def verb(pi: Any, capsys: pytest.CaptureFixture[str], name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """One verb on the machine: exit status and reply."""
+    capsys.readouterr()
+    status = cli.main([name, "--target", f"pi@{pi.name}", "--policy", "I", "--json", *arguments])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def is_active(pi: Any, capsys: pytest.CaptureFixture[str], **wanted: Any) -> bool:
+    """Whether the loop is active, and what it says of itself is so."""
+    status, reply = verb(pi, capsys, "serving")
+    return status == 0 and reply["state"] == "active" and all(reply[key] == value for key, value in wanted.items())
+
+
+def boot_id(pi: Any) -> str:
+    with pi.connect() as connection:
+        return str(connection.run("cat /proc/sys/kernel/random/boot_id").stdout)
+
+
+def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched_back(
+    pi: Any, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pi.start(MachineSettings(init=Init.SYSTEMD))
+    assert pi.root("readlink /proc/1/exe").strip().endswith("/lib/systemd/systemd")
+    with pi.connect() as connection:
+        release = deploy(connection, bundle, [Precision.INT8]).release
+    status, served = verb(pi, capsys, "serve", *USUAL)
+    assert (status, served["manager"], served["release"], served["state"]) == (0, "systemd", release, "active")
+
+    before = boot_id(pi)
+    running.reboot(pi.name)
+    assert boot_id(pi) != before
+    assert eventually(lambda: is_active(pi, capsys, restarts=0), PATIENCE_S)
+
+    with pi.connect() as connection:
+        # Its golden vectors are right, but it has not what the loop is to decide with.
+        with pytest.raises(ServiceError, match=f"failed its trial in the loop.*{release} serves in the loop again"):
+            deploy(connection, bundle, [Precision.FP32])
+        assert list_releases(connection).policies["I"].current == release
+    assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)
+
+    pid = verb(pi, capsys, "serving")[1]["pid"]
+    pi.root(f"kill -STOP {pid}")  # no heartbeat: the watchdog's
+    assert eventually(lambda: is_active(pi, capsys, restarts=1), PATIENCE_S)
+
+    status, refused = verb(pi, capsys, "serve", *USUAL, "--memory-max", "8")
+    assert status == 1 and "did not start" in refused["error"]["message"]
+    assert "oom-kill" in pi.root("journalctl -b --no-pager _UID=1000 + _PID=1 | grep -m1 oom-kill")
+    assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)  # as it was served before
+    assert verb(pi, capsys, "unserve") == (0, {"ok": True, "was_served": True})
+    running.stop(pi.name)
+
+
+def test_without_systemd_a_supervisor_does_it_and_cron_starts_it(
+    pi: Any, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pi.start()
+    with pi.connect() as connection:
+        release = deploy(connection, bundle, [Precision.INT8]).release
+        status, served = verb(pi, capsys, "serve", *USUAL)
+        assert (status, served["manager"], served["state"]) == (0, "supervisor", "active")
+        assert connection.run("crontab -l").stdout.count("@reboot") == 1
+    running.reboot(pi.name)
+    assert eventually(lambda: reached(pi) and is_active(pi, capsys), PATIENCE_S)
+    assert verb(pi, capsys, "serving")[1]["loop"]["release"] == release
+    assert verb(pi, capsys, "unserve")[0] == 0
+    with pi.connect() as connection:
+        assert connection.run("crontab -l", check=False).stdout == ""
+        assert connection.run("pgrep -f [s]upervise.py || true").stdout == ""
+
+
+def reached(pi: Any) -> bool:
+    try:
+        with pi.connect():
+            return True
+    except HostError:
+        return False
