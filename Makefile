@@ -38,7 +38,7 @@ PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq airsim peers training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
+.PHONY: help setup suites actorq robots airsim peers training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -49,6 +49,7 @@ help:
 	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
 	@echo "  make actorq                            Ray, for training with quantized actors: python -m train.actorq"
 	@echo "  make airsim                            AirSim's own Python clients, in $(AIRSIM)"
+	@echo "  make robots                            what joins a served policy to ROS 2: examples/ros2.py"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
@@ -86,6 +87,9 @@ suites: $(INSTALLED)
 
 actorq: $(INSTALLED)
 	$(call install,requirements-actorq.txt)
+
+robots: $(INSTALLED)
+	$(call install,requirements-robots.txt)
 
 airsim: $(AIRSIM)/.installed
 

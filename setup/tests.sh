@@ -27,8 +27,8 @@ if [ -n "$missing" ] && ! install_packages $missing; then
   without "$(missing_packages | sed 's/ $//')"
 fi
 
-# The suites, Ray, and what runs the tests: stamped, since even finding that all is there takes seconds.
-extras=(requirements-suites.txt requirements-actorq.txt requirements-docs.txt)
+# The suites, Ray, ROS 2's wire, and what runs the tests: stamped, since even finding that all is there takes seconds.
+extras=(requirements-suites.txt requirements-actorq.txt requirements-robots.txt requirements-docs.txt)
 if [ -z "$(find "$stamp" -newer requirements.txt ${extras[*]/#/-newer } 2>/dev/null)" ]; then
   echo "Installing the benchmark suites, Ray and what builds the site …"
   if install_requirements requirements.txt "${extras[@]}"; then touch "$stamp"; else without "the suites, Ray and what builds the site"; fi
