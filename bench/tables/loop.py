@@ -35,7 +35,7 @@ a round trip: {{ "%.1f" | format(100 * row.saved / period) }} % of a period at 2
 )
 PUNCTUALITY_WORDS = (
     """\
-How punctual the loop is
+How punctual the loop is{{ ", EMULATED" if results.device.emulated }}
 Woke: after the tick. Sent: the action, after the tick. Age: of its observation then; the robot's program sends two a \
 period. Kernel: cyclictest's latency for the same period in the same seconds\
 {{ "" if cyclic else " (rt-tests is not installed there)" }}. Loads: {{ loads | join(", ") }}. Percentiles \
