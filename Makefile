@@ -49,7 +49,7 @@ help:
 	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
 	@echo "  make actorq                            Ray, for training with quantized actors: python -m train.actorq"
 	@echo "  make airsim                            AirSim's own Python clients, in $(AIRSIM)"
-	@echo "  make robots                            what joins a served policy to ROS 2: examples/ros2.py"
+	@echo "  make robots                            ROS 2's and MAVLink's messages: examples/ros2.py, examples/mavlink.py"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"

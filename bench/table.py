@@ -51,6 +51,7 @@ NAMES = (
     "loop-round-trips",
     "loop-punctuality",
     "loop-punctuality-emulated",
+    "mavlink",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

@@ -92,6 +92,7 @@ class Connections:
     Attributes:
         controller: where actions go, if there is one.
         requests: the JSON requests that wait for an answer, with who sent them.
+        wake_up: what is written to it ends a wait: signals are.
         unread: frames that were not sent, because the client does not read, and requests that were too many.
         malformed: packets that were no frame of this policy.
     """
@@ -103,6 +104,9 @@ class Connections:
         self._inboxes = [Inbox(decider.observation_size, decider.brought_size, JSON_ROOM) for _ in range(2)]
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
+        self._wake, self.wake_up = socket.socketpair()
+        self.wake_up.setblocking(False)
+        self._poll.register(self._wake, select.POLLIN)
         self.controller: socket.socket | None = None
         self.requests: list[tuple[socket.socket, bytes]] = []
         self.unread = self.malformed = 0
@@ -236,4 +240,5 @@ class Connections:
         """Close all of them."""
         for client in list(self._clients.values()):
             self._drop(client)
-        self._listener.close()
+        for each in (self._listener, self._wake, self.wake_up):
+            each.close()

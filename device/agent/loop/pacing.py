@@ -108,7 +108,8 @@ class Loop:
                     ready = wait(0)
                 if not ready and not self._connections.requests:
                     # poll waits whole milliseconds: rounded up, so that it does not turn before the period is over
-                    ready = wait(max(-(-(due - clock()) // 1_000_000), 0))
+                    left = min(due - clock(), self._notifier.heartbeat_ns)
+                    ready = wait(max(-(-left // 1_000_000), 0))
             if ready:
                 answered = self.punctuality.ticks
                 read(ready, self._at_once)

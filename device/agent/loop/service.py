@@ -118,10 +118,12 @@ class Service:
         """Turn until a signal comes or a deadline ends it. Returns why it ended; empty after a signal."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._signalled)
+        signal.set_wakeup_fd(self._connections.wake_up.fileno())
         self._notifier.ready(self.title())
         try:
             self.loop.run()
         finally:
+            signal.set_wakeup_fd(-1)
             self._notifier.stopping(self.loop.ended)
             self._connections.close()
             self._settings.socket.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The embedded simulator as a vehicle that speaks MAVLink, and how policies fly it."""

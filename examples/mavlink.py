@@ -1,0 +1,123 @@
+"""A served policy as the companion computer of ArduPilot or PX4: MAVLink in, velocity setpoints out.
+
+    make robots
+    python -m device.host serve --target local --policy I
+    .venv/bin/python examples/mavlink.py artifacts/local-device/home/quarl/run/I.sock udpin:127.0.0.1:14550 [NORTH EAST]
+
+OBSTACLE_DISTANCE, LOCAL_POSITION_NED and ATTITUDE become the observation of a navigation policy, by the names and units
+of its fields; each action goes out as SET_POSITION_TARGET_LOCAL_NED, velocity and yaw rate in the body frame. The goal
+is NORTH EAST in metres of the local frame, or the position of a SET_POSITION_TARGET_LOCAL_NED that is sent to this
+component. Nothing is observed while a message is missing or old, or a ray is not measured: the loop then sends its
+fallback action. Height is the autopilot's. docs/running.md says what a vehicle needs; no real one was flown.
+"""
+
+import math
+import os
+import sys
+import time
+
+import numpy as np
+
+from airlearning_envs.config import PRESETS
+from airlearning_envs.rules.actions import ACTION_COMMANDS
+from airlearning_envs.rules.observation import ray_angles
+from device.agent.loop.client import Client
+
+os.environ["MAVLINK20"] = "1"
+FRESH_PERIODS = 2.5
+HEARTBEAT_S = 1.0
+UNKNOWN = 65535
+NO_POSITION_NO_ACCELERATION_NO_YAW = 0b010111000111
+CENTIMETRE = 0.01
+
+
+class Vehicle:
+    """The autopilot's messages, as a navigation policy observes them."""
+
+    def __init__(self, link, goal=None):
+        try:
+            from pymavlink import mavutil
+        except ModuleNotFoundError as error:
+            sys.exit(f"{error}. Type: make robots")
+        self.mav = mavutil.mavlink
+        own = self.mav.MAV_COMP_ID_ONBOARD_COMPUTER
+        self.link = mavutil.mavlink_connection(link, source_system=1, source_component=own)
+        self.angles = np.degrees(ray_angles(PRESETS["hard"]))
+        self.longest = PRESETS["hard"].max_range_m
+        self.goal, self.last_command, self.began = goal, np.zeros(3), True
+        self.newest, self.came, self.beat = {}, {}, 0.0
+
+    def read(self):
+        """Take what has come. Returns whether the obstacles were measured anew, which is when to observe."""
+        measured = False
+        while (message := self.link.recv_msg()) is not None:
+            kind = message.get_type()
+            if kind == "SET_POSITION_TARGET_LOCAL_NED":
+                if message.target_component == self.link.source_component:
+                    self.goal, self.last_command, self.began = (message.x, message.y), np.zeros(3), True
+            elif kind in ("OBSTACLE_DISTANCE", "LOCAL_POSITION_NED", "ATTITUDE"):
+                self.newest[kind], self.came[kind] = message, time.monotonic()
+                measured = measured or kind == "OBSTACLE_DISTANCE"
+        return measured
+
+    def observation(self, period):
+        """(32,) float32 in the order of the policy's fields, or None while a message is missing or old."""
+        now = time.monotonic()
+        if self.goal is None or len(self.came) < 3 or now - min(self.came.values()) > FRESH_PERIODS * period:
+            return None
+        place, attitude = self.newest["LOCAL_POSITION_NED"], self.newest["ATTITUDE"]
+        north, east = self.goal[0] - place.x, self.goal[1] - place.y
+        cosine, sine = math.cos(attitude.yaw), math.sin(attitude.yaw)
+        forward, right = cosine * place.vx + sine * place.vy, cosine * place.vy - sine * place.vx
+        bearing = math.atan2(cosine * east - sine * north, cosine * north + sine * east)
+        own = [bearing, math.hypot(north, east), forward, right, attitude.yawspeed]
+        return np.concatenate([self.ranges(), own, self.last_command]).astype(np.float32)
+
+    def ranges(self):
+        """Each ray's distance in m: that of the sector it lies in; NaN where it was not measured."""
+        found = self.newest["OBSTACLE_DISTANCE"]
+        step = found.increment_f or found.increment
+        sectors = np.rint((self.angles - found.angle_offset) / step).astype(int)
+        inside = (sectors >= 0) & (sectors < len(found.distances))
+        values = np.array(found.distances, float)[np.where(inside, sectors, 0)]
+        metres = np.where(values > found.max_distance, self.longest, np.minimum(values * CENTIMETRE, self.longest))
+        return np.where(inside & (values != UNKNOWN), metres, np.nan)
+
+    def command(self, command):
+        """Send forward and rightward speed (m/s) and yaw rate (rad/s, to the right)."""
+        self.last_command = np.array(command, float)
+        forward, right, yaw_rate = map(float, command)
+        ignored = NO_POSITION_NO_ACCELERATION_NO_YAW
+        since_boot = int(1000 * time.monotonic()) & 0xFFFFFFFF
+        self.link.mav.set_position_target_local_ned_send(
+            since_boot, 1, 1, self.mav.MAV_FRAME_BODY_NED, ignored, 0, 0, 0, forward, right, 0, 0, 0, 0, 0, yaw_rate
+        )
+
+    def say_alive(self):
+        """A heartbeat a second, as every component sends."""
+        if time.monotonic() - self.beat >= HEARTBEAT_S:
+            self.beat = time.monotonic()
+            kind, autopilot = self.mav.MAV_TYPE_ONBOARD_CONTROLLER, self.mav.MAV_AUTOPILOT_INVALID
+            self.link.mav.heartbeat_send(kind, autopilot, 0, 0, self.mav.MAV_STATE_ACTIVE)
+
+
+def main(socket, link="udpin:127.0.0.1:14550", north=None, east=None):
+    """Join the loop and the autopilot until one of them is gone."""
+    vehicle = Vehicle(link, (float(north), float(east)) if east is not None else None)
+    with Client.connect(socket) as policy:
+        period = policy.description.period_ns / 1e9
+        while True:
+            if vehicle.read():
+                observation = vehicle.observation(period)
+                if observation is not None:
+                    policy.send(observation, start=vehicle.began)
+                    vehicle.began = False
+            action = policy.receive(timeout_s=0.001)
+            if action is not None and vehicle.came:  # an autopilot that has not been heard has no address
+                vehicle.command(ACTION_COMMANDS[action.index] if policy.description.discrete else action.outputs)
+            if vehicle.came:
+                vehicle.say_alive()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5]) if sys.argv[1:] else sys.exit("Which loop? Type its socket: ~/quarl/run/I.sock")
