@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from device.agent.loop.options import add_options, typed
-from device.agent.loop.real_time import DROP_IN
 from device.host.connection import Connection, connect
 from device.host.errors import ReleaseError, ServiceError
 from device.host.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper
@@ -131,7 +130,7 @@ def _loop_text(policy: str, loop: Mapping[str, Any]) -> str:
             lines.append(f"{title}: {known}most {times['max'] / 1000:.0f} µs")
     refused = [each for each in loop["granted"] if not each["granted"]]
     lines += [f"not granted: {each['name']}: {each['reason']}" for each in refused]
-    return "\n".join([*lines, f"What grants it:\n{DROP_IN}".rstrip()] if refused else lines)
+    return "\n".join([*lines, f"What grants it:\n{loop['what_grants_it']}".rstrip()] if refused else lines)
 
 
 def add_verbs(verb: Any) -> None:

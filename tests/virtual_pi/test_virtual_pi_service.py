@@ -55,10 +55,18 @@ def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched
     status, served = verb(pi, capsys, "serve", *USUAL)
     assert (status, served["manager"], served["release"], served["state"]) == (0, "systemd", release, "active")
 
+    # What the refusal prints, typed as root, gives the loop its priority and its memory, from the next boot on too.
+    assert not any(each["granted"] for each in served["loop"]["granted"])
+    grants = served["loop"]["what_grants_it"]
+    assert "/etc/security/limits.d/quarl.conf" in grants.splitlines()[0]
+    lines = "".join(f"{line}\\n" for line in grants.splitlines()[1:])
+    pi.root(f"printf '{lines}' > /etc/security/limits.d/quarl.conf")
+
     before = boot_id(pi)
     running.reboot(pi.name)
     assert boot_id(pi) != before
     assert eventually(lambda: is_active(pi, capsys, restarts=0), PATIENCE_S)
+    assert all(each["granted"] for each in verb(pi, capsys, "serving")[1]["loop"]["granted"])
 
     with pi.connect() as connection:
         # Its golden vectors are right, but it has not what the loop is to decide with.

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each in missing:
         print(f"not granted: {each.name}: {each.reason}", file=sys.stderr)
     if missing:
-        print(f"What grants it:\n{real_time.DROP_IN}", file=sys.stderr, end="", flush=True)
+        print(f"What grants it:\n{real_time.what_grants_it()}", file=sys.stderr, end="", flush=True)
     if why := service.run():
         print(f"ended: {why}", file=sys.stderr)
         return EXIT_MISSED

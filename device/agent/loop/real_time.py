@@ -10,6 +10,7 @@ import ctypes
 import errno
 import gc
 import os
+import pwd
 import resource
 import time
 from dataclasses import dataclass
@@ -18,19 +19,13 @@ _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _TIMER_ABSTIME = 1
 _PR_SET_TIMERSLACK = 29
 
-DROP_IN = """\
-# /etc/systemd/system/user@.service.d/quarl.conf, as root; then: systemctl daemon-reload, and log in anew
-[Service]
-LimitRTPRIO=infinity:99
-LimitMEMLOCK=infinity
-"""
-"""What grants a user's services a real-time priority and locked memory: theirs end at the user manager's own."""
 LIMITS = """\
-# /etc/security/limits.d/quarl.conf, as root; then log in anew
-@USER@ - rtprio 99
-@USER@ - memlock unlimited
+# /etc/security/limits.d/quarl.conf, as root; then: systemctl restart user@{uid} (or log in anew)
+{user} - rtprio 99
+{user} - memlock unlimited
 """
-"""The same for what is started without systemd."""
+"""What grants a user, and the services of its own systemd, a real-time priority and locked memory. PAM sets it when the
+user's manager starts; a drop-in of user@.service alone does not hold, since Debian's pam_limits resets it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -52,6 +47,11 @@ class Granted:
     name: str
     granted: bool
     reason: str = ""
+
+
+def what_grants_it() -> str:
+    """The lines that grant this user what it was refused."""
+    return LIMITS.format(user=pwd.getpwuid(os.getuid()).pw_name, uid=os.getuid())
 
 
 def sleep_until(due_ns: int) -> None:

@@ -168,6 +168,7 @@ class Service:
             "loaded": self._agent.serving.to_dict(),
             "timing": {key: _plain(value) for key, value in asdict(self._timing).items()},
             "granted": [asdict(each) for each in self._granted],
+            "what_grants_it": "" if all(each.granted for each in self._granted) else real_time.what_grants_it(),
             "controller": self._connections.controller is not None,
             "unread": self._connections.unread,
             "malformed": self._connections.malformed,

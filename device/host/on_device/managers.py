@@ -40,6 +40,9 @@ WatchdogSec={watchdog_s:g}
 MemoryMax={memory_bytes}
 # What is swapped out is late.
 MemorySwapMax=0
+# As far as the user manager's own limits allow, which root sets: device/agent/loop/real_time.py.
+LimitRTPRIO=99
+LimitMEMLOCK=infinity
 {affinity}
 [Install]
 WantedBy=default.target
