@@ -99,8 +99,8 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
                 if runtime is arguments.runtime[0]:
                     found["clock"] += _at_rates(probe, arguments)
     loads = {name: LOADS[name] for name in arguments.loads}
-    asked = {"target": arguments.target, "loads": loads, "policy": arguments.policy, "precision": precision.value}
-    return {**asked, "runtime": arguments.runtime[0].value, "seconds": arguments.seconds, **found}
+    wanted = {"target": arguments.target, "loads": loads, "policy": arguments.policy, "precision": precision.value}
+    return {**wanted, "runtime": arguments.runtime[0].value, "seconds": arguments.seconds, **found}
 
 
 def _round_trips(probe: _Probe, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -143,8 +143,12 @@ class _Probe:
         parts = [f"{release}/lib", *(f"quarl/envs/{wheel.folder}" for wheel in wheels.wheels)]
         path = ":".join(f"$HOME/{part}" for part in parts)
         self._start = f'PYTHONPATH="{path}" {shlex.quote(wheels.python.path)} probe.py'
-        asked = [f"--precision={precision.value}", f"--runtime={runtime.value}", f"--fallback={_any(bundle.spec.head)}"]
-        self._loop = [f"../{release}/run-agent", "loop", *asked]
+        wanted = [
+            f"--precision={precision.value}",
+            f"--runtime={runtime.value}",
+            f"--fallback={_any(bundle.spec.head)}",
+        ]
+        self._loop = [f"../{release}/run-agent", "loop", *wanted]
 
     def __enter__(self) -> _Probe:
         self._connection.run(f"mkdir -p {FOLDER}")
@@ -157,9 +161,9 @@ class _Probe:
 
     def ask(self, options: Sequence[str], **request: Any) -> dict[str, Any]:
         """Run the probe once over a loop with these options."""
-        asked = {"loop": [*self._loop, *options], "socket": "loop.sock", "values": self._values, **request}
+        wanted = {"loop": [*self._loop, *options], "socket": "loop.sock", "values": self._values, **request}
         done = self._connection.run(
-            f"cd {FOLDER} && {self._start}", stdin=json.dumps(asked).encode(), timeout=STEP_TIMEOUT_S, check=False
+            f"cd {FOLDER} && {self._start}", stdin=json.dumps(wanted).encode(), timeout=STEP_TIMEOUT_S, check=False
         )
         if not done.ok:
             raise command_line.BenchError(

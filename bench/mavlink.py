@@ -43,8 +43,8 @@ def _presets(text: str) -> list[str]:
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    asked = {"episodes": arguments.episodes, "seed": arguments.seed, "precision": arguments.precision[0].value}
-    return {**asked, "flown": list(_flown(arguments))}
+    requested = {"episodes": arguments.episodes, "seed": arguments.seed, "precision": arguments.precision[0].value}
+    return {**requested, "flown": list(_flown(arguments))}
 
 
 def _flown(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:

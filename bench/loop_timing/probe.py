@@ -75,15 +75,15 @@ def beside(command: list[str]) -> Iterator[subprocess.Popen[str] | None]:
         other.wait()
 
 
-def pairs(asked: dict[str, Any]) -> dict[str, Any]:
+def pairs(wanted: dict[str, Any]) -> dict[str, Any]:
     """Round trips of an echo and of an observation in turn, between the same two processes over the same socket."""
-    values = np.array(asked["values"], np.float32)
+    values = np.array(wanted["values"], np.float32)
     echo, answered = Histogram(), Histogram()
     clock = time.monotonic_ns
-    with served(asked["loop"], asked["socket"]) as client:
+    with served(wanted["loop"], wanted["socket"]) as client:
         granted = real_time.prepare(PRIORITY, None)
         connection = client.socket
-        for index in range(WARM_UP + asked["pairs"]):
+        for index in range(WARM_UP + wanted["pairs"]):
             row = values[index % len(values)]
             packet = Header(Kind.ECHO, count=len(row), sequence=index).pack() + row.tobytes()
             begin = clock()
@@ -102,8 +102,8 @@ def pairs(asked: dict[str, Any]) -> dict[str, Any]:
             if index == WARM_UP - 1:
                 echo.clear()
                 answered.clear()
-                request(asked["socket"], op="loop", reset=True)
-        status = request(asked["socket"], op="loop")
+                request(wanted["socket"], op="loop", reset=True)
+        status = request(wanted["socket"], op="loop")
     return {
         "echo_ns": echo.to_dict(),
         "round_trip_ns": answered.to_dict(),
@@ -112,19 +112,19 @@ def pairs(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def clock(asked: dict[str, Any]) -> dict[str, Any]:
+def clock(wanted: dict[str, Any]) -> dict[str, Any]:
     """A loop at a fixed rate under a load, and what cyclictest finds meanwhile."""
-    values = np.array(asked["values"], np.float32)
-    period_ns = round(1e9 / asked["rate"])
-    with served(asked["loop"], asked["socket"]) as client, beside(asked["load"]) as load:
+    values = np.array(wanted["values"], np.float32)
+    period_ns = round(1e9 / wanted["rate"])
+    with served(wanted["loop"], wanted["socket"]) as client, beside(wanted["load"]) as load:
         time.sleep(SETTLE_S)
-        kernel = cyclictest(period_ns, asked["seconds"]) if asked["cyclictest"] else []
+        kernel = cyclictest(period_ns, wanted["seconds"]) if wanted["cyclictest"] else []
         with beside(kernel) as other:
             real_time.prepare(PRIORITY, None)
             before = look()
-            request(asked["socket"], START_S, op="loop", reset=True)
-            refused = drive(client, values, period_ns // SENSORS, asked["seconds"])
-            status = request(asked["socket"], START_S, op="loop")
+            request(wanted["socket"], START_S, op="loop", reset=True)
+            refused = drive(client, values, period_ns // SENSORS, wanted["seconds"])
+            status = request(wanted["socket"], START_S, op="loop")
             after = look()
             found = None if other is None else histogram_of(other.communicate(timeout=START_S)[0])
         if load is not None and load.poll() is not None:
@@ -184,8 +184,8 @@ def preemption() -> str:
 
 def main() -> int:
     """One request from standard input, one answer."""
-    asked = json.load(sys.stdin)
-    print(json.dumps({"pairs": pairs, "clock": clock}[asked["run"]](asked)))
+    wanted = json.load(sys.stdin)
+    print(json.dumps({"pairs": pairs, "clock": clock}[wanted["run"]](wanted)))
     return 0
 
 

@@ -16,7 +16,7 @@ PRESET = "hard"
 MEASURED_ON = """\
 Policy {{ results.policy }}, {{ results.precision }}, on {{ results.target }}: {{ results.device | machine }}\
 {{ ", EMULATED: its times are an emulator's" if results.device.emulated }}.
-Kernel {{ kernel }}; governor {{ governor or "not told" }}; throttling bits {{ throttled or "not told" }}. Requested \
+Kernel {{ kernel }}; governor {{ governor or "not known" }}; throttling bits {{ throttled or "not known" }}. Requested \
 of the kernel: {{ granted }}.
 Measured on {{ results.machine }}; code {{ results.code }}.
 """
@@ -126,7 +126,7 @@ def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
     rows = document["clock"] or [{}]
     looks = [each.get(when, {}) for each in rows for when in ("before", "after")]
-    told = [look["throttled"] for look in looks if look.get("throttled")]
+    words = [look["throttled"] for look in looks if look.get("throttled")]
     statuses = [each["status"] for each in (*document["pairs"], *document["clock"])]
     granted = {
         f"{each['name']} {'granted' if each['granted'] else 'not granted (' + each['reason'] + ')'}": None
@@ -137,9 +137,9 @@ def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
         "pairs": document["pairs"][0]["round_trip_ns"]["count"] if document["pairs"] else 0,
         "verdicts": _verdicts(document),
         "period": PERIOD_NS,
-        "kernel": f"{rows[0].get('kernel', 'not told')} {rows[0].get('preemption', '')}".strip(),
+        "kernel": f"{rows[0].get('kernel', 'not known')} {rows[0].get('preemption', '')}".strip(),
         "governor": ", ".join(sorted({look.get("governor") or "" for look in looks} - {""})),
-        "throttled": ", ".join(sorted({hex(each["raw"]) for each in told})),
+        "throttled": ", ".join(sorted({hex(each["raw"]) for each in words})),
         "granted": "; ".join(granted),
         "cyclic": any(each.get("cyclictest_us") for each in rows),
         "loads": [f"{name} ({command})" for name, command in document["loads"].items() if command],

@@ -86,7 +86,7 @@ class Connections:
     Args:
         listener: a socket that listens, non-blocking.
         decider: takes the controller's observations.
-        description: what a controller is told.
+        description: what a controller learns.
         release: as frames carry it.
 
     Attributes:
@@ -207,8 +207,8 @@ class Connections:
 
     def refuse(self, client: socket.socket, error: AgentError) -> None:
         """Answer a packet with an error, in JSON."""
-        said = {"code": error.code.value, "message": error.message, "next": error.next_step}
-        self.send(client, json.dumps({"ok": False, "op": None, "error": said}).encode())
+        reply = {"code": error.code.value, "message": error.message, "next": error.next_step}
+        self.send(client, json.dumps({"ok": False, "op": None, "error": reply}).encode())
 
     def _accept(self) -> list[socket.socket]:
         """Let in who waits; returns them."""

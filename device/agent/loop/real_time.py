@@ -70,16 +70,16 @@ def prepare(priority: int, core: int | None) -> list[Granted]:
     Returns:
         What was requested, and whether it was granted.
     """
-    asked = [_locked_memory()]
+    requested = [_locked_memory()]
     if core is not None:
-        asked.append(_pinned(core))
+        requested.append(_pinned(core))
     if priority:
-        asked.append(_first_in_first_out(priority))
+        requested.append(_first_in_first_out(priority))
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # an ordinary thread's sleeps may else end 50 µs late
     gc.collect()
     gc.freeze()
     gc.disable()  # the loop makes no circles
-    return asked
+    return requested
 
 
 def _locked_memory() -> Granted:
