@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PROBE = Path(__file__).parent / "loop_timing" / "probe.py"
 FOLDER = "quarl-loop"
 STEP_TIMEOUT_S = 600.0
+PATIENT = "--rate=0.1"
+"""A period of ten seconds: no fallback comes in between two frames, however busy the machine is."""
 POLL_US = 1000
 """Polling before each wait: longer than a round trip takes, so that the loop never sleeps between two of them."""
 LOADS: Mapping[str, str] = {
@@ -106,7 +108,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 def _round_trips(probe: _Probe, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for wait, spin_us in (("sleeps", 0), ("polls", POLL_US)):
         command_line.say(f"{probe.runtime.value}: round trips, {wait} …")
-        answer = probe.ask(["--pace=observation", f"--spin-us={spin_us}"], run="pairs", pairs=arguments.pairs)
+        answer = probe.ask(["--pace=observation", PATIENT, f"--spin-us={spin_us}"], run="pairs", pairs=arguments.pairs)
         yield {"runtime": probe.runtime.value, "wait": wait, **answer}
 
 
