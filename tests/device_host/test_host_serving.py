@@ -112,6 +112,20 @@ def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     assert answer(capsys, "serving")["loop"]["release"] == good.release  # the loop went over with it
 
 
+def test_a_served_policy_is_removed_only_by_force_and_its_service_with_it(
+    home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = serve(capsys)["pid"]
+    assert run("remove", "--all") == 1
+    assert "is served in a loop" in capsys.readouterr().err
+    assert answer(capsys, "serving")["pid"] == pid
+    answer(capsys, "remove", "--all", "--force")
+    assert not runs(pid)
+    assert not list((home.home / "quarl" / "services").glob("tiny.*"))
+    with home.connect() as connection:
+        deploy(connection, bundle, [Precision.INT8])  # for the tests behind
+
+
 def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.CaptureFixture[str]) -> None:
     answer(capsys, "unserve")
     services = home.home / "quarl" / "services"

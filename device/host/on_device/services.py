@@ -130,6 +130,14 @@ class Services(Upkeep):
             raise HelperError("trial", f"the loop refuses: {json.dumps(reply)[:200]}")
         return reply
 
+    def drop(self, request: Request) -> Reply:
+        """Remove releases; with the whole policy goes its service, where that is forced."""
+        if request.get("whole", False) and self.settings() is not None:
+            if not request.get("force", False):
+                raise HelperError("in-use", f"{self.policy} is served in a loop (unserve ends it)")
+            self.unserve({})
+        return super().drop(request)
+
     def switch(self, request: Request) -> Reply:
         """Switch, and where the policy is served try the new release in its loop; one that fails is switched back."""
         before, settings = self.current(self.policy), self.settings()
