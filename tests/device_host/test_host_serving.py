@@ -55,7 +55,20 @@ def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> di
 
 
 def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    usual = ("--rate", "20", "--fallback", str(FALLBACK), "--priority", "0", "--trial", "0.5", "--most-missed", "1e6")
+    usual = (
+        "--rate",
+        "20",
+        "--fallback",
+        str(FALLBACK),
+        "--priority",
+        "0",
+        "--trial",
+        "0.5",
+        "--most-missed",
+        "1e6",
+        "--stale-ms",
+        "5000",
+    )
     return answer(capsys, "serve", *usual, *arguments)
 
 

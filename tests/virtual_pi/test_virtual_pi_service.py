@@ -23,8 +23,8 @@ from tests.device_host.devices import eventually
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0
-# An emulator's times say nothing of a Pi's: no deadline is on trial here.
-USUAL = ("--rate", "20", "--enable", "--trial", "1", "--most-missed", "1e6")
+# An emulator's times say nothing of a Pi's: no deadline is on trial here, and a slow rate gives the watchdog patience.
+USUAL = ("--rate", "1", "--enable", "--trial", "1", "--most-missed", "1e6")
 
 
 def verb(pi: Any, capsys: pytest.CaptureFixture[str], name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -34,10 +34,10 @@ def verb(pi: Any, capsys: pytest.CaptureFixture[str], name: str, *arguments: str
     return status, json.loads(capsys.readouterr().out)
 
 
-def is_active(pi: Any, capsys: pytest.CaptureFixture[str], **wanted: Any) -> bool:
-    """Whether the loop is active, and what it says of itself is so."""
+def is_active(pi: Any, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether the loop is active, and answers."""
     status, reply = verb(pi, capsys, "serving")
-    return status == 0 and reply["state"] == "active" and all(reply[key] == value for key, value in wanted.items())
+    return status == 0 and reply["state"] == "active" and reply["loop"] is not None
 
 
 def boot_id(pi: Any) -> str:
@@ -65,7 +65,7 @@ def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched
     before = boot_id(pi)
     running.reboot(pi.name)
     assert boot_id(pi) != before
-    assert eventually(lambda: is_active(pi, capsys, restarts=0), PATIENCE_S)
+    assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)
     assert all(each["granted"] for each in verb(pi, capsys, "serving")[1]["loop"]["granted"])
 
     with pi.connect() as connection:
@@ -75,9 +75,14 @@ def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched
         assert list_releases(connection).policies["I"].current == release
     assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)
 
-    pid = verb(pi, capsys, "serving")[1]["pid"]
-    pi.root(f"kill -STOP {pid}")  # no heartbeat: the watchdog's
-    assert eventually(lambda: is_active(pi, capsys, restarts=1), PATIENCE_S)
+    hanging = verb(pi, capsys, "serving")[1]
+    pi.root(f"kill -STOP {hanging['pid']}")  # no heartbeat: the watchdog's
+
+    def started_again() -> bool:
+        state = verb(pi, capsys, "serving")[1]
+        return state["restarts"] > hanging["restarts"] and state["state"] == "active" and state["loop"] is not None
+
+    assert eventually(started_again, PATIENCE_S)
 
     status, refused = verb(pi, capsys, "serve", *USUAL, "--memory-max", "8")
     assert status == 1 and "did not start" in refused["error"]["message"]
@@ -90,7 +95,7 @@ def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched
 def test_without_systemd_a_supervisor_does_it_and_cron_starts_it(
     pi: Any, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pi.start()
+    pi.up()
     with pi.connect() as connection:
         release = deploy(connection, bundle, [Precision.INT8]).release
         status, served = verb(pi, capsys, "serve", *USUAL)

@@ -72,8 +72,12 @@ class Services(Upkeep):
         if settings is None:
             return {"settings": None}
         manager = manager_of(self.root.parent, self.policy)
-        state = manager.state()
-        counted = self.ask(False) if state["state"] == "active" else None
+        state, counted = manager.state(), None
+        if state["state"] == "active":
+            try:
+                counted = self.ask(False)
+            except HelperError as error:  # it hangs, and the watchdog has not seen it yet
+                state["why"] = str(error)
         return {"settings": settings, "manager": manager.name, **state, "loop": counted}
 
     def trial(self, settings: dict[str, Any]) -> Reply:

@@ -55,7 +55,7 @@ def test_a_continuous_policys_action_is_its_outputs(start_loop: StartLoop, glidi
 def test_by_the_clock_the_fallback_comes_before_the_first_observation_and_after_the_last(
     start_loop: StartLoop, pilot: Bundle
 ) -> None:
-    with start_loop(pilot.path, *CLOCK).connect() as client:
+    with start_loop(pilot.path, *CLOCK, "--stale-ms=1000").connect() as client:
         first = client.receive(PATIENCE_S)
         assert first is not None
         assert first.flags & (Flag.STALE | Flag.FALLBACK) == Flag.STALE | Flag.FALLBACK
