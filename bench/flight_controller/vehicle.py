@@ -19,7 +19,6 @@ os.environ["MAVLINK20"] = "1"  # before pymavlink is imported: OBSTACLE_DISTANCE
 
 SECTORS, UNKNOWN = 72, 65535
 SYSTEM, AUTOPILOT = 1, 1
-FALLBACK_S = 5.0
 
 
 class Vehicle:

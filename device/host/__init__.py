@@ -16,6 +16,8 @@ On the device (several policies live side by side, and share the unpacked wheels
     ~/quarl/policies/III/releases/ID/     run-agent, lib/, bundle/, release.json, and mark.json of one that is not to be
                                           gone back to; the last three stay, the last good one, what an agent runs from
     ~/quarl/policies/III/current          symbolic link to one of them, switched by rename(2)
+    ~/quarl/services/                     how policies are served in loops, launch.py that starts one, supervise.py
+    ~/quarl/run/III.sock                  where a robot's program joins the loop (docs/running.md)
     ~/quarl/policies/III/native-modes.json  how the native engine's layers are fastest here, as an agent measured it
 """
 

@@ -1,4 +1,4 @@
-"""``python -m device.host``: deploy a policy to a device over SSH, go back, look, remove, accept a host key."""
+"""``python -m device.host``: deploy a policy to a device over SSH, serve it, go back, look, remove."""
 
 from __future__ import annotations
 

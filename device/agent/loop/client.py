@@ -10,7 +10,6 @@ The C header beside this module, ``quarl_loop.h``, does the same.
 from __future__ import annotations
 
 import json
-import os
 import select
 import socket
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from device.agent.loop.addresses import short_address
 from device.agent.loop.frames import HEADER, Description, Flag, Header, Kind
 
 MOST_BYTES = 262_144
@@ -169,11 +169,8 @@ def open_socket(path: str | Path) -> socket.socket:
     whole = Path(path).expanduser()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        folder = os.open(whole.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            connection.connect(f"/proc/self/fd/{folder}/{whole.name}")
-        finally:
-            os.close(folder)
+        with short_address(whole) as address:
+            connection.connect(address)
     except OSError as error:
         connection.close()
         raise LoopError(f"{whole}: {error.strerror}. Is the policy being served?") from None

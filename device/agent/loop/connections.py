@@ -12,9 +12,10 @@ import json
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from device.agent.loop.addresses import short_address
 from device.agent.loop.deciding import Decider, Inbox
 from device.agent.loop.frames import HEADER, MAGIC, Description, Header, Kind
 from device.agent.protocol import AgentError, ErrorCode
@@ -27,7 +28,6 @@ MOST_REQUESTS = 16
 """JSON requests that wait for an answer; one is answered in a period."""
 JSON_ROOM = 65536
 _ECHO, _HELLO = int(Kind.ECHO), int(Kind.HELLO)
-_HERE = "/proc/self/fd"
 
 
 def bind(path: Path) -> socket.socket:
@@ -63,16 +63,6 @@ def bind(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-@contextlib.contextmanager
-def short_address(path: Path) -> Iterator[str]:
-    """An address of the socket that is short enough for the kernel, however long the path is."""
-    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"{_HERE}/{descriptor}/{path.name}"
-    finally:
-        os.close(descriptor)
 
 
 def _is_listened_to(address: str) -> bool:
