@@ -47,8 +47,8 @@ class AnswerCommand:
     def _run(self, arguments: argparse.Namespace) -> int:
         from bench.report import store
         from bench.report import tables as rendering
-        from bench.report.document import code_version
         from bench.report.machine import this_machine
+        from policy.locate import code_version
 
         if arguments.keep and (words := self.left_out(arguments)):
             raise command_line.BenchError("--keep stores the whole answer or none.", f"Leave {words} out.")

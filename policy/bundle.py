@@ -16,6 +16,7 @@ what writes bundles, ``policy.bundle_writer``, stays on the host.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,23 +130,23 @@ class Bundle:
     _kept: dict[str, tuple[FileState | None, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def load(cls, path: Path | str, require: tuple[str, ...] = HOST_FILES) -> Bundle:
+    def load(cls, path: Path | str, require: tuple[str, ...] = HOST_FILES, manifest: str = "") -> Bundle:
         """Open a bundle and verify every file of it that is present.
 
         Args:
             path: the folder.
             require: files that must be present: HOST_FILES, or DEVICE_FILES on a device.
+            manifest: sha256 that manifest.json must have; empty: any.
 
         Raises:
             BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
         """
         folder = Path(path)
         with _named(folder):
-            return cls._load(folder, require)
+            return cls._load(folder, require, read_manifest(folder, manifest))
 
     @classmethod
-    def _load(cls, folder: Path, require: tuple[str, ...]) -> Bundle:
-        manifest = read_manifest(folder)
+    def _load(cls, folder: Path, require: tuple[str, ...], manifest: Manifest) -> Bundle:
         records = manifest.records()
         for name in (*require, SPEC_FILE):
             if name not in records:
@@ -328,14 +329,22 @@ class Bundle:
         return arrays
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, sha256: str = "") -> Manifest:
     """The manifest of a bundle's folder; nothing else of it is looked at.
 
+    Args:
+        folder: the bundle's.
+        sha256: that the file must have; empty: any.
+
     Raises:
-        BundleError: it is missing or cannot be read.
+        BundleError: it is missing, cannot be read, or is another one.
     """
-    with _named(folder / MANIFEST_FILE):
-        return Manifest.from_json(read_file(folder / MANIFEST_FILE, LARGEST_MANIFEST), folder / MANIFEST_FILE)
+    path = folder / MANIFEST_FILE
+    with _named(path):
+        data = read_file(path, LARGEST_MANIFEST)
+        if sha256 not in ("", hashlib.sha256(data).hexdigest()):
+            raise BundleError(f"{path} is not the one that this release was signed with.", "Deploy the policy again.")
+        return Manifest.from_json(data, path)
 
 
 def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:

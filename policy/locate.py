@@ -1,11 +1,13 @@
 """Where bundles live (host only): artifacts/NAME is what the user made; with the repository come zoo/NAME, the case
 study's policies, zoo/late/NAME, trained with late commands, zoo/depth/NAME, which see depth pictures, and
-zoo/benchmark/NAME, those of the benchmark cells (cartpole-dqn, pong-ppo, …)."""
+zoo/benchmark/NAME, those of the benchmark cells (cartpole-dqn, pong-ppo, …). And which code makes them."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import datetime
@@ -123,3 +125,24 @@ def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:
     """Where the repository has the bundle of that name; None where it has none."""
     places = (zoo / name, *(zoo / shelf / name for shelf in SHELVES))
     return next((place for place in places if place.exists() and name not in SHELVES), None)
+
+
+@functools.cache
+def code_version() -> str:
+    """``git describe`` of the checkout, ``-dirty`` where the code differs from it; "unknown" outside of one."""
+    try:
+        version = _git("describe", "--always", "--tags").strip()
+        return f"{version}-dirty" if changed_code() else version or "unknown"
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def changed_code() -> list[str]:
+    """Tracked files that differ from the last commit, other than results, pages and pictures, which are no code."""
+    listed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!results", ":/!docs", ":/!README.md")
+    return [line[3:] for line in listed.splitlines()]
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=10, check=True).stdout

@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def collect(sources: Sources) -> Document:
     """Everything that is stored, drawn and tabulated."""
     from bench.page import bundles, sections
-    from bench.report.document import code_version
+    from policy.locate import code_version
 
     entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
     groups: dict[str, list[Section]] = {title: [] for title in entries}

@@ -76,8 +76,8 @@ class Verdict(Question):
     @classmethod
     def of(cls, bundle: Bundle, task: Task, question: Question, measurements: Measurements) -> Verdict:
         """The verdict on what was measured."""
-        from bench.report.document import code_version
         from bench.report.machine import this_machine
+        from policy.locate import code_version
 
         decision, reference = decide(measurements.candidates, question.demand), measurements.reference
         widths = [

@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import functools
 import json
-import subprocess
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent.measure import required_runs
-from policy.locate import PROJECT_ROOT
+from policy.locate import code_version
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
 SCHEMA_VERSION = 1
@@ -61,27 +60,6 @@ class Where(Enum):
 def new_run() -> str:
     """An id that measurements made side by side share."""
     return uuid.uuid4().hex
-
-
-@functools.cache
-def code_version() -> str:
-    """``git describe`` of the checkout, ``-dirty`` where the code differs from it; "unknown" outside of one."""
-    try:
-        version = _git("describe", "--always", "--tags").strip()
-        return f"{version}-dirty" if changed_code() else version or "unknown"
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def changed_code() -> list[str]:
-    """Tracked files that differ from the last commit, other than results, pages and pictures, which are no code."""
-    listed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!results", ":/!docs", ":/!README.md")
-    return [line[3:] for line in listed.splitlines()]
-
-
-def _git(*words: str) -> str:
-    command = ["git", *words]
-    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=10, check=True).stdout
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> l
 
 def measured(module: str, cell: StudyCell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
-    from bench.report.document import code_version
     from bench.report.machine import this_machine
+    from policy.locate import code_version
     from train.__main__ import quiet_libraries
 
     quiet_libraries()
@@ -210,7 +210,7 @@ def refuse_dirty() -> None:
     Raises:
         BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
     """
-    from bench.report.document import changed_code
+    from policy.locate import changed_code
 
     if changed := changed_code():
         raise command_line.BenchError(

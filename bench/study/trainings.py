@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.report.document import code_version
 from bench.study.bundles import open_bundle, quantized
 from bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
 from bench.study.measures.children import started
 from bench.study.records import rounded
 from policy.files import locked
-from policy.locate import ARTIFACTS
+from policy.locate import ARTIFACTS, code_version
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle

@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         epilog='Then type {"op": "help"}.',
     )
     parser.add_argument("--bundle", required=True, type=Path, help="folder of the policy's bundle")
+    parser.add_argument("--manifest", default="", metavar="SHA256", help="refuse a bundle with another manifest.json")
     parser.add_argument("--threads", type=int, default=1, help="threads of the inference runtime (default 1)")
     parser.add_argument("--version", action="version", version=f"device agent {AGENT_VERSION}")
     options = parser.parse_args(argv)
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     def emit(line: bytes) -> None:
         write_all(replies, line)
 
-    agent = Agent(options.bundle, options.threads, emit)
+    agent = Agent(options.bundle, options.threads, emit, options.manifest)
     if sys.stdin.isatty():
         print('Type {"op": "help"} and Enter, or Ctrl-D to end.', file=sys.stderr)
     try:

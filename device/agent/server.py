@@ -52,10 +52,13 @@ class Agent:
         bundle: the bundle's folder; it is read when a request needs it.
         threads: threads of the runtime where a load request names none.
         emit: writes a line before the reply (progress).
+        manifest: sha256 that the bundle's manifest must have, as its release was signed with; empty: any.
     """
 
-    def __init__(self, bundle: Path, threads: int = 1, emit: Callable[[bytes], None] = lambda line: None) -> None:
-        self._path, self._threads, self._emit = bundle, threads, emit
+    def __init__(
+        self, bundle: Path, threads: int = 1, emit: Callable[[bytes], None] = lambda line: None, manifest: str = ""
+    ) -> None:
+        self._path, self._threads, self._emit, self._manifest = bundle, threads, emit, manifest
         self._serving: Serving | None = None
         memory.give_back_free_heap()
         self._memory = MemoryLog(baseline=memory.read().now)
@@ -126,7 +129,7 @@ class Agent:
         runtimes = installed_runtimes()
         bundle, bundle_error = None, None
         try:
-            bundle = describe_bundle(self._path)
+            bundle = describe_bundle(self._path, self._manifest)
         except PolicyError as error:
             bundle_error = error_reply(error)
         return {
@@ -149,7 +152,7 @@ class Agent:
         """
         # What was served goes on being served unless everything about the new artifact is right.
         decisions = 0 if self._serving is None else self._serving.decisions
-        loaded = load(self._path, request, self._threads, self._memory)
+        loaded = load(self._path, request, self._threads, self._memory, self._manifest)
         loaded.decisions = decisions
         self._serving = loaded
         return {
@@ -272,13 +275,13 @@ class Agent:
         return progress
 
 
-def describe_bundle(path: Path) -> dict[str, Any]:
+def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
     """What the bundle says of itself; other files than its spec are verified when something is loaded from it.
 
     Raises:
-        BundleError: the manifest or the spec is missing, damaged or unreadable.
+        BundleError: the manifest or the spec is missing, damaged or unreadable, or the manifest has another sha256.
     """
-    manifest = read_manifest(path)
+    manifest = read_manifest(path, sha256)
     spec = read_spec(path, manifest)
     present = [entry for name, entry in sorted(manifest.artifacts.items()) if is_regular(path / name)]
     return {

@@ -184,7 +184,7 @@ def _bad_element(spec: PolicySpec, values: list[Any], where: str) -> AgentError:
     return AgentError(ErrorCode.BAD_OBSERVATION, f"{where} holds a number that float32 cannot.", "Send finite numbers.")
 
 
-def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
+def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str = "") -> Serving:
     """Verify an artifact on this device and return it ready to serve.
 
     Args:
@@ -192,6 +192,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
         request: precision, runtime, threads.
         threads: of the runtime where the request names none.
         log: gets the memory before and after.
+        manifest: sha256 that the bundle's manifest must have; empty: any.
 
     Raises:
         BundleError: something of the bundle is missing, damaged or tampered with.
@@ -199,7 +200,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog) -> Serving:
         AgentError: the runtime is missing or refuses the artifact, or a golden vector differs.
     """
     begin, in_use = time.perf_counter_ns(), imported_runtime()
-    bundle = Bundle.load(path, DEVICE_FILES)
+    bundle = Bundle.load(path, DEVICE_FILES, manifest)
     check_simulator(bundle.spec)
     runtime, entry = choose(bundle, request, in_use)
     if not (bundle.path / entry.file).exists():

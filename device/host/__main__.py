@@ -17,6 +17,8 @@ from device.host.probe import probe
 from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, remove_releases, rollback
 from device.host.serving import add_verbs
+from device.host.signing.provisioning import add_verb as add_signers
+from device.host.signing.record import Signing
 from device.host.target import Target, resolve
 from device.host.text import printable
 from device.host.verbs import run_verb, verb_adder
@@ -44,7 +46,10 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     for precision, runtime in executions(precisions, runtimes):  # before the device is asked anything
         bundle.artifact(precision, runtime.artifact_format)
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
-        result = deploy(connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress)
+        signing = Signing(options.sign_key, options.serial, options.allow_serial)
+        result = deploy(
+            connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress, signing=signing
+        )
         name = connection.name
     _warn(result.warnings)
     compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
@@ -242,6 +247,10 @@ def parser() -> argparse.ArgumentParser:
     deploying.add_argument(
         "--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime, native, all"
     )
+    add = deploying.add_argument
+    add("--sign-key", type=Path, metavar="KEY", help="sign with it; default QUARL_SIGN_KEY, or this host's own key")
+    add("--serial", type=int, metavar="N", help="of the release; default: the time, and above the device's last")
+    add("--allow-serial", action="store_true", help="let --serial be lower than the device's last")
     back = verb("rollback", run_rollback)
     back.add_argument("--policy", required=True, help="name (III)")
     back.add_argument("--to", metavar="RELEASE", help="default: the last good one before the current one")
@@ -255,6 +264,7 @@ def parser() -> argparse.ArgumentParser:
     for added in (deploying, back, removing):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     add_verbs(verb)
+    add_signers(verb)
     for name, run in (("releases", run_releases), ("status", run_status)):
         looking = verb(name, run)
         looking.add_argument("--policy", help="only this one")

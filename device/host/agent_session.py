@@ -8,6 +8,7 @@ with AgentSession(connection, "III") as agent:
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 from collections.abc import Callable
 from types import TracebackType
@@ -18,6 +19,8 @@ from numpy.typing import ArrayLike
 
 from device.host.connection import Connection
 from device.host.errors import AgentError, HostError, ReleaseError
+from device.host.helper_session import BOOTSTRAP, LAUNCHER, device_program, helper_error
+from device.host.on_device import launch
 from device.host.payload import STARTER, check_policy_name
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
 
@@ -31,17 +34,19 @@ _START_TIME = 'sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d " " -f 20'
 Progress = Callable[[int, int], None]
 
 
-def agent_command(folder: str, arguments: str = "") -> str:
-    """The shell command that starts the agent of a release folder and first says its process id.
+def agent_command(folder: str) -> str:
+    """The shell command that starts what will verify a release's folder and become its agent.
 
-    ``exec`` all the way makes that the agent's own. Where setpriv exists (util-linux), the kernel kills the agent
-    when the SSH session's process dies, so that a lost connection leaves no agent computing.
+    It first says its process id; ``exec`` all the way makes that the agent's own. Then it reads LAUNCHER.
+    Where setpriv exists (util-linux), the kernel kills the agent when the SSH session's process dies, so that a lost
+    connection leaves no agent computing.
     """
     script = (
         f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
-        f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")})"; tie=""; '
+        f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
-        f"exec $tie ./{STARTER} {arguments}"
+        'for name in python3 python3.11 python3.12 python3.13; do python=$(command -v "$name") && break; done; '
+        f'exec $tie "$python" -I -S -c {shlex.quote(BOOTSTRAP)}'
     )
     return f"exec sh -c {shlex.quote(script)}"
 
@@ -74,7 +79,7 @@ class AgentSession:
         where = f"releases/{release}" if release else "current"
         self._folder = folder or f"quarl/policies/{policy}/{where}"
         self._release = release
-        self._arguments = f"--threads {threads}" if threads is not None else ""
+        self._arguments = [f"--threads={threads}"] if threads is not None else []
         self._timeout = request_timeout
         self._process: RemoteProcess | None = None
         self._pid = 0
@@ -82,7 +87,7 @@ class AgentSession:
         self._next_id = 0
 
     def __enter__(self) -> AgentSession:
-        process = self._connection.start(agent_command(self._folder, self._arguments))
+        process = self._connection.start(agent_command(self._folder))
         self._process = process
         try:
             while True:
@@ -94,8 +99,13 @@ class AgentSession:
                         f"python -m device.host deploy --target {self._connection.target} --policy {self._policy}",
                     )
                 if line.startswith(_PID):
-                    self._remember(line[len(_PID) :].decode(errors="replace"))
+                    folder = self._remember(line[len(_PID) :].decode(errors="replace"))
                     break
+            program = device_program(
+                LAUNCHER, f"module.start(module.Path({folder!r}), {self._arguments!r}, greet=True)\n"
+            )
+            process.send(f"{len(program)}\n".encode() + program)
+            self._check_greeting(process.read_line(START_TIMEOUT_S))
         except (EndOfOutputError, LineTimeoutError):
             error = self._died("starting")
             self.close()
@@ -106,16 +116,35 @@ class AgentSession:
             raise
         return self
 
-    def _remember(self, numbers: str) -> None:
-        """Keep the agent's process id and its start time; a device without /proc tells no start time."""
-        pid, _, started = numbers.strip().partition(" ")
-        if not pid.isdigit() or (started and not started.isdigit()):
+    def _remember(self, text: str) -> str:
+        """Keep the agent's process id and its start time (a device without /proc tells none); returns its folder."""
+        pid, _, rest = text.strip().partition(" ")
+        started, _, folder = rest.partition(" ")
+        if not pid.isdigit() or (started and not started.isdigit()) or not folder.startswith("/"):
             raise AgentError(
-                f"The starter on {self._connection.name} named no process: {numbers!r}.",
+                f"The starter on {self._connection.name} named no process: {text!r}.",
                 "The device's /bin/sh must be a POSIX shell and its /proc that of Linux.",
                 agent_code="protocol",
             )
         self._pid, self._started = int(pid), started
+        return folder
+
+    def _check_greeting(self, line: bytes) -> None:
+        """See that the release was verified and its agent is started.
+
+        Raises:
+            TrustError, VerificationError: it was refused.
+        """
+        try:
+            refused = json.loads(line)[launch.GREETING]
+        except (ValueError, KeyError, TypeError):
+            raise AgentError(
+                f"The starter on {self._connection.name} wrote something that is no greeting: {line[:200]!r}.",
+                "Try `python3 -V` on the device.",
+                agent_code="protocol",
+            ) from None
+        if refused:
+            raise helper_error(self._connection.name, refused)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

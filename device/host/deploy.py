@@ -7,8 +7,6 @@ vector that differs, leaves nothing of the new release behind.
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import socket
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from device.host.connection import Connection
-from device.host.errors import DeviceFullError, HostError, RemoteCommandError
+from device.host.errors import DeviceFullError, HostError, RemoteCommandError, TrustError
 from device.host.golden import GoldenCheck, Progress, Step, golden_checks
 from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
 from device.host.payload import Payload, build_payload
-from device.host.places import user_name
 from device.host.probe import probe
+from device.host.signing.keys import signing_key
+from device.host.signing.provisioning import key_for
+from device.host.signing.record import USUAL, Signing, check_as_device, signed_record
 from device.host.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
 from device.host.wheels import Wheel, WheelSet, fetch, select
 from policy.bundle import Bundle
@@ -77,6 +77,7 @@ def deploy(
     *,
     wait_s: float = 0.0,
     progress: Progress | None = None,
+    signing: Signing = USUAL,
 ) -> DeployResult:
     """Bring a policy onto a device and switch it on.
 
@@ -87,8 +88,10 @@ def deploy(
         runtimes: what will execute it; their wheels are brought along where they are missing.
         wait_s: how long to wait for another deployment to end.
         progress: told about every step.
+        signing: by which key, with which serial.
 
     Raises:
+        TrustError: the device trusts no key of this host. Nothing was sent.
         BundleError: the bundle is damaged or lacks an artifact. Nothing was sent.
         UnsupportedDeviceError, WheelError: no wheels for this device. Nothing was sent.
         DeviceLockedError: another deployment is at work. Nothing was changed.
@@ -98,7 +101,7 @@ def deploy(
     facts = probe(connection)
     wheel_set = select(facts, runtimes)
     payload = build_payload(bundle, precisions, runtimes, wheel_set)
-    return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress)
+    return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress, signing=signing)
 
 
 def install(
@@ -110,6 +113,7 @@ def install(
     progress: Progress | None = None,
     wheel_cache: Path | None = None,
     silence_s: float = SILENCE_S,
+    signing: Signing = USUAL,
 ) -> DeployResult:
     """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
     begun = time.monotonic()
@@ -121,25 +125,28 @@ def install(
         serving = state["current"]
         with still_serving(serving):
             tell(Step("compare what is there", 0, 0))
-            known, found = _known_release(session, state["same"])
+            known, found = _known_release(session, state["same"], signing)
             if known is not None and known == serving and not found["doubted"]:
                 none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
                 return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
             sent = _Upload(connection, session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
+                key, trust = key_for(connection, session, state["trust"], signing.key)
+                signed = signed_record(payload, wheel_set, key, trust, signing)
+                check_as_device(connection, signed, trust)
                 folders = [wheel.folder for wheel in wheel_set.wheels]
                 found = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)
                 missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
                 wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
                 need = needed_bytes(payload, wheels)
-                sent.folder = session.call("receive", release=release, need_bytes=need, folders=payload.folders)[
-                    "incoming"
-                ]
+                sent.folder = session.call(
+                    "receive", release=release, need_bytes=need, record=signed.text, signature=signed.signature
+                )["incoming"]
                 sent.send_wheels(wheels)
                 sent.send_files(payload)
                 checks = golden_checks(connection, payload.policy, f"incoming/{release}", *wanted_pair, tell)
-                session.call("publish", record=_record(payload), files=payload.hashes, sizes=payload.sizes)
+                session.call("publish", timeout=UNPACK_TIMEOUT_S)
             else:
                 release = known
                 with marked_when_refused(session, release):
@@ -187,30 +194,24 @@ def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[
         )
 
 
-def _known_release(session: HelperSession, same: str | None) -> tuple[str | None, Mapping[str, Any]]:
+def _known_release(session: HelperSession, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
     """A release on the device that has this very content and is still whole, and what its check found.
 
-    One that has the content no longer is marked, so that nobody goes back to it.
+    One that has the content no longer is marked, so that nobody goes back to it. One that another key signed than the
+    named one is not the same.
     """
     if same is None:
         return None, {}
-    found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
+    try:
+        found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
+    except TrustError:  # an older version did not sign it, or its signer was revoked: it is signed and sent anew
+        return None, {}
     if found["damaged"]:
         mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
     whole = not (found["damaged"] or found["missing_environments"])
+    if signing.key is not None and signing_key(signing.key).fingerprint != found["signer"]:
+        return None, {}
     return (same if whole else None), found
-
-
-def _record(payload: Payload) -> dict[str, Any]:
-    return {
-        "policy": payload.policy,
-        "digest": payload.digest,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "by": f"{user_name()}@{socket.gethostname()}",
-        "precisions": [precision.value for precision in payload.precisions],
-        "runtimes": [runtime.value for runtime in payload.runtimes],
-        "environments": list(payload.environments),
-    }
 
 
 def _blocks(size: int) -> int:
@@ -244,20 +245,18 @@ class _Upload:
             def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
                 self._tell(Step(f"unpack {wheel}", done, total))
 
-            what = {"file": wheel.file, "sha256": wheel.sha256, "folder": wheel.folder}
+            what = {"file": wheel.file, "folder": wheel.folder}
             self._session.call("unpack", timeout=UNPACK_TIMEOUT_S, progress=unpacked, **what)
 
     def send_files(self, payload: Payload) -> None:
         """Send the files that no release on the device has, and let it compare all of them."""
-        hashes = payload.hashes
-        reused = set(self._session.call("reuse", files=hashes)["files"])
+        reused = set(self._session.call("reuse")["files"])
         missing = [file for file in payload.files if file.path not in reused]
         add = self._adder(f"send {payload.policy}", sum(len(file.data) for file in missing))
         for file in missing:
             self._send(file.data, file.path, add)
         self.reused = len(reused)
-        executable = [file.path for file in payload.files if file.executable]
-        self._session.call("verify", files=hashes, executable=executable)
+        self._session.call("verify")
 
     def _adder(self, name: str, total: int) -> Callable[[int], None]:
         """A progress callback for bytes that come in pieces."""

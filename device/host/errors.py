@@ -111,6 +111,12 @@ class CheckFailedError(HostError):
     blames_release = False
 
 
+class TrustError(HostError):
+    """A release is signed by nobody whom the device trusts, is not what was signed, or is an older one sent again."""
+
+    blames_release = False
+
+
 class ServiceError(HostError):
     """The policy's loop did not start on the device, failed its trial, or cannot be kept running there."""
 

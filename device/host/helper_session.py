@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,22 @@ from device.host.errors import (
     ReleaseError,
     RemoteCommandError,
     ServiceError,
+    TrustError,
     VerificationError,
 )
-from device.host.on_device import files, managers, records, services, store, upkeep, wire
+from device.host.on_device import (
+    files,
+    launch,
+    managers,
+    records,
+    services,
+    signatures,
+    store,
+    supervise,
+    trust,
+    upkeep,
+    wire,
+)
 from device.host.on_device import helper as helper_module
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
 
@@ -28,7 +41,7 @@ SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so 
 STEP_TIMEOUT_S = 120.0
 UNPACK_TIMEOUT_S = 600.0  # an SD card takes its time over a thousand small files
 # Reads exactly as many bytes as the first line says and runs them; the host then waits for the greeting.
-_BOOTSTRAP = 'import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),"quarl-helper","exec"))'
+BOOTSTRAP = 'import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),"quarl-helper","exec"))'
 
 
 class HelperSession:
@@ -77,7 +90,7 @@ class HelperSession:
         except NoReplyError:
             raise RemoteCommandError(f"The helper on {self._connection.name} answered with nonsense.") from None
         if not reply.get("ok"):
-            raise _error(self._connection.name, reply.get("error"))
+            raise helper_error(self._connection.name, reply.get("error"))
         return reply
 
     def close(self) -> None:
@@ -89,7 +102,8 @@ class HelperSession:
         self._heart.join(1.0)
 
 
-def _error(device: str, failure: Any) -> HostError:
+def helper_error(device: str, failure: Any) -> HostError:
+    """The error for what a program of ``on_device`` reports: a code, a message, and what belongs to them."""
     error: Mapping[str, Any] = failure if isinstance(failure, dict) else {"message": str(failure)[:200]}
     code, message = error.get("code"), error.get("message", "no reason given")
     if code == "locked":
@@ -112,6 +126,11 @@ def _error(device: str, failure: Any) -> HostError:
         return VerificationError(
             f"What arrived on {device} is not what was sent: {message}. It was removed.",
             "Run the command again; if it happens twice, test the device's disk and memory.",
+        )
+    if code == "trust":
+        return TrustError(
+            f"{device} does not trust it: {message}.",
+            "python -m device.host signers shows who may sign there; a deployment signs the release anew.",
         )
     if code == "release":
         return ReleaseError(f"On {device} {message}.", "python -m device.host releases shows them.")
@@ -140,11 +159,27 @@ def _error(device: str, failure: Any) -> HostError:
     )
 
 
-def _script(silence_s: float) -> bytes:
-    """The program for the device: its modules as text, each after those it imports, then started."""
-    parts = (wire, files, records, store, upkeep, managers, services, helper_module)
+LAUNCHER = (files, signatures, records, trust, launch)
+"""What verifies a release before it is started; each module after those it imports."""
+
+
+def device_program(parts: Iterable[Any], then: str) -> bytes:
+    """A program for the device: modules of ``on_device`` as text, each after those it imports, then what to do."""
     modules = {part.__name__: Path(str(part.__file__)).read_text("utf-8") for part in parts}
-    return program_of(modules, f"module.main({silence_s!r})\n")
+    return program_of(modules, then)
+
+
+def service_scripts() -> dict[str, str]:
+    """What starts loops on a device, by the name of its file there."""
+    return {
+        "launch.py": device_program(LAUNCHER, "sys.exit(module.main())\n").decode(),
+        "supervise.py": Path(str(supervise.__file__)).read_text("utf-8"),
+    }
+
+
+def _script(silence_s: float) -> bytes:
+    parts = (wire, files, signatures, records, trust, store, upkeep, managers, services, helper_module)
+    return device_program(parts, f"module.main({silence_s!r})\n")
 
 
 @contextlib.contextmanager
@@ -157,7 +192,7 @@ def helper(connection: Connection, python: str, *, silence_s: float = SILENCE_S)
         silence_s: seconds without a heartbeat after which the device gives up on us.
     """
     script = _script(silence_s)
-    process = connection.start(f"exec {shlex.quote(python)} -c {shlex.quote(_BOOTSTRAP)}")
+    process = connection.start(f"exec {shlex.quote(python)} -c {shlex.quote(BOOTSTRAP)}")
     try:
         process.send(f"{len(script)}\n".encode() + script)
         while True:  # a login shell's start-up files may print before the helper speaks

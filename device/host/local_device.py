@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,16 +60,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def write_interpreter(folder: Path) -> None:
-    """Write ``folder/python3``, which starts the interpreter that this project runs on.
+def write_programs(folder: Path) -> None:
+    """Write ``folder/python3``, which starts the interpreter that this project runs on, and what a device has besides.
 
-    The interpreter itself, not the virtual environment's: a device has none of the host's packages.
+    The interpreter itself, not the virtual environment's: a device has none of the host's packages. A device has
+    ssh-keygen with its sshd; where this machine has none, ``folder/ssh-keygen`` stands in for it.
     """
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
-    script = f'#!/bin/sh\nexec {shlex.quote(interpreter)} "$@"\n'
-    python = folder / "python3"
-    if not python.exists() or python.read_text() != script:
-        write_atomically(python, script.encode(), mode=0o755)
+    programs = {"python3": shlex.quote(interpreter)}
+    if shutil.which("ssh-keygen") is None:
+        programs["ssh-keygen"] = f"{shlex.quote(sys.executable)} -P -m device.host.signing.sshsig"
+    for name, command in programs.items():
+        script, file = f'#!/bin/sh\nexec {command} "$@"\n', folder / name
+        if not file.exists() or file.read_text() != script:
+            write_atomically(file, script.encode(), mode=0o755)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import asyncssh
 
-from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_interpreter
+from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
 from device.host.places import user_name
 from policy.files import locked, write_atomically
 
@@ -56,7 +56,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
             public = host_key.export_public_key().decode().split()
             line = f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n"
             write_atomically(folder.known_hosts_file, line.encode(), mode=0o600)
-        write_interpreter(folder.bin)
+        write_programs(folder.bin)
     return host_key, client_key
 
 

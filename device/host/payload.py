@@ -24,7 +24,7 @@ from device.host.errors import VerificationError
 from device.host.places import project_root
 from device.host.wheels import WheelSet
 from device.native import building
-from policy.bundle import DEVICE_FILES, Bundle
+from policy.bundle import DEVICE_FILES, WEIGHTS_FILE, Bundle
 from policy.contract.enums import executions
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE
@@ -67,6 +67,8 @@ class Payload:
     """Folders under ~/quarl/envs that it needs."""
     precisions: tuple[Precision, ...]
     runtimes: tuple[RuntimeName, ...]
+    weights: str = ""
+    """sha256 of the float weights that the artifacts were made of; they stay on the host."""
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -88,12 +90,6 @@ class Payload:
         """One hash for everything that makes the release: the same content has the same digest."""
         content = {"files": self.hashes, "environments": self.environments, "policy": self.policy}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def folders(self) -> list[str]:
-        """The folders inside the release, parents first."""
-        found = {str(parent) for file in self.files for parent in Path(file.path).parents if str(parent) != "."}
-        return sorted(found)
 
 
 def check_policy_name(name: str) -> str:
@@ -137,7 +133,8 @@ def build_payload(
         PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode(), executable=True)
     )
     policy = check_policy_name(bundle.spec.name)
-    return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes))
+    weights = bundle.manifest.files[WEIGHTS_FILE].sha256
+    return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes), weights)
 
 
 def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
@@ -206,8 +203,8 @@ def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
         environments: folders under ~/quarl/envs, in the order of the path.
         isolated: leave out the device's own packages; false where its numpy is needed.
     """
-    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl.
-    path = ":".join(["$here/lib", *(f"$here/../../../../envs/{name}" for name in environments)])
+    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl. launch.py names verified code in memory.
+    path = ":".join(["${QUARL_CODE:-$here/lib}", *(f"$here/../../../../envs/{name}" for name in environments)])
     return f"""#!/bin/sh
 # Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}. Or, run-agent loop --help: in a loop.
 here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1

@@ -16,6 +16,7 @@ from device.host.errors import (
     HostError,
     ReleaseError,
     RemoteCommandError,
+    TrustError,
     VerificationError,
 )
 from device.host.golden import GoldenCheck, Progress, golden_checks
@@ -39,6 +40,8 @@ class Release:
     precisions: tuple[str, ...] = field(metadata=null_is(()))
     runtimes: tuple[str, ...] = field(metadata=null_is(()))
     digest: str = field(metadata=null_is(""))
+    signer: str = field(default="", metadata=null_is(""))
+    """Fingerprint of the key that signed it; empty: an older version deployed it unsigned."""
     damage: str = ""
     """Why its record cannot be used; nothing of the above is known then."""
     bad: str = ""
@@ -52,7 +55,8 @@ class Release:
     def why_not(self) -> str:
         """Why a rollback without a name does not go there; empty for a good one."""
         bad = f"marked bad ({self.bad})" if self.bad else ""
-        return (f"damaged ({self.damage})" if self.damage else "") or bad or self.left
+        unsigned = "" if self.signer else "not signed"
+        return (f"damaged ({self.damage})" if self.damage else "") or bad or self.left or unsigned
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,7 @@ def rollback(
 
     Raises:
         ReleaseError: there is no such release, or no good one before the current one.
+        TrustError: its signer was revoked, or nobody signed it.
         VerificationError, CheckFailedError: the older release is damaged; the current one still serves.
     """
     begun = time.monotonic()
@@ -191,7 +196,7 @@ def _first_good(
     for wanted in candidates:
         try:
             return wanted, _checked(connection, session, policy, wanted, warnings, tell)
-        except (VerificationError, CheckFailedError) as error:
+        except (VerificationError, CheckFailedError, TrustError) as error:
             own = error.blames_release
             if own:  # wheels are shared, and memory may be free tomorrow
                 mark_bad(session, wanted, error.message)

@@ -6,14 +6,12 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from device.agent.loop.options import add_options, typed
 from device.host.connection import Connection, connect
 from device.host.errors import ReleaseError, ServiceError
-from device.host.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper
-from device.host.on_device import launch, supervise
+from device.host.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from device.host.payload import check_policy_name
 from device.host.probe import probe
 from device.host.switching import begin
@@ -73,9 +71,7 @@ def run_serve(options: argparse.Namespace) -> tuple[Any, str]:
                 "trial_s": options.trial,
                 "most_missed": options.most_missed,
             }
-            files = [Path(str(each.__file__)) for each in (launch, supervise)]
-            scripts = {file.name: file.read_text("utf-8") for file in files}
-            done = session.call("serve", settings=settings, scripts=scripts, timeout=UNPACK_TIMEOUT_S)
+            done = session.call("serve", settings=settings, scripts=service_scripts(), timeout=UNPACK_TIMEOUT_S)
         name = connection.name
     for warning in done["warnings"]:
         print(f"warning: {printable(warning)}", file=sys.stderr)

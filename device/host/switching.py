@@ -11,7 +11,7 @@ from typing import Any
 
 from device.host.connection import Connection
 from device.host.errors import CheckFailedError, ConnectionLostError, HostError
-from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
+from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from device.host.places import user_name
 
 ASKED_AGAIN, PAUSE_S = 3, 1.0
@@ -78,7 +78,8 @@ def switch_on(
         HostError: the message says which release serves, or that it is unknown and what to type.
     """
     try:
-        return session.call("switch", release=release, timeout=UNPACK_TIMEOUT_S)["previous"], ()
+        done = session.call("switch", release=release, scripts=service_scripts(), timeout=UNPACK_TIMEOUT_S)
+        return done["previous"], ()
     except HostError as error:
         # Also an error that the device reports may come after the link was renamed.
         failed = error

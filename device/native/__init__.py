@@ -6,6 +6,8 @@ AArch64. ``device.native.building`` compiles them, ``device.native.engine`` runs
 ``device.native.modes`` measures which rows of weights to take. A release brings the library: ``libnative.so``.
 """
 
+import os
+import pkgutil
 from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
@@ -16,6 +18,29 @@ MACHINES = ("x86_64", "aarch64", "armv7l")
 SHIPPED = Path(__file__).parent / "libnative.so"
 
 
+def shipped() -> Path | None:
+    """The library that a release brings; out of an archive of verified code it is taken into a file in memory.
+
+    Called once in a process: that file stays open until it ends.
+    """
+    if SHIPPED.is_file():
+        return SHIPPED
+    content = _shipped_in_archive()
+    if content is None:
+        return None
+    descriptor = os.memfd_create(SHIPPED.name, os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(descriptor), "wb") as stream:
+        stream.write(content)
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _shipped_in_archive() -> bytes | None:
+    try:
+        return pkgutil.get_data(__name__, SHIPPED.name)
+    except OSError:
+        return None
+
+
 def is_here() -> bool:
     """Whether the library is here, or can be made."""
-    return SHIPPED.is_file() or (machine() in MACHINES and find_spec("ziglang") is not None)
+    return _shipped_in_archive() is not None or (machine() in MACHINES and find_spec("ziglang") is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device.native import SHIPPED
+from device.native import shipped
 
 LINE = 64
 MOST_THREADS = 4
@@ -200,10 +201,11 @@ class Engine:
         return kernels_of(self._c)
 
 
+@functools.cache
 def library() -> Path:
     """The shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
-    if SHIPPED.is_file():
-        return SHIPPED
+    if (found := shipped()) is not None:
+        return found
     from device.native import building  # no release has it
 
     return building.library()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import zipfile
@@ -21,9 +23,11 @@ from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
 from device.host.hostkeys import KnownHosts, read_entries
-from device.host.local_device import LocalDevice, free_port, write_interpreter
+from device.host.local_device import LocalDevice, free_port, write_programs
+from device.host.on_device.signatures import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from device.host.payload import STARTER, Payload, PayloadFile
 from device.host.places import user_name
+from device.host.signing.keys import VARIABLE, SigningKey, made_key
 from device.host.target import Target, host_key_name
 from device.host.wheels import Wheel, load_pins
 from policy.manifest import FileRecord
@@ -83,7 +87,24 @@ def as_test_device(local: LocalDevice) -> TestDevice:
     entry = read_entries(local.folder.known_hosts_file)[0]
     words = local.folder.known_hosts_file.read_text().split()
     known.write_text(f"{host_key_name(local.host, local.port)} {entry.key.kind} {words[2]}\n")
+    let_sign(local.folder.home)
     return TestDevice(local.host, local.port, local.folder.client_key_file, known, local.folder.home)
+
+
+@functools.cache
+def signing_key() -> SigningKey:
+    """The key that signs what tests deploy; named by QUARL_SIGN_KEY, as a user names one."""
+    key = made_key(Path(tempfile.mkdtemp(prefix="quarl-signing-")))
+    os.environ[VARIABLE] = str(key.file)
+    return key
+
+
+def let_sign(home: Path, *keys: SigningKey) -> None:
+    """Let keys sign what runs under a home folder, and no others."""
+    folder = home / "quarl" / "trust"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f'{PRINCIPAL} namespaces="{NAMESPACE}" {key.public}\n' for key in keys or [signing_key()]]
+    (folder / SIGNERS_FILE).write_text("".join(lines))
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -123,7 +144,8 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
         raise FileNotFoundError(f"{SSHD} is missing. Type: sudo apt-get install openssh-server")
     home = root / "home"
     home.mkdir(parents=True)
-    write_interpreter(root)  # the wheels that set-up has fetched are for this one
+    let_sign(home)
+    write_programs(root)  # the wheels that set-up has fetched are for this one
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # privilege separation; Debian makes it at service start
     host_key, client_key = root / "host_ed25519", root / "client_ed25519"

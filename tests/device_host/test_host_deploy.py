@@ -150,7 +150,7 @@ def test_pruning_counts_the_newest_and_the_serving_one(tmp_path: Path) -> None:
         record = {"policy": "P", "digest": "d" * 64, "created": "2026", "by": "ann", "environments": []}
         record |= {"precisions": ["int8"], "runtimes": ["litert"], "files": {"run-agent": "d" * 64}}
         (helper.folder("P") / "releases" / release / RELEASE_FILE).write_text(json.dumps(record))
-    assert answer(helper, {"op": "switch", "release": names[0]})["ok"]
+    (helper.folder("P") / "current").symlink_to(f"releases/{names[0]}")
     assert answer(helper, {"op": "prune"})["releases"] == [names[1]]
     assert helper.current("P") == names[0], "its link still leads somewhere"
     assert [record.release for record in helper.releases("P")] == [names[0], *names[2:]]

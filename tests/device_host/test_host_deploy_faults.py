@@ -27,6 +27,7 @@ from device.host.local_device import running_local_device
 from device.host.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from device.host.probe import probe
 from device.host.releases import list_releases, rollback
+from device.host.signing.record import USUAL, signed_record
 from device.host.wheels import WheelSet
 from tests.device_host.devices import (
     Line,
@@ -35,6 +36,7 @@ from tests.device_host.devices import (
     eventually,
     openssh_server,
     served_text,
+    signing_key,
     stand_in_payload,
     stand_in_wheel,
 )
@@ -54,11 +56,13 @@ def test_a_wheel_damaged_on_the_way_is_not_unpacked(
 ) -> None:
     wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
     with helper(connection, bare.python.path) as session:
-        session.call("begin", policy=name, digest="d" * 64, by=ME)
-        incoming = session.call("receive", release="0001-dddddddd", need_bytes=1, folders=[])["incoming"]
+        trust = session.call("begin", policy=name, digest="d" * 64, by=ME)["trust"]
+        signed = signed_record(stand_in_payload(name), WheelSet(bare.python, (wheel,)), signing_key(), trust, USUAL)
+        sent = {"record": signed.text, "signature": signed.signature}
+        incoming = session.call("receive", release="0001-dddddddd", need_bytes=1, **sent)["incoming"]
         connection.upload((cache / wheel.file).read_bytes()[:-1] + b"#", f"{incoming}/{wheel.file}")
         with pytest.raises(VerificationError, match=wheel.file):
-            session.call("unpack", file=wheel.file, sha256=wheel.sha256, folder=wheel.folder)
+            session.call("unpack", file=wheel.file, folder=wheel.folder)
     assert not (device.home / "quarl" / "envs" / wheel.folder).exists()
     assert not device.leftovers(name)
 
@@ -319,7 +323,7 @@ def test_nothing_is_changed_without_the_lock(connection: Connection, bare: Wheel
 
 
 def test_looking_needs_no_lock() -> None:
-    assert set(NEED_NO_LOCK) == {"show", "begin", "discard"}
+    assert set(NEED_NO_LOCK) == {"show", "begin", "discard", "signers"}
 
 
 def test_an_interpreter_in_a_folder_with_any_name(connection: Connection, bare: WheelSet, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_the_lock_and_the_wheels_folder_are_not_written_through(
 ) -> None:
     outside, place = tmp_path / "precious", own.home / "quarl" / which
     outside.write_text("mine")
-    place.parent.mkdir()
+    place.parent.mkdir(exist_ok=True)
     if kind == "pipe":
         os.mkfifo(place)
     elif kind == "link":

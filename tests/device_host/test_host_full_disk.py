@@ -16,6 +16,7 @@ from device.host.deploy import RESERVE, deploy, install
 from device.host.errors import DeviceFullError
 from device.host.golden import Step
 from device.host.local_device import running_local_device
+from device.host.on_device.signatures import SIGNERS_FILE
 from device.host.probe import probe
 from device.host.releases import list_releases
 from device.host.wheels import WheelSet
@@ -34,7 +35,11 @@ def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
     mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "{root}/home" && exec "$@"'
     prefix = (*own("mount"), "sh", "-c", mount, "sh")
     with running_local_device(root, command_prefix=prefix) as local:
-        yield as_test_device(local)
+        device = as_test_device(local)
+        with device.connect() as connection:
+            signers = device.home / "quarl" / "trust" / SIGNERS_FILE
+            connection.run(f"mkdir -p quarl/trust; cat > quarl/trust/{SIGNERS_FILE}", stdin=signers.read_bytes())
+        yield device
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import marshal
 import os
 import shutil
 import signal
+import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from device.host import __main__ as cli
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import deploy
-from device.host.errors import AgentError, CheckFailedError, ConnectionLostError
+from device.host.errors import AgentError, CheckFailedError, ConnectionLostError, VerificationError
 from device.host.releases import list_releases, rollback
 from policy.bundle import Bundle
 from policy.errors import BundleError
@@ -101,32 +104,46 @@ def test_killed_while_serving(serving: Connection) -> None:
 def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
     serving: Connection, deployed: TestDevice, bundle: Bundle
 ) -> None:
-    """After the deployment, by whoever has the device: the agent verifies the hash before it serves."""
+    """After the deployment, by whoever has the device: no agent starts, and one that was started does not load it."""
     file = deployed.home / "quarl" / "policies" / "tiny" / "current" / "bundle" / "int8.tflite"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     try:
+        with pytest.raises(VerificationError, match=r"int8\.tflite differs"), AgentSession(serving, "tiny"):
+            pass
+        file.write_bytes(whole)
         with AgentSession(serving, "tiny") as agent, pytest.raises(AgentError, match=r"int8\.tflite") as caught:
+            file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
             agent.request("load", precision="int8")
         assert caught.value.agent_code == "bundle"
     finally:
         file.write_bytes(whole)
 
 
-def test_bytecode_that_is_not_of_its_source_is_not_executed(
-    serving: Connection, deployed: TestDevice, bundle: Bundle
-) -> None:
-    """Python runs what lies in __pycache__ as long as its head fits the source's time and size: a card's fault, too."""
-    folder = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "policy" / "__pycache__"
-    with AgentSession(serving, "tiny") as agent:
-        agent.request("hello")
-    bytecode = next(folder.glob("spec.*.pyc"))
-    bytecode.write_bytes(bytecode.read_bytes()[:16] + marshal.dumps(compile("raise SystemExit(9)", "spec", "exec")))
-    with pytest.raises(AgentError, match="ended with status 9"), AgentSession(serving, "tiny") as agent:
-        agent.request("load", precision="int8")
-    assert deploy(serving, bundle, [INT8]).unchanged
+def test_bytecode_beside_the_sources_is_not_executed(serving: Connection, deployed: TestDevice) -> None:
+    """Python would run what lies in __pycache__ as long as its head fits the source's time and size."""
+    source = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "policy" / "spec.py"
+    found = source.stat()
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(found.st_mtime), found.st_size)
+    bytecode = source.parent / "__pycache__" / f"spec.{sys.implementation.cache_tag}.pyc"
+    bytecode.parent.mkdir(exist_ok=True)
+    bytecode.write_bytes(head + marshal.dumps(compile("raise SystemExit(9)", "spec", "exec")))
     with AgentSession(serving, "tiny") as agent:
         assert agent.request("load", precision="int8")["ok"]
+    assert not bytecode.exists()
+
+
+def test_what_was_verified_is_what_is_imported(serving: Connection, deployed: TestDevice) -> None:
+    """A module that is changed after the start, before it is imported: the agent imports it from what was verified."""
+    source = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "device" / "agent" / "flights.py"
+    whole = source.read_bytes()
+    try:
+        with AgentSession(serving, "tiny") as agent:
+            source.write_text("raise SystemExit(9)")
+            agent.request("load", precision="int8")
+            assert agent.request("episodes", episodes=1, preset="easy")["ok"], "imported now"
+    finally:
+        source.write_bytes(whole)
 
 
 def test_the_wheels_of_the_real_agent_are_compared_file_by_file(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from device.host.errors import HostError
-from device.host.helper_session import _error
+from device.host.helper_session import helper_error
 from device.host.remote_process import NoReplyError, RemoteProcess
 
 
@@ -57,5 +57,5 @@ def test_progress_and_then_a_reply() -> None:
     ],
 )  # fmt: skip
 def test_an_error_of_any_form_is_an_error_with_a_sentence(error: Any) -> None:
-    message = _error("pi", json.loads(json.dumps(error)))
+    message = helper_error("pi", json.loads(json.dumps(error)))
     assert isinstance(message, HostError) and "pi" in message.message

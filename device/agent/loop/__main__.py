@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 0, EXIT_REFUSED, EXIT_MISSED, or 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m device.agent.loop", description=__doc__)
     parser.add_argument("--bundle", required=True, type=Path, help="folder of the policy's bundle")
+    parser.add_argument("--manifest", default="", metavar="SHA256", help="refuse a bundle with another manifest.json")
     parser.add_argument("--socket", required=True, type=_absolute, help="path of the SEQPACKET socket that is made")
     parser.add_argument("--precision", type=Precision, default=Precision.INT8, help="int8 (default), fp32, fp16, …")
     parser.add_argument("--runtime", type=RuntimeName, help="default: the preferred one that is installed")

@@ -40,6 +40,7 @@ class Settings:
     Attributes:
         bundle: its folder.
         socket: path of the socket.
+        manifest: sha256 that the bundle's manifest must have; empty: any.
         precision, runtime, threads: which artifact, executed by what; None: the preferred one.
         rate: decisions a second; None: the policy's own.
         deadline_ms: after a tick an action is late; None: one period.
@@ -53,6 +54,7 @@ class Settings:
 
     bundle: Path
     socket: Path
+    manifest: str = ""
     precision: Precision = Precision.INT8
     runtime: RuntimeName | None = None
     threads: int = 1
@@ -88,7 +90,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._agent = Agent(settings.bundle, settings.threads)
+        self._agent = Agent(settings.bundle, settings.threads, manifest=settings.manifest)
         self._agent.load(Load(settings.precision, settings.runtime, settings.threads))
         serving = self._agent.serving
         spec = serving.bundle.spec

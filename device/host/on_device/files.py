@@ -74,20 +74,32 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
     Raises:
         HelperError: with the code ``damaged``, and why, for anything else.
     """
+    try:
+        data = json.loads(read_bytes(path, most))
+    except (ValueError, RecursionError) as error:
+        raise HelperError("damaged", f"{path.name} cannot be read ({str(error)[:120]})") from None
+    if not isinstance(data, dict):
+        raise HelperError("damaged", f"{path.name} is not a JSON object")
+    return data
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """What a regular file of at most ``most`` bytes holds.
+
+    Raises:
+        HelperError: with the code ``damaged``, and why, for anything else.
+    """
     kind = what_is(path)
     if kind != "file":
         raise HelperError("damaged", f"{path.name} is {'a ' + kind if kind else 'missing'}")
     try:
         with os.fdopen(open_regular(path), "rb") as stream:
-            text = stream.read(most + 1)
-        if len(text) > most:
-            raise HelperError("damaged", f"{path.name} has more than {most} bytes")
-        data = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+            content = stream.read(most + 1)
+    except OSError as error:
         raise HelperError("damaged", f"{path.name} cannot be read ({str(error)[:120]})") from None
-    if not isinstance(data, dict):
-        raise HelperError("damaged", f"{path.name} is not a JSON object")
-    return data
+    if len(content) > most:
+        raise HelperError("damaged", f"{path.name} has more than {most} bytes")
+    return content
 
 
 def sha256_of(path: Path) -> str:
@@ -189,12 +201,17 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
+    """Write a small JSON file as :func:`write_bytes` does."""
+    write_bytes(path, json.dumps(data, indent=1, sort_keys=True).encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a small file whole or not at all; where a link is in its place, the link is replaced."""
     part = path.with_name(path.name + ".part")
     remove(part)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(data, stream, indent=1, sort_keys=True)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
     part.replace(path)

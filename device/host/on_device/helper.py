@@ -21,8 +21,18 @@ import zipfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from device.host.on_device.files import HelperError, entries, is_file_with, remove, sha256_of, sync, write_json
-from device.host.on_device.records import MARKER, RELEASE_FILE
+from device.host.on_device.files import (
+    HelperError,
+    differences,
+    entries,
+    is_file_with,
+    remove,
+    sha256_of,
+    sync,
+    write_bytes,
+    write_json,
+)
+from device.host.on_device.records import MARKER, OWN_FILES, RELEASE_FILE, SIGNATURE_FILE, STARTER, Record, parse_record
 from device.host.on_device.services import Services
 from device.host.on_device.store import number_of
 from device.host.on_device.upkeep import Reply, Request
@@ -39,6 +49,9 @@ class Device(Services):
         super().__init__(home)
         self.lock: TextIO | None = None
         self.incoming: Path | None = None
+        self.signed = b""  # the record that was received
+        self.record = Record("", "nothing was received yet")
+        self.wheels: dict[str, str] = {}  # sha256 by folder of those that the record names
 
     def show(self, request: Request) -> Reply:
         """Everything that is deployed; needs no lock."""
@@ -88,7 +101,22 @@ class Device(Services):
             "same": same[-1] if same else None,
             "swept": swept,
             "free_bytes": self.free_bytes(),
+            "trust": self.trust.overview(self.policy),
         }
+
+    def signers(self, request: Request) -> Reply:
+        """Let keys sign, revoke others, name the device's class; who may sign now, and who signed what serves."""
+        if request["add"] or request["revoke"] or request["device_class"] is not None:
+            self.trust.change(request["add"], request["revoke"], request["device_class"])
+        current = {policy: self.current(policy) for policy in self.policies()}
+        records = {policy: self.releases(policy) for policy in self.policies()}
+        serving = {
+            policy: {"release": record.release, "signer": record.signer}
+            for policy in records
+            for record in records[policy]
+            if record.release == current[policy]
+        }
+        return {**self.trust.overview(""), "serving": serving}
 
     def sweep(self) -> list[str]:
         """Remove what a deployment that died left behind. Only under the lock: nobody else is at work."""
@@ -100,15 +128,24 @@ class Device(Services):
         return [str(path.relative_to(self.root)) for path in left]
 
     def receive(self, request: Request) -> Reply:
-        """Open incoming/ID with the folders that the upload needs, if the disk has room for all of it."""
+        """Take a signed record, if it is trusted, and open incoming/ID with the folders of what it names.
+
+        Nothing is written where the disk has no room for all of it.
+        """
+        text, signature = request["record"].encode(), request["signature"].encode()
+        data = self.trust.check_new(self.policy, text, signature)
+        self.record, self.signed = parse_record(request["release"], self.policy, data), text
+        self.wheels = data["wheels"]
         free, need = self.free_bytes(), request["need_bytes"]
         if free < need:
             raise HelperError("no-space", f"{need / 1e6:.1f} MB are needed, nothing was written", free_bytes=free)
         self.require_layout()
         (self.folder(self.policy) / "releases").mkdir(parents=True, exist_ok=True)
         self.incoming = self.folder(self.policy) / "incoming" / request["release"]
-        for name in ("", *request["folders"]):
-            (self.incoming / name).mkdir(parents=True, exist_ok=True)
+        for name in self.record.files:
+            (self.incoming / name).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.incoming / RELEASE_FILE, text)
+        write_bytes(self.incoming / SIGNATURE_FILE, signature)
         return {"incoming": str(self.incoming)}
 
     def upload_folder(self) -> Path:
@@ -125,7 +162,7 @@ class Device(Services):
                 folder = self.release_folder(policy, record.release)
                 known.update({digest: folder / name for name, (_, digest) in record.files.items()})
         done = []
-        for name, digest in request["files"].items():
+        for name, (_, digest) in self.record.files.items():
             source, target = known.get(digest), self.upload_folder() / name
             if source is not None and is_file_with(source, digest):  # damaged there, it will be sent
                 shutil.copyfile(source, target)
@@ -133,22 +170,17 @@ class Device(Services):
         return {"files": done}
 
     def verify(self, request: Request) -> Reply:
-        """Compare every uploaded file with the hash of what was sent, and set its mode."""
-        wrong = []
-        for name, expected in request["files"].items():
-            path = self.upload_folder() / name
-            if not is_file_with(path, expected):
-                wrong.append(name)
-            elif name in request["executable"]:
-                path.chmod(0o755)
+        """Compare what was uploaded with the record, file by file, and set the starter's mode."""
+        wrong = differences(self.upload_folder(), self.record.files, OWN_FILES)
         if wrong:
             raise HelperError("verify", "damaged on the way: " + ", ".join(wrong), files=wrong)
-        return {"files": len(request["files"])}
+        (self.upload_folder() / STARTER).chmod(0o755)
+        return {"files": len(self.record.files)}
 
     def unpack(self, request: Request) -> Reply:
         """Verify an uploaded wheel and unpack it (a wheel is a zip), to a temporary folder that is then renamed."""
         wheel = self.upload_folder() / request["file"]
-        if sha256_of(wheel) != request["sha256"]:
+        if sha256_of(wheel) != self.wheels.get(request["folder"]):
             raise HelperError("verify", "damaged on the way: " + request["file"], files=[request["file"]])
         target = self.root / "envs" / request["folder"]
         part = target.with_name(target.name + ".part")
@@ -166,7 +198,9 @@ class Device(Services):
                     if index % 20 == 0:
                         report(index, len(members))
                 report(len(members), len(members))
-            write_json(part / MARKER, {"wheel": request["file"], "sha256": request["sha256"], "files": files})
+            write_json(
+                part / MARKER, {"wheel": request["file"], "sha256": self.wheels[request["folder"]], "files": files}
+            )
         except BaseException:
             remove(part)
             raise
@@ -177,12 +211,15 @@ class Device(Services):
         return {"folder": target.name, "files": len(files)}
 
     def publish(self, request: Request) -> Reply:
-        """Turn incoming/ID into releases/ID: from now on it is complete, but not yet current."""
+        """Turn incoming/ID into releases/ID: from now on it is complete and accepted, but not yet current."""
         incoming = self.upload_folder()
-        write_json(incoming / RELEASE_FILE, dict(request["record"], files=request["files"], sizes=request["sizes"]))
+        self.verify(request)  # its agent has run meanwhile
+        if incoming.joinpath(RELEASE_FILE).read_bytes() != self.signed:
+            raise HelperError("verify", f"{RELEASE_FILE} was changed", files=[RELEASE_FILE])
         for path in incoming.rglob("*"):
             sync(path)
         target = self.folder(self.policy) / "releases" / incoming.name
+        self.trust.accept(self.policy, target.name, self.signed)
         incoming.rename(target)
         self.incoming = None
         sync(target.parent)
@@ -201,7 +238,7 @@ class Device(Services):
 
 
 # By name, so that a request can reach nothing else.
-NEED_NO_LOCK = ("show", "begin", "discard")
+NEED_NO_LOCK = ("show", "begin", "discard", "signers")
 OPERATIONS = (
     *NEED_NO_LOCK,
     "receive",

@@ -1,33 +1,111 @@
-"""Starts a policy's loop from the release that serves now: ``python3 launch.py POLICY``. systemd's unit executes it.
+"""Starts a release that was verified, and nothing else: for the host, or as a policy's loop.
 
-Written to ~/quarl/services by the helper; only the standard library.
+What is verified is what is executed: starter and code are read once, and Python imports them from a sealed file in
+memory; of the bundle the manifest's hash is passed on, by which the agent verifies what it reads. Sent to the device by
+the host, and written to ~/quarl/services/launch.py for systemd and supervise.py, as text together with the modules
+that it imports; only the standard library.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 
+from device.host.on_device.files import HelperError, differences, read_bytes
+from device.host.on_device.records import OWN_FILES, RELEASE_FILE, STARTER, parse_record, signed_record
+from device.host.on_device.signatures import sealed
+from device.host.on_device.trust import Trust
+
 EXIT_REFUSED = 1
+CODE, MANIFEST = "lib/", "bundle/manifest.json"
+GREETING = "quarl-launch"
+
+
+def verified(folder: Path) -> dict[str, bytes]:
+    """Starter, code and manifest of a release's folder, by path, when everything in it is as its signer left it.
+
+    Args:
+        folder: ~/quarl/policies/POLICY/releases/ID, or incoming/ID, which must be a new one.
+
+    Raises:
+        HelperError: ``trust``, or ``damaged``: a file is not the one that was signed, or does not belong there.
+    """
+    release, policy, trust = folder.name, folder.parents[1].name, Trust(folder.parents[3])
+    text, signature = signed_record(folder)
+    if folder.parent.name == "incoming":
+        trust.check_new(policy, text, signature)
+    else:
+        trust.check_accepted(policy, release, text, signature)
+    record = parse_record(release, policy, json.loads(text))
+    contents = {
+        name: read_bytes(folder / name, size or 0)
+        for name, (size, _) in record.files.items()
+        if name.startswith(CODE) or name in (STARTER, MANIFEST)
+    }
+    wrong = [
+        f"{name} differs"
+        for name, data in contents.items()
+        if hashlib.sha256(data).hexdigest() != record.files[name][1]
+    ]
+    wrong = wrong or differences(folder, record.files, OWN_FILES)
+    if wrong:
+        raise HelperError("damaged", f"its files are not those in {RELEASE_FILE}: {', '.join(wrong)}")
+    return contents
+
+
+def _archived(contents: dict[str, bytes]) -> bytes:
+    """The code as an archive that Python imports from, uncompressed."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        for name, data in contents.items():
+            written.writestr(name.removeprefix(CODE), data)
+    return archive.getvalue()
+
+
+def start(folder: Path, arguments: list[str], greet: bool = False) -> None:
+    """Become the release's agent; returns only when it is refused, which is said.
+
+    Args:
+        folder: as of :func:`verified`.
+        arguments: of its starter.
+        greet: say on standard output whether it is started, one JSON object.
+    """
+    try:
+        contents = verified(folder)
+    except (HelperError, OSError, ValueError) as error:
+        code = error.code if isinstance(error, HelperError) else "damaged"
+        message = f"release {folder.name} of {folder.parents[1].name} is not started: {error}"
+        if greet:
+            print(json.dumps({GREETING: {"code": code, "message": message}}), flush=True)
+        print(message, file=sys.stderr)
+        return
+    starter, manifest = contents.pop(STARTER).decode(), contents.pop(MANIFEST, None)
+    if manifest is not None:
+        arguments = [*arguments, f"--manifest={hashlib.sha256(manifest).hexdigest()}"]
+    with sealed("quarl-release", _archived(contents)) as descriptor:
+        os.set_inheritable(descriptor, True)
+        os.environ["QUARL_CODE"] = f"/proc/self/fd/{descriptor}"
+        os.chdir(folder)
+        if greet:
+            print(json.dumps({GREETING: {}}), flush=True)
+        os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
 
 
 def main() -> int:
-    """Become the loop; the exit status where that is impossible."""
-    services = Path(__file__).resolve().parent
-    policy = sys.argv[1]
-    arguments = json.loads((services / f"{policy}.json").read_text())["arguments"]
+    """Start a policy's loop: ``python3 launch.py POLICY``. Returns an exit status only when it is refused."""
+    services, policy = Path(sys.argv[0]).resolve().parent, sys.argv[1]
+    root = services.parent
     try:
+        arguments = json.loads((services / f"{policy}.json").read_text())["arguments"]
         # Resolved once: what is started is one release, whatever `current` leads to a moment later.
-        release = (services.parent / "policies" / policy / "current").resolve(strict=True)
+        folder = (root / "policies" / policy / "current").resolve(strict=True)
     except OSError as error:
         print(f"{policy}: no release serves: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    starter = str(release / "run-agent")
-    socket = services.parent / "run" / f"{policy}.sock"
-    return os.execv(starter, [starter, "loop", f"--socket={socket}", *arguments])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    start(folder, ["loop", f"--socket={root / 'run' / f'{policy}.sock'}", *arguments])
+    return EXIT_REFUSED

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device.host.on_device.files import HelperError, read_object, what_is
+from device.host.on_device.files import HelperError, read_bytes, read_object, what_is
+from device.host.on_device.signatures import MOST_SIGNATURE
 
 MARKER = ".quarl-wheel.json"  # of an unpacked wheel: size and sha256 of every file
 RELEASE_FILE = "release.json"
+SIGNATURE_FILE = "release.json.sig"
 MARK_FILE = "mark.json"
+# What is ours in a release's folder; the last is left when the power is cut while a mark is written.
+OWN_FILES = (RELEASE_FILE, SIGNATURE_FILE, MARK_FILE, f"{MARK_FILE}.part")
 STARTER = "run-agent"
 MOST_RECORD = 1 << 20  # bytes; a real one has about 10 kB
 MOST_MARKER = 8 << 20  # numpy's has about 0.1 MB
@@ -42,6 +46,8 @@ class Record:
     precisions: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    signer: str = ""
+    """Fingerprint of the key that signed it, as it says itself; an older version signed none."""
     files: dict[str, tuple[int | None, str]] = field(default_factory=dict)
     """Size (None in a record of an older version) and sha256 by path."""
 
@@ -64,12 +70,33 @@ def read_record(folder: Path, policy: str) -> Record:
     if kind != "folder":
         return Record(folder.name, f"{folder.name} is a {kind}, not a folder" if kind else "it is missing")
     try:
-        return _record(folder.name, policy, read_object(folder / RELEASE_FILE, MOST_RECORD))
+        return parse_record(folder.name, policy, read_object(folder / RELEASE_FILE, MOST_RECORD))
     except HelperError as error:
         return Record(folder.name, str(error))
 
 
-def _record(release: str, policy: str, data: dict[str, Any]) -> Record:
+def signed_record(folder: Path) -> tuple[bytes, bytes]:
+    """Record and signature in a release's folder, as they are.
+
+    Raises:
+        HelperError: ``trust``, there is no signature, or ``damaged``.
+    """
+    if not what_is(folder / SIGNATURE_FILE):
+        raise HelperError("trust", "it is not signed (an older version deployed it so)")
+    return read_bytes(folder / RELEASE_FILE, MOST_RECORD), read_bytes(folder / SIGNATURE_FILE, MOST_SIGNATURE)
+
+
+def parse_record(release: str, policy: str, data: dict[str, Any]) -> Record:
+    """What a record says.
+
+    Args:
+        release: name of the release.
+        policy: which it must be of.
+        data: the record, as JSON gives it.
+
+    Raises:
+        HelperError: ``damaged``, and what is wrong in it.
+    """
     if data.get("policy") != policy:
         raise _damaged("policy", f"it must be {policy!r}")
     digest = data.get("digest")
@@ -79,7 +106,8 @@ def _record(release: str, policy: str, data: dict[str, Any]) -> Record:
     environments = _words(data, "environments", or_none=True)
     files = _files(data.get("files"), data.get("sizes"))
     created, by = _line(data, "created"), _line(data, "by")
-    return Record(release, "", policy, digest, created, by, precisions, runtimes, environments, files)
+    signer = _line(data, "signer") if "signer" in data else ""
+    return Record(release, "", policy, digest, created, by, precisions, runtimes, environments, signer, files)
 
 
 def _damaged(name: str, allowed: str) -> HelperError:

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any
 
-from device.host.on_device.files import HelperError, read_object, remove, write_json
+from device.host.on_device.files import HelperError, read_object, remove, write_bytes, write_json
 from device.host.on_device.managers import manager_of
 from device.host.on_device.records import MARK_FILE, one_line
 from device.host.on_device.upkeep import Reply, Request, Upkeep
@@ -37,10 +37,7 @@ class Services(Upkeep):
         before, services = self.settings(), self.root / "services"
         for folder in (services, self.root / "run"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, text in request["scripts"].items():
-            part = services / f"{name}.part"
-            part.write_text(text)
-            part.replace(services / name)
+        self.write_scripts(request)
         try:
             return self._served_with(request["settings"])
         except HelperError:
@@ -50,6 +47,11 @@ class Services(Upkeep):
                 with contextlib.suppress(HelperError):
                     self._served_with(before)
             raise
+
+    def write_scripts(self, request: Request) -> None:
+        """Write what starts loops: launch.py and supervise.py, as this version has them."""
+        for name, text in request["scripts"].items():
+            write_bytes(self.root / "services" / name, text.encode())
 
     def _served_with(self, settings: dict[str, Any]) -> Reply:
         write_json(self.root / "services" / f"{self.policy}.json", settings)
@@ -150,19 +152,20 @@ class Services(Upkeep):
             return reply
         manager = manager_of(self.root.parent, self.policy)
         try:
+            self.write_scripts(request)
             manager.restart()
             return {**reply, "trial": self.trial(settings)}
         except HelperError as error:
             release = request["release"]
             back = ""
             if before not in (None, release):
-                super().switch({"release": before})
-                manager.restart()
                 try:
+                    super().switch({"release": before})
+                    manager.restart()
                     self.trial({**settings, "trial_s": 0.0})
                     back = f"; {before} serves in the loop again"
                 except HelperError as worse:
-                    back = f"; back at {before}, and there: {worse}"
+                    back = f"; going back to {before}: {worse}"
                 reason = one_line(f"failed its trial in the loop: {error}")
                 write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
             raise HelperError("trial", f"release {release} failed its trial in the loop: {error}{back}") from None

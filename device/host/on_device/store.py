@@ -18,12 +18,15 @@ from device.host.on_device.records import (
     RELEASE_NAME,
     Mark,
     Record,
+    parse_record,
     read_mark,
     read_marker,
     read_record,
+    signed_record,
 )
+from device.host.on_device.trust import Trust
 
-_SHOWN = ("release", "damage", "created", "by", "precisions", "runtimes", "digest")
+_SHOWN = ("release", "damage", "created", "by", "precisions", "runtimes", "digest", "signer")
 _MOST_HOLDER = 4096  # bytes
 
 
@@ -49,6 +52,7 @@ class Store:
 
     def __init__(self, home: str | Path) -> None:
         self.root = Path(home) / "quarl"
+        self.trust = Trust(self.root)
 
     def folder(self, policy: str) -> Path:
         """The folder of one policy."""
@@ -88,6 +92,19 @@ class Store:
                 return record
         names = ", ".join(record.release for record in releases) or "none"
         raise HelperError("release", f"there is no release {release} of {policy}; there are {names}")
+
+    def accepted(self, policy: str, release: str) -> Record:
+        """The record of a release that may run: signed, accepted here, its signer not revoked.
+
+        Raises:
+            HelperError: ``trust``, or as :meth:`find`.
+        """
+        self.find(policy, release)
+        try:
+            text, signature = signed_record(self.release_folder(policy, release))
+            return parse_record(release, policy, self.trust.check_accepted(policy, release, text, signature))
+        except HelperError as error:
+            raise HelperError(error.code, f"release {release} of {policy} is refused: {error}") from None
 
     def is_good(self, policy: str, record: Record) -> bool:
         """Whether nothing is known against a release."""

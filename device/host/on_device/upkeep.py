@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from device.host.on_device.files import HelperError, differences, entries, remove, running_in, sync, what_is, write_json
-from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, RELEASE_FILE, one_line, read_marker
+from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, OWN_FILES, one_line, read_marker
 from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
 KEEP_RELEASES = 3
-# What is ours in a release's folder; the last is left when the power is cut while a mark is written.
-OWN_FILES = (RELEASE_FILE, MARK_FILE, f"{MARK_FILE}.part")
 Request = dict[str, Any]
 Reply = dict[str, Any]
 
@@ -74,7 +72,7 @@ class Upkeep(Store):
 
     def check(self, request: Request) -> Reply:
         """Compare a release that is here already, and the wheels it needs, with what was recorded of them."""
-        record = self.find(self.policy, request["release"])
+        record = self.accepted(self.policy, request["release"])
         folder = self.release_folder(self.policy, record.release)
         wrong = differences(folder, record.files, OWN_FILES)
         wheels = self.environments_compared({"environments": record.environments})
@@ -83,6 +81,7 @@ class Upkeep(Store):
         return {
             "precisions": record.precisions,
             "runtimes": record.runtimes,
+            "signer": record.signer,
             "damaged": wrong,
             "missing_environments": missing,
             "unhashed": wheels["unhashed"],
@@ -94,11 +93,12 @@ class Upkeep(Store):
     def switch(self, request: Request) -> Reply:
         """Point ``current`` at a release: a new link is made beside it and renamed over it, so it is never absent.
 
-        The release has passed its check, so that a mark from earlier no longer holds.
+        The release has passed its check, so that a mark from earlier no longer holds; its files are compared once more.
         """
-        self.find(self.policy, request["release"])
+        record, folder = self.accepted(self.policy, request["release"]), self.folder(self.policy)
         self.require_layout()
-        folder = self.folder(self.policy)
+        if wrong := differences(folder / "releases" / record.release, record.files, OWN_FILES):
+            raise HelperError("damaged", f"release {record.release} is not as it was signed: {', '.join(wrong)}")
         before = self.current(self.policy)
         mark = self.mark(self.policy, request["release"])
         if mark is not None and mark.kind != GOOD:
@@ -139,6 +139,7 @@ class Upkeep(Store):
         gone = [name for name in names if name not in kept and name not in busy]
         for name in gone:
             remove(self.release_folder(self.policy, name))
+        self.trust.forget(self.policy, gone)
         in_use = {name: busy[name] for name in names if name not in kept and name in busy}
         return {"releases": gone, "environments": self.drop_environments(), "in_use": in_use}
 
@@ -176,6 +177,7 @@ class Upkeep(Store):
             remove(self.folder(self.policy) / "current")  # first: it must never lead to half a release
         for name in gone:
             remove(self.release_folder(self.policy, name))
+        self.trust.forget(self.policy, gone)
         if whole:
             remove(self.folder(self.policy))
         return {"releases": gone, "current": None if whole else current, "environments": self.drop_environments()}

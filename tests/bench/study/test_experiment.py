@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from bench import command_line
-from bench.report import document
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
 from bench.study import apart, command, records, running
 from bench.study.apart import EXPERIMENT
 from bench.study.experiment import EpisodePlan, Results, current, in_order
 from bench.study.running import StudyCell, missing, without_superseded
+from policy import locate
 from policy.bundle import Bundle
 
 FEW = EpisodePlan((0, 2), 2)
@@ -255,7 +255,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
 
 
 def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(locate, "PROJECT_ROOT", tmp_path)
 
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=tmp_path, check=True)
@@ -271,9 +271,9 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
     (tmp_path / "untracked").write_text("")
     running.refuse_dirty()
     git("tag", "v0.1")
-    assert document.code_version.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
+    assert locate.code_version.__wrapped__() == "v0.1", "a row that was appended is no change of the code"
     (tmp_path / "code.py").write_text("changed")
-    assert document.code_version.__wrapped__() == "v0.1-dirty"
+    assert locate.code_version.__wrapped__() == "v0.1-dirty"
     with pytest.raises(command_line.BenchError, match=r"code\.py differ"):
         running.refuse_dirty()
 
