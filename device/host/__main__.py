@@ -12,7 +12,7 @@ from device.host.connection import connect, require_reachable
 from device.host.deploy import deploy
 from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
 from device.host.handshake import accept_command, fetch_host_key
-from device.host.hostkeys import KnownHosts, Verdict
+from device.host.hostkeys.known_hosts import KnownHosts, Verdict
 from device.host.probe import probe
 from device.host.progress import progress_bars
 from device.host.releases import DeviceReleases, list_releases, remove_releases, rollback

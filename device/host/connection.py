@@ -21,7 +21,7 @@ import paramiko
 
 from device.host.errors import ConnectionLostError, HostError, RemoteCommandError
 from device.host.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key, log_in, shake_hands
-from device.host.hostkeys import KnownHosts
+from device.host.hostkeys.known_hosts import KnownHosts
 from device.host.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from device.host.places import local_device_folder, user_name
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
@@ -268,7 +268,7 @@ def connect(
         else:
             known_hosts = known_hosts if known_hosts is not None else KnownHosts.of_user()
             endpoint = resolve(target, identity, config_file)
-        transport, key = shake_hands(endpoint, known_hosts.kinds(endpoint.host_key_name))
+        transport, key = shake_hands(endpoint, known_hosts)
         stack.callback(transport.close)
         check_host_key(target, endpoint, key, known_hosts)
         transport.set_keepalive(KEEPALIVE_S)

@@ -14,7 +14,8 @@ from pathlib import Path
 import paramiko
 
 from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError, UnknownHostKeyError
-from device.host.hostkeys import Finding, HostKey, KnownHosts, Verdict
+from device.host.hostkeys import certificates
+from device.host.hostkeys.known_hosts import Finding, HostKey, KnownHosts, Verdict
 from device.host.target import Endpoint, Target
 
 CONNECT_TIMEOUT_S = 15.0
@@ -54,6 +55,13 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
     where = "; ".join(
         f"{entry.file}:{entry.line} has {entry.key.kind} {entry.key.fingerprint}" for entry in finding.entries
     )
+    if finding.verdict is Verdict.NOT_CERTIFIED:
+        raise ChangedHostKeyError(
+            f"The host certificate of {endpoint.host_key_name} does not hold: {finding.why} (its authority: {where}). "
+            "Nothing was sent.",
+            "Have the authority sign the device's key for its name and for now: ssh-keygen -h -s AUTHORITY -I ID "
+            "-n NAME /etc/ssh/ssh_host_ed25519_key.pub.",
+        )
     if finding.verdict is Verdict.REVOKED:
         raise ChangedHostKeyError(
             f"THE HOST KEY OF {endpoint.host_key_name} IS REVOKED ({where}). Nothing was sent.",
@@ -96,12 +104,12 @@ def _open_socket(endpoint: Endpoint) -> socket.socket:
     return sock
 
 
-def shake_hands(endpoint: Endpoint, kinds: list[str]) -> tuple[paramiko.Transport, HostKey]:
+def shake_hands(endpoint: Endpoint, known_hosts: KnownHosts) -> tuple[paramiko.Transport, HostKey]:
     """Open the encrypted transport and learn the host key, without logging in.
 
     Args:
         endpoint: where.
-        kinds: of host keys to ask for first, those on record.
+        known_hosts: whose kinds of keys are asked for first, and certificates where an authority may vouch.
 
     Raises:
         ConnectionFailedError: nobody answers, or not with SSH.
@@ -111,10 +119,12 @@ def shake_hands(endpoint: Endpoint, kinds: list[str]) -> tuple[paramiko.Transpor
     transport.auth_timeout = CONNECT_TIMEOUT_S
     transport.channel_timeout = CONNECT_TIMEOUT_S
     # Ask for the kinds on record first: a server with several keys then shows one that can be compared.
-    options = transport.get_security_options()
-    wanted = [name for kind in kinds for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
-    first = [name for name in wanted if name in options.key_types]
-    options.key_types = (*first, *(name for name in options.key_types if name not in first))
+    options, name = transport.get_security_options(), endpoint.host_key_name
+    kinds, vouched = known_hosts.kinds(name), known_hosts.has_authority(name)
+    wanted = list(certificates.KINDS) if vouched else []
+    wanted += [name for kind in kinds for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
+    first = [each for each in wanted if each in options.key_types or each in certificates.KINDS]
+    options.key_types = (*first, *(each for each in options.key_types if each not in first))
     try:
         transport.start_client(timeout=CONNECT_TIMEOUT_S)
         key = transport.get_remote_server_key()
@@ -124,7 +134,22 @@ def shake_hands(endpoint: Endpoint, kinds: list[str]) -> tuple[paramiko.Transpor
             f"{endpoint.hostname} port {endpoint.port} answered, but there is no SSH session: {error or 'it hung up'}.",
             f"Is that port an SSH server? Try: ssh -v -p {endpoint.port} {endpoint.hostname}",
         ) from None
-    return transport, HostKey(key.get_name(), key.asbytes())
+    try:
+        return transport, _shown(key)
+    except ValueError as error:
+        transport.close()
+        raise ConnectionFailedError(
+            f"{endpoint.hostname} port {endpoint.port} shows a host certificate that cannot be read: {error}.",
+            "Look at the server's HostCertificate: ssh-keygen -L -f FILE-cert.pub there.",
+        ) from None
+
+
+def _shown(key: paramiko.PKey) -> HostKey:
+    """The key that a server showed, out of its certificate if it has one."""
+    if key.public_blob is None:
+        return HostKey(key.get_name(), key.asbytes())
+    certificate = certificates.HostCertificate.parse(key.public_blob.key_type, key.public_blob.key_blob)
+    return HostKey(certificate.kind, certificate.blob, certificate)
 
 
 def _candidate_keys(endpoint: Endpoint, use_agent: bool, tried: list[str]) -> Iterator[tuple[str, paramiko.PKey]]:
@@ -182,6 +207,6 @@ def log_in(transport: paramiko.Transport, endpoint: Endpoint, use_agent: bool) -
 
 def fetch_host_key(target: Target, endpoint: Endpoint, known_hosts: KnownHosts) -> HostKey:
     """The key that the device shows now, without logging in and without judging it."""
-    transport, key = shake_hands(endpoint, known_hosts.kinds(endpoint.host_key_name))
+    transport, key = shake_hands(endpoint, known_hosts)
     transport.close()
     return key

@@ -6,7 +6,7 @@ import base64
 import re
 from pathlib import Path
 
-from device.host.hostkeys import HostKey, KnownHosts, Verdict
+from device.host.hostkeys.known_hosts import HostKey, KnownHosts, Verdict
 from device.host.places import state_folder
 from device.host.target import LOCAL, ssh_config_folder
 from device.virtual_pi.errors import MachineNameError

@@ -22,7 +22,7 @@ import asyncssh
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
-from device.host.hostkeys import KnownHosts, read_entries
+from device.host.hostkeys.known_hosts import KnownHosts, read_entries
 from device.host.local_device import LocalDevice, free_port, write_programs
 from device.host.on_device.signatures import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from device.host.payload import STARTER, Payload, PayloadFile
@@ -130,11 +130,12 @@ def served_text(connection: Connection, policy: str) -> str:
 
 
 @contextlib.contextmanager
-def openssh_server(root: Path) -> Iterator[TestDevice]:
+def openssh_server(root: Path, certify: Callable[[Path], str] = lambda host_key: "") -> Iterator[TestDevice]:
     """A real OpenSSH sshd on loopback with its own keys, port and home folder, as the current user.
 
     Args:
         root: a fresh folder for its keys, configuration and home.
+        certify: given the host key's file; returns more lines of its configuration.
 
     Raises:
         FileNotFoundError: sshd is not installed; says how to install it.
@@ -158,7 +159,7 @@ def openssh_server(root: Path) -> Iterator[TestDevice]:
         f"AuthorizedKeysFile {client_key}.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n"
         f"SetEnv HOME={home} PATH={root}:/usr/local/bin:/usr/bin:/bin\nSubsystem sftp internal-sftp\n"
-        "LogLevel VERBOSE\n"
+        "LogLevel VERBOSE\n" + certify(host_key)
     )
     known = root / "known_hosts"
     known.write_text(f"{host_key_name('127.0.0.1', port)} " + " ".join(_public(host_key)) + "\n")

@@ -24,7 +24,7 @@ from device.host.errors import (
     RemoteCommandError,
     UnknownHostKeyError,
 )
-from device.host.hostkeys import KnownHosts
+from device.host.hostkeys.known_hosts import KnownHosts
 from device.host.local_device import free_port
 from device.host.target import Target
 from tests.device_host.devices import Line, TestDevice, make_key

@@ -9,7 +9,7 @@ import pytest
 
 from device.host.errors import ChangedHostKeyError, UnknownHostKeyError
 from device.host.handshake import check_host_key
-from device.host.hostkeys import Entry, HostKey, KnownHosts, Verdict, read_entries
+from device.host.hostkeys.known_hosts import Entry, HostKey, KnownHosts, Verdict, read_entries
 from device.host.target import Endpoint, Target
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIBRaXuokYNsWouEpAtDAjYmbi83shNHHwVtKYQu3p/r7"

@@ -19,7 +19,7 @@ from device.host.agent_session import AgentSession
 from device.host.connection import connect
 from device.host.deploy import deploy
 from device.host.errors import HostError, UnknownHostKeyError
-from device.host.hostkeys import KnownHosts
+from device.host.hostkeys.known_hosts import KnownHosts
 from device.host.probe import probe
 from device.host.target import Target
 from device.host.verbs import plain

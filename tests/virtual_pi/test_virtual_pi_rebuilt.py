@@ -10,7 +10,7 @@ import pytest
 from device.host.__main__ import main as host_main
 from device.host.connection import connect
 from device.host.errors import ChangedHostKeyError
-from device.host.hostkeys import KnownHosts
+from device.host.hostkeys.known_hosts import KnownHosts
 from device.host.target import Target, resolve
 from device.virtual_pi import naming
 from device.virtual_pi.image import ensure_image

@@ -13,7 +13,7 @@ import pytest
 
 from device.host.errors import ChangedHostKeyError
 from device.host.handshake import check_host_key
-from device.host.hostkeys import KnownHosts, Verdict
+from device.host.hostkeys.known_hosts import KnownHosts, Verdict
 from device.host.target import Target, resolve
 from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
 from device.virtual_pi.__main__ import main

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fnmatch
 import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from device.host.hostkeys.certificates import HostCertificate
+from device.host.hostkeys.names import bare_name, pattern_matches
 from device.host.places import state_folder
 from policy.files import write_atomically
+
+AUTHORITY, REVOKED = "@cert-authority", "@revoked"
 
 
 class Verdict(Enum):
@@ -30,6 +33,8 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
     CHANGED = "changed"
     REVOKED = "revoked"
+    NOT_CERTIFIED = "not certified"
+    """An authority that counts has signed the key, but not for this host, or not for now."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class HostKey:
 
     kind: str
     blob: bytes
+    certificate: HostCertificate | None = None
+    """What an authority said of it, where the server showed that."""
 
     @property
     def fingerprint(self) -> str:
@@ -63,9 +70,9 @@ class Entry:
         found = False
         for pattern in self.names.split(","):
             if pattern.startswith("!"):
-                if _pattern_matches(pattern[1:], name):
+                if pattern_matches(pattern[1:], name):
                     return False
-            elif _pattern_matches(pattern, name):
+            elif pattern_matches(pattern, name):
                 found = True
         return found
 
@@ -76,11 +83,8 @@ class Finding:
 
     verdict: Verdict
     entries: tuple[Entry, ...] = ()
-
-
-def _pattern_matches(pattern: str, name: str) -> bool:
-    # fnmatch reads [..] as a set of characters; in known_hosts brackets are part of "[host]:port".
-    return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))
+    why: str = ""
+    """What is wrong with its certificate."""
 
 
 def _hashed_name_matches(hashed: str, name: str) -> bool:
@@ -129,9 +133,18 @@ class KnownHosts:
         return cls(state_folder() / "known_hosts", Path.home() / ".ssh" / "known_hosts")
 
     def entries(self, name: str) -> tuple[Entry, ...]:
-        """The usable and the revoked entries of one host. Certificate authorities are not supported: ignored."""
-        found = [entry for file in self.files for entry in read_entries(file) if entry.matches(name)]
-        return tuple(entry for entry in found if entry.marker in ("", "@revoked"))
+        """The entries of one host: keys, revoked keys, and authorities, which are named without a port, too."""
+        names = {name, bare_name(name)}
+        return tuple(
+            entry
+            for file in self.files
+            for entry in read_entries(file)
+            if any(entry.matches(each) for each in (names if entry.marker == AUTHORITY else [name]))
+        )
+
+    def has_authority(self, name: str) -> bool:
+        """Whether an authority may vouch for a host, so that the server is asked for a certificate."""
+        return any(entry.marker == AUTHORITY for entry in self.entries(name))
 
     def kinds(self, name: str) -> list[str]:
         """The kinds of key recorded for a host, so that the server can be asked for one of them."""
@@ -140,9 +153,16 @@ class KnownHosts:
     def check(self, name: str, key: HostKey) -> Finding:
         """Judge the key that the server ``name`` has shown."""
         entries = self.entries(name)
-        revoked = tuple(entry for entry in entries if entry.marker and entry.key.blob == key.blob)
+        shown = [key.blob] if key.certificate is None else [key.blob, key.certificate.authority]
+        revoked = tuple(entry for entry in entries if entry.marker == REVOKED and entry.key.blob in shown)
         if revoked:
             return Finding(Verdict.REVOKED, revoked)
+        if key.certificate is not None:
+            signer = key.certificate.authority
+            authorities = tuple(each for each in entries if each.marker == AUTHORITY and each.key.blob == signer)
+            if authorities:
+                why = key.certificate.why_not(bare_name(name))
+                return Finding(Verdict.NOT_CERTIFIED if why else Verdict.KNOWN, authorities, why)
         accepted = tuple(entry for entry in entries if not entry.marker)
         same = tuple(entry for entry in accepted if entry.key.blob == key.blob)
         if same:
@@ -153,7 +173,8 @@ class KnownHosts:
         """Write the key into our own file, whole or not at all; ``replace`` drops our older lines of that host."""
         self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         old = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
-        dropped = {entry.line for entry in read_entries(self.own) if replace and entry.matches(name)}
+        ours = [entry for entry in read_entries(self.own) if replace and not entry.marker]
+        dropped = {entry.line for entry in ours if entry.matches(name)}
         kept = [line for number, line in enumerate(old, 1) if number not in dropped]
         kept.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
         write_atomically(self.own, ("\n".join(kept) + "\n").encode(), mode=0o600)
