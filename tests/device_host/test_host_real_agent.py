@@ -120,6 +120,32 @@ def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
         file.write_bytes(whole)
 
 
+def test_another_manifest_than_the_signed_one_is_not_read(serving: Connection, deployed: TestDevice) -> None:
+    """Exchanged with the artifact it is of, between the start and the load."""
+    bundle = deployed.home / "quarl" / "policies" / "tiny" / "current" / "bundle"
+    whole = {path: path.read_bytes() for path in (bundle / "manifest.json", bundle / "int8.tflite")}
+    artifact = whole[bundle / "int8.tflite"]
+    other = artifact[:-1] + bytes([artifact[-1] ^ 1])
+    manifest = whole[bundle / "manifest.json"].decode()
+    manifest = manifest.replace(hashlib.sha256(artifact).hexdigest(), hashlib.sha256(other).hexdigest())
+    try:
+        with AgentSession(serving, "tiny") as agent:
+            (bundle / "int8.tflite").write_bytes(other)
+            (bundle / "manifest.json").write_text(manifest)
+            for op in ("load", "hello"):
+                fields = {"precision": "int8"} if op == "load" else {}
+                try:
+                    found = json.dumps(agent.request(op, **fields))
+                except AgentError as error:
+                    found = error.message
+                assert "is not the one that this release was signed with" in found
+        with pytest.raises(VerificationError, match="is not started"), AgentSession(serving, "tiny"):
+            pass
+    finally:
+        for path, data in whole.items():
+            path.write_bytes(data)
+
+
 def test_bytecode_beside_the_sources_is_not_executed(serving: Connection, deployed: TestDevice) -> None:
     """Python would run what lies in __pycache__ as long as its head fits the source's time and size."""
     source = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "policy" / "spec.py"

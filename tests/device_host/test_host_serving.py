@@ -125,6 +125,25 @@ def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     assert answer(capsys, "serving")["loop"]["release"] == good.release  # the loop went over with it
 
 
+def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(
+    home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pid = serve(capsys)["pid"]
+    code = home.policy_folder("tiny") / "current" / "lib" / "device" / "agent" / "loop" / "pacing.py"
+    whole = code.read_bytes()
+    code.write_bytes(whole + b"#")
+    assert answer(capsys, "serving")["pid"] == pid, "what runs was verified"
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: answer(capsys, "serving")["state"] == "failed", PATIENCE_S)
+    assert "pacing.py has more than" in answer(capsys, "serving")["why"]
+    assert run("serve", "--rate", "20") == 1
+    assert "is not started" in capsys.readouterr().err
+    with home.connect() as connection:  # what the message says: deploy it again
+        deploy(connection, bundle, [Precision.INT8, Precision.FP32])
+    assert answer(capsys, "unserve")["was_served"]
+    assert serve(capsys)["state"] == "active"
+
+
 def test_a_served_policy_is_removed_only_by_force_and_its_service_with_it(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,8 @@
 """Host certificates: keys that an authority signed for a host's names and a span of time.
 
-The format is OpenSSH's PROTOCOL.certkeys. Honoured as OpenSSH does: the authority has a line ``@cert-authority NAMES KEY`` in known_hosts for the host; the
-certificate is a host's, in its time, for the host's name, without demands that are not understood.
+The format is OpenSSH's PROTOCOL.certkeys. Honoured as OpenSSH does: the authority has a line ``@cert-authority NAMES
+KEY`` in known_hosts for the host; the certificate is a host's, in its time, for its name, without demands that are
+not understood.
 """
 
 from __future__ import annotations

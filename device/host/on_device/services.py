@@ -75,6 +75,8 @@ class Services(Upkeep):
             return {"settings": None}
         manager = manager_of(self.root.parent, self.policy)
         state, counted = manager.state(), None
+        if state["state"] == "failed":
+            state["why"] = f"{state['why']}. {_last_lines(manager.log())}"
         if state["state"] == "active":
             try:
                 counted = self.ask(False)
