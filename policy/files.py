@@ -42,7 +42,7 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 
     Args:
         path: the folder; what is above it is made where it is missing.
-        contents: its files by plain name.
+        contents: its files by name, also of folders in it.
 
     Raises:
         FileExistsError: something has that name already; it is left as it was.
@@ -53,6 +53,7 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
         try:
             part.mkdir()
             for name, data in contents.items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(part / name, data)
             if path.exists() or path.is_symlink():  # a rename would take the place of an empty folder
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))

@@ -78,13 +78,38 @@ def compiled(machine: str, options: Sequence[str], more_sources: Sequence[Path] 
     Raises:
         BuildError: ziglang is missing, or refuses them.
     """
+    return compiled_in(HERE, [*SOURCES, *map(str, more_sources)], options, machine)
+
+
+def compiled_in(folder: Path, sources: Sequence[str], options: Sequence[str], machine: str | None = None) -> bytes:
+    """What the compiler makes of sources in a folder.
+
+    Args:
+        folder: where they are.
+        sources: named relatively, so that no path of this machine gets into what is made.
+        options: behind ``FLAGS``.
+        machine: one of ``TARGETS``; default this one.
+
+    Raises:
+        BuildError: as :func:`compiled`.
+    """
     _compiler_version()
+    machine = machine or platform.machine()
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "made"
-        command = [sys.executable, "-m", "ziglang", "cc", *TARGETS[machine], *FLAGS, *options, "-o", str(made)]
-        # Named relatively: no path of this machine may get into the library.
-        command += [*SOURCES, *map(str, more_sources)]
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            *TARGETS[machine],
+            *FLAGS,
+            *options,
+            "-o",
+            str(made),
+            *sources,
+        ]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"the native engine does not compile for {machine}: {done.stderr.strip()[-2000:]}")
         return made.read_bytes()

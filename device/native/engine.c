@@ -451,7 +451,7 @@ int native_team(struct native *e, struct native *const *others, unsigned threads
 {
     int pays = 0;
     for (unsigned i = 0; i < e->file->layers; i++) pays |= is_pair(e, i);
-    if (!pays || threads < 2 || threads > NATIVE_THREADS) return 0;
+    if (ALONE || !pays || threads < 2 || threads > NATIVE_THREADS) return 0;
     for (unsigned t = 0; t < threads; t++) e->team.slice[t].own = t ? others[t - 1] : e;
     e->team.threads = threads;
     return 1;

@@ -211,6 +211,13 @@ def library() -> Path:
     return building.library()
 
 
+def memory_needed(library: Path, artifact: bytes) -> int:
+    """Bytes that the engine works in for an artifact, as many as any of its kernels takes; 0 if it refuses it."""
+    aligned = _aligned(len(artifact))
+    aligned[:] = np.frombuffer(artifact, np.uint8)
+    return int(_declared(ctypes.CDLL(str(library))).native_memory(aligned.ctypes.data, len(aligned)))
+
+
 def kernels_here(library: Path) -> tuple[str, ...]:
     """The sets of kernels that run on this processor, the fastest first."""
     return kernels_of(_declared(ctypes.CDLL(str(library))))

@@ -22,7 +22,7 @@ from device.host.errors import (
     VerificationError,
 )
 from device.host.golden import Step
-from device.host.helper_session import helper
+from device.host.helper_session import HelperSession, helper
 from device.host.local_device import running_local_device
 from device.host.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from device.host.probe import probe
@@ -51,15 +51,20 @@ def assert_old_serves(device: TestDevice, connection: Connection, name: str) -> 
     assert served_text(connection, name) == "old"
 
 
+def begun(session: HelperSession, name: str, release: str, wheels: WheelSet) -> str:
+    """The folder of an upload that has begun, with nothing in it but its signed record."""
+    trust = session.call("begin", policy=name, digest="d" * 64, by=ME)["trust"]
+    signed = signed_record(stand_in_payload(name), wheels, signing_key(), trust, USUAL)
+    sent = {"record": signed.text, "signature": signed.signature}
+    return str(session.call("receive", release=release, need_bytes=1, **sent)["incoming"])
+
+
 def test_a_wheel_damaged_on_the_way_is_not_unpacked(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
 ) -> None:
     wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
     with helper(connection, bare.python.path) as session:
-        trust = session.call("begin", policy=name, digest="d" * 64, by=ME)["trust"]
-        signed = signed_record(stand_in_payload(name), WheelSet(bare.python, (wheel,)), signing_key(), trust, USUAL)
-        sent = {"record": signed.text, "signature": signed.signature}
-        incoming = session.call("receive", release="0001-dddddddd", need_bytes=1, **sent)["incoming"]
+        incoming = begun(session, name, "0001-dddddddd", WheelSet(bare.python, (wheel,)))
         connection.upload((cache / wheel.file).read_bytes()[:-1] + b"#", f"{incoming}/{wheel.file}")
         with pytest.raises(VerificationError, match=wheel.file):
             session.call("unpack", file=wheel.file, folder=wheel.folder)
@@ -131,8 +136,7 @@ def test_a_line_that_freezes_frees_the_device(
         device.connect(line.port) as frozen,
         helper(frozen, bare.python.path, silence_s=1.0) as session,
     ):
-        session.call("begin", policy=name, digest="d" * 64, by=ME)
-        session.call("receive", release="0002-dddddddd", need_bytes=1, folders=["lib"])
+        begun(session, name, "0002-dddddddd", bare)
         assert device.leftovers(name)
         assert list_releases(connection).locked_by is not None
         line.freeze()
@@ -178,8 +182,7 @@ def test_a_holder_that_was_killed_leaves_no_lock(
 ) -> None:
     """kill -9 on the device's side in the middle: the kernel frees the lock, the next deployment sweeps."""
     with device.connect() as other, helper(other, bare.python.path) as session:
-        session.call("begin", policy=name, digest="d" * 64, by=ME)
-        session.call("receive", release="0002-dddddddd", need_bytes=1, folders=["lib"])
+        begun(session, name, "0002-dddddddd", bare)
         (device.policy_folder(name) / "current.999").symlink_to("releases/gone")
         os.kill(dict(list_releases(connection).locked_by or {})["device_pid"], signal.SIGKILL)
         with pytest.raises(RemoteCommandError, match="ended while the device worked on `verify`"):

@@ -1,0 +1,216 @@
+"""From a bundle to a folder of C: the artifact is made if it is missing, compared with the weights, tested, written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from convert.pipeline import convert_each, impossible, missing
+from convert.rebuild import check_artifact
+from device.native import building
+from device.native.engine import library, memory_needed
+from policy.bundle import Bundle
+from policy.errors import PolicyError
+from policy.files import write_folder
+from policy.locate import shown
+from policy.manifest import ArtifactEntry
+from policy.spec import ArtifactFormat, PolicySpec, Precision
+
+TEMPLATES = Path(__file__).parent / "templates"
+ENGINE = ("engine.h", "format.h", "kernels.h", "norm.h", "team.h", "neon64.h", "engine.c", "plain.c", "neon.c", "x86.c")
+GOLDEN_ROWS = 16
+BYTES_OF_LINE = 24
+
+
+class ExportError(PolicyError):
+    """The policy cannot be written as C."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A folder that was written.
+
+    Attributes:
+        policy, precision: what is in it.
+        folder: where it is.
+        artifact_bytes: constant data; memory_bytes: RAM beside the stack.
+        golden_rows: observations that its test holds against the reference's outputs, and passed here.
+        made: whether the bundle did not have the artifact before.
+    """
+
+    policy: str
+    precision: Precision
+    folder: Path
+    artifact_bytes: int
+    memory_bytes: int
+    golden_rows: int
+    made: bool
+
+
+def export(bundle: Bundle, folder: Path, precision: Precision, *, accept: bool = False) -> Export:
+    """Write the folder, whole or not at all, after its golden test has passed on this machine.
+
+    Args:
+        bundle: as loaded.
+        folder: must not be there yet.
+        precision: 8 bits or fewer, or mixed.
+        accept: make the artifact also if it acts too differently from the policy.
+
+    Raises:
+        ExportError: the folder is there, or the engine does not execute this precision or this policy.
+        ParityError, AcceptanceError: the artifact cannot be made.
+        BundleError: the artifact is not what the weights make.
+        BuildError: there is no compiler, or the test does not pass.
+        OSError: the folder cannot be written.
+    """
+    refuse_taken(folder)
+    native = ArtifactFormat.NATIVE
+    if not native.holds(precision):
+        held = ", ".join(each.typed for each in Precision if native.holds(each))
+        raise ExportError(f"the native engine does not execute {precision.value}; it executes --bits {held}.")
+    if reason := impossible(bundle.spec, native):
+        raise ExportError(f"the native engine does not execute {bundle.spec.name}: {reason}")
+    jobs = missing([(bundle, precision, native)])
+    convert_each(jobs, accept=accept)
+    bundle = Bundle.load(bundle.path)
+    entry = bundle.artifact(precision, native)
+    check_artifact(bundle, entry)
+    files = c_files(bundle, entry)
+    test_here(files)
+    try:
+        write_folder(folder, files)
+    except FileExistsError:
+        refuse_taken(folder)
+        raise
+    data = bundle.artifact_data(entry)
+    return Export(
+        bundle.spec.name, precision, folder, len(data), memory_needed(library(), data), GOLDEN_ROWS, bool(jobs)
+    )
+
+
+def refuse_taken(folder: Path) -> None:
+    """Raise ExportError where there is something of that name."""
+    if folder.exists() or folder.is_symlink():
+        raise ExportError(
+            f"{shown(folder)} is there already; an export is written into a new folder. Nothing was written.",
+            "Type another --output-path, or remove it.",
+        )
+
+
+def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
+    """Every file of the folder by its name.
+
+    Args:
+        bundle: has the artifact.
+        entry: of the artifact, native.
+    """
+    spec, data = bundle.spec, bundle.artifact_data(entry)
+    rows = np.linspace(0, len(bundle.golden().observations) - 1, GOLDEN_ROWS).astype(int)
+    values: dict[str, Any] = {
+        "policy": spec.name,
+        "c_name": json.dumps(spec.name),
+        "precision": entry.precision.value,
+        "file": entry.file,
+        "sha256": entry.record.sha256,
+        "size": len(data),
+        "lines": [_bytes(data[begin : begin + BYTES_OF_LINE]) for begin in range(0, len(data), BYTES_OF_LINE)],
+        "memory": memory_needed(library(), data),
+        "observation": spec.observation_size,
+        "outputs": spec.output_size,
+        "fields": _fields(bundle),
+        "discrete": spec.is_discrete,
+        "what_comes_out": "the action's number" if spec.is_discrete else f"{spec.output_size} floats",
+        "period": f"{spec.control_period_s!r}",
+        "fallback": _fallback(spec),
+        "rows": GOLDEN_ROWS,
+        "golden": _golden(bundle, entry, rows),
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    files = {name: (building.HERE / name).read_bytes() for name in ENGINE}
+    for path in sorted(path for path in TEMPLATES.rglob("*") if path.is_file()):
+        name = str(path.relative_to(TEMPLATES))
+        is_template = path.suffix == ".jinja"
+        text = environment.get_template(name).render(values).encode() if is_template else path.read_bytes()
+        files[name.removesuffix(".jinja")] = text
+    return files
+
+
+def _fields(bundle: Bundle) -> list[dict[str, str]]:
+    found, begin = [], 0
+    for each in bundle.spec.observation:
+        end = begin + each.size - 1
+        found.append(
+            {"name": each.name, "unit": each.unit, "range": f"{begin}" if begin == end else f"{begin} … {end}"}
+        )
+        begin = end + 1
+    return found
+
+
+def _fallback(spec: PolicySpec) -> str | None:
+    if not spec.fallback:
+        return None
+    return str(int(spec.fallback[0])) if spec.is_discrete else f"{{ {', '.join(map(_float, spec.fallback))} }}"
+
+
+def _golden(bundle: Bundle, entry: ArtifactEntry, rows: np.ndarray) -> list[dict[str, object]]:
+    observations, outputs = bundle.golden().observations, bundle.expected(entry).outputs
+    return [
+        {
+            "observation": ", ".join(map(_float, observations[row])),
+            "outputs": ", ".join(map(_float, outputs[row])),
+            "decision": int(np.argmax(outputs[row])) if bundle.spec.is_discrete else 0,
+        }
+        for row in rows
+    ]
+
+
+def _float(value: float) -> str:
+    """A float32 as C reads it back to the bit."""
+    return f"{float(value).hex()}f"
+
+
+def _bytes(part: bytes) -> str:
+    return "".join(f"{byte}," for byte in part)
+
+
+def test_here(files: Mapping[str, bytes]) -> None:
+    """Compile the folder's golden test for this machine, without a C library, and run it.
+
+    Raises:
+        BuildError: it does not compile, or an output is another one than the reference's.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in files.items():
+            path = Path(scratch) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        program = Path(scratch) / "example"
+        sources = [
+            "example.c",
+            "policy.c",
+            "bare/linux.c",
+            "bare/memory.c",
+            *(name for name in ENGINE if name[-1] == "c"),
+        ]
+        program.write_bytes(building.compiled_in(Path(scratch), sources, ("-static", "-s")))
+        program.chmod(0o755)
+        done = subprocess.run([str(program)], check=False, timeout=600)
+    if done.returncode:
+        what = {1: "an output is not the reference's", 2: "the engine refuses the policy"}
+        raise building.BuildError(
+            f"the exported policy does not pass its golden test here: {what.get(done.returncode, done.returncode)}."
+        )
