@@ -40,10 +40,10 @@ def key_for(
         TrustError: there is no key, or the device trusts nobody; says what to type.
     """
     signers, revoked = ({fingerprint_of(line) for line in trust[name]} - {""} for name in ("signers", "revoked"))
-    if is_our_own(connection) and path is None and not trust["by_root"]:
+    if is_our_own(connection) and path is None:
         target = connection.target
         key = made_key(connection.endpoint.identity_files[0].parent if target.is_local else own_folder())
-        if key.fingerprint in signers | revoked:
+        if trust["by_root"] or key.fingerprint in signers | revoked:
             return key, trust
         return key, _changed(session, add=[key.public])
     provision = f"python -m device.host signers --target {shlex.quote(str(connection.target))}"
