@@ -31,6 +31,7 @@ FLAGS = (
     *("-ffreestanding", "-nostdlib", "-fPIC", "-fno-stack-protector", "-fno-sanitize=undefined"),
     *("-fno-unwind-tables", "-fno-asynchronous-unwind-tables"),
 )
+STATIC = ("-static", "-s", "-Wno-unused-function", "-Wl,--build-id=none")
 SHARED = ("-shared", "-s", "-Wl,--hash-style=gnu", "-Wl,--build-id=none")
 
 
@@ -59,11 +60,40 @@ def library(machine: str | None = None) -> Path:
     return path
 
 
-def fingerprint() -> str:
-    """sha256 of all that a library is made of: sources, options, the compiler's version."""
+def agent(machine: str) -> Path:
+    """The static agent for a processor, compiled if it is not there yet: one program that needs nothing beside it.
+
+    Args:
+        machine: one of ``TARGETS``.
+
+    Raises:
+        BuildError: as :func:`library`.
+    """
+    if machine not in TARGETS:
+        raise BuildError(f"the static agent is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+    path = KEPT / f"agent-{machine}-{fingerprint('agent/*.[ch]')[:16]}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # As for a machine without a system: what the compiler needs then, long divisions for example, it adds itself.
+        system = "freestanding-eabihf" if machine == "armv7l" else "freestanding"
+        target = [word.replace("linux-none", system) for word in TARGETS[machine]]
+        flags = [*(flag for flag in FLAGS if flag not in ("-nostdlib", "-fPIC")), *STATIC]
+        sources = ["agent/agent.c", *(source for source in SOURCES if source != "python.c")]
+        with locked(path.parent):
+            write_atomically(path, _made(HERE, [*target, *flags], sources, machine), mode=0o755)
+    return path
+
+
+def fingerprint(*more: str) -> str:
+    """sha256 of all that a library is made of: sources, options, the compiler's version.
+
+    Args:
+        more: patterns of further sources, of a program that the library's sources are a part of.
+    """
     digest = hashlib.sha256(repr((TARGETS, FLAGS, SHARED, _compiler_version())).encode())
-    for source in sorted(HERE.glob("*.[ch]")):
-        digest.update(source.name.encode() + source.read_bytes())
+    for pattern in ("*.[ch]", *more):
+        for source in sorted(HERE.glob(pattern)):
+            digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()
 
 
@@ -93,22 +123,15 @@ def compiled_in(folder: Path, sources: Sequence[str], options: Sequence[str], ma
     Raises:
         BuildError: as :func:`compiled`.
     """
-    _compiler_version()
     machine = machine or platform.machine()
+    return _made(folder, [*TARGETS[machine], *FLAGS, *options], sources, machine)
+
+
+def _made(folder: Path, options: Sequence[str], sources: Sequence[str], machine: str) -> bytes:
+    _compiler_version()
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "made"
-        command = [
-            sys.executable,
-            "-m",
-            "ziglang",
-            "cc",
-            *TARGETS[machine],
-            *FLAGS,
-            *options,
-            "-o",
-            str(made),
-            *sources,
-        ]
+        command = [sys.executable, "-m", "ziglang", "cc", *options, "-o", str(made), *sources]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"the native engine does not compile for {machine}: {done.stderr.strip()[-2000:]}")

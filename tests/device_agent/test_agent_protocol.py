@@ -52,40 +52,40 @@ def test_help_lists_every_operation_with_its_fields_and_an_example() -> None:
     assert reply["ops"]["load"]["example"] == {"op": "load", "precision": "int8"}
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "message"),
-    [
-        (b"hello", ErrorCode.BAD_JSON, '{"op": "help"}'),
-        (b'{"op": "hello"', ErrorCode.BAD_JSON, "not valid JSON"),
-        (b"\xff\xfe", ErrorCode.BAD_JSON, "not valid JSON"),
-        (b"[" * 100_000, ErrorCode.BAD_JSON, "nested too deeply"),
-        (b'{"op": ' + b"9" * 10_000 + b"}", ErrorCode.BAD_JSON, "not valid JSON"),
-        (b"[1, 2]", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
-        (b"null", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
-        (b"NaN", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
-        (b"{}", ErrorCode.UNKNOWN_OP, 'has no "op"'),
-        (b'{"op": 3}', ErrorCode.UNKNOWN_OP, "op 3 is not known"),
-        (b'{"op": null}', ErrorCode.UNKNOWN_OP, "help, hello, load"),
-        (b'{"op": "fly"}', ErrorCode.UNKNOWN_OP, 'op "fly" is not known'),
-        (b'{"op": ["hello"]}', ErrorCode.UNKNOWN_OP, "not known"),
-        (b'{"op": "latency", "run": 5}', ErrorCode.UNKNOWN_FIELD, "warmup, runs, path"),
-        (b'{"op": "load"}', ErrorCode.MISSING_FIELD, "fp32, fp16, int8"),
-        (b'{"op": "load", "precision": "int9"}', ErrorCode.BAD_FIELD, "int8"),
-        (b'{"op": "load", "precision": 8}', ErrorCode.BAD_FIELD, "one of fp32"),
-        (b'{"op": "load", "precision": "int8", "runtime": "tf"}', ErrorCode.BAD_FIELD, "tflite-runtime"),
-        (b'{"op": "latency", "runs": 0}', ErrorCode.BAD_FIELD, "from 1 to 1000000"),
-        (b'{"op": "latency", "runs": 1e3}', ErrorCode.BAD_FIELD, "an integer"),
-        (b'{"op": "latency", "runs": true}', ErrorCode.BAD_FIELD, "an integer"),
-        (b'{"op": "latency", "runs": 99999999999999999999}', ErrorCode.BAD_FIELD, "from 1 to 1000000"),
-        (b'{"op": "episodes", "seed": -1}', ErrorCode.BAD_FIELD, "from 0"),
-        (b'{"op": "episodes", "settings": [1]}', ErrorCode.BAD_FIELD, "an object"),
-        (b'{"op": "episodes", "settings": {"wind_m_s": NaN}}', ErrorCode.BAD_FIELD, "finite"),
-        (b'{"op": "act", "observation": []}', ErrorCode.BAD_FIELD, "not empty"),
-        (b'{"op": "act", "observation": [1.0]}', ErrorCode.NOT_LOADED, '{"op": "load", "precision": "int8"}'),
-        (b'{"op": "memory", "id": 1.5}', ErrorCode.BAD_FIELD, "'id' is 1.5"),
-        (b'{"op": "memory", "id": "7"}', ErrorCode.NOT_LOADED, "nothing is loaded"),
-    ],
-)
+WRONG_LINES = [
+    (b"hello", ErrorCode.BAD_JSON, '{"op": "help"}'),
+    (b'{"op": "hello"', ErrorCode.BAD_JSON, "not valid JSON"),
+    (b"\xff\xfe", ErrorCode.BAD_JSON, "not valid JSON"),
+    (b"[" * 100_000, ErrorCode.BAD_JSON, "nested too deeply"),
+    (b'{"op": ' + b"9" * 10_000 + b"}", ErrorCode.BAD_JSON, "not valid JSON"),
+    (b"[1, 2]", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
+    (b"null", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
+    (b"NaN", ErrorCode.BAD_REQUEST, "a request is a JSON object"),
+    (b"{}", ErrorCode.UNKNOWN_OP, 'has no "op"'),
+    (b'{"op": 3}', ErrorCode.UNKNOWN_OP, "op 3 is not known"),
+    (b'{"op": null}', ErrorCode.UNKNOWN_OP, "help, hello, load"),
+    (b'{"op": "fly"}', ErrorCode.UNKNOWN_OP, 'op "fly" is not known'),
+    (b'{"op": ["hello"]}', ErrorCode.UNKNOWN_OP, "not known"),
+    (b'{"op": "latency", "run": 5}', ErrorCode.UNKNOWN_FIELD, "warmup, runs, path"),
+    (b'{"op": "load"}', ErrorCode.MISSING_FIELD, "fp32, fp16, int8"),
+    (b'{"op": "load", "precision": "int9"}', ErrorCode.BAD_FIELD, "int8"),
+    (b'{"op": "load", "precision": 8}', ErrorCode.BAD_FIELD, "one of fp32"),
+    (b'{"op": "load", "precision": "int8", "runtime": "tf"}', ErrorCode.BAD_FIELD, "tflite-runtime"),
+    (b'{"op": "latency", "runs": 0}', ErrorCode.BAD_FIELD, "from 1 to 1000000"),
+    (b'{"op": "latency", "runs": 1e3}', ErrorCode.BAD_FIELD, "an integer"),
+    (b'{"op": "latency", "runs": true}', ErrorCode.BAD_FIELD, "an integer"),
+    (b'{"op": "latency", "runs": 99999999999999999999}', ErrorCode.BAD_FIELD, "from 1 to 1000000"),
+    (b'{"op": "episodes", "seed": -1}', ErrorCode.BAD_FIELD, "from 0"),
+    (b'{"op": "episodes", "settings": [1]}', ErrorCode.BAD_FIELD, "an object"),
+    (b'{"op": "episodes", "settings": {"wind_m_s": NaN}}', ErrorCode.BAD_FIELD, "finite"),
+    (b'{"op": "act", "observation": []}', ErrorCode.BAD_FIELD, "not empty"),
+    (b'{"op": "act", "observation": [1.0]}', ErrorCode.NOT_LOADED, '{"op": "load", "precision": "int8"}'),
+    (b'{"op": "memory", "id": 1.5}', ErrorCode.BAD_FIELD, "'id' is 1.5"),
+    (b'{"op": "memory", "id": "7"}', ErrorCode.NOT_LOADED, "nothing is loaded"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "message"), WRONG_LINES)
 def test_a_wrong_line_is_answered_with_what_is_allowed_and_what_to_type(
     line: bytes, code: ErrorCode, message: str
 ) -> None:

@@ -1,0 +1,1 @@
+"""The agent as one program without Python: what is built and packed for it on the host."""

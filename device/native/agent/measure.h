@@ -1,0 +1,87 @@
+/* Run times, and what may be said of them: as device/agent/measure.py, whose words and numbers these are. */
+#ifndef AGENT_MEASURE_H
+#define AGENT_MEASURE_H
+#include "text.h"
+
+enum { MOST_RUNS = 1000000, MOST_SAMPLES = 2000 };
+
+static void sift(uint32_t *x, int from, int n)
+{
+    for (int child; (child = 2 * from + 1) < n; from = child) {
+        if (child + 1 < n && x[child] < x[child + 1]) child++;
+        if (x[from] >= x[child]) return;
+        const uint32_t t = x[from];
+        x[from] = x[child], x[child] = t;
+    }
+}
+
+static void sort(uint32_t *x, int n)
+{
+    for (int i = n / 2 - 1; i >= 0; i--) sift(x, i, n);
+    for (int i = n - 1; i > 0; i--) {
+        const uint32_t t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift(x, 0, i);
+    }
+}
+
+/* The smallest value that at least a share of q / 1000 of all do not exceed. */
+static uint32_t percentile(const uint32_t *sorted, int n, int q)
+{
+    const int rank = (int)(((int64_t)n * q + 999) / 1000);
+    return sorted[rank > 1 ? rank - 1 : 0];
+}
+
+/* k of the order statistics k and n - k + 1 that hold the median with 95 %: the largest with P(B < k) <= 2.5 %, B binomial
+ * (n, 1/2); 0 where there is none. Terms are counted in units of the middle one. */
+static int median_rank(int n)
+{
+    const int middle = n / 2;
+    double total = 0.0, term = 1.0;
+    int lowest = middle;
+    for (int i = middle; i >= 0 && term > 1e-30; i--) total += (n - i == i ? 1.0 : 2.0) * term, lowest = i, term *= (double)i / (n - i + 1);
+    /* The lowest term again, and upwards. */
+    term = 1.0;
+    for (int i = middle; i > lowest; i--) term *= (double)i / (n - i + 1);
+    double below = 0.0;
+    int k = lowest;
+    while (k < middle && below + term <= 0.025 * total) below += term, term *= (double)(n - k) / (k + 1), k++;
+    return k;
+}
+
+static void put_statistics(struct text *t, const uint32_t *sorted, int n)
+{
+    static const struct { const char *name; int q, needed; } SHARES[5] = {
+        {"p50", 500, 11}, {"p90", 900, 64}, {"p95", 950, 130}, {"p99", 990, 662}, {"p99.9", 999, 6636},
+    };
+    double sum = 0.0, squares = 0.0;
+    for (int i = 0; i < n; i++) sum += sorted[i];
+    const double mean = sum / n;
+    for (int i = 0; i < n; i++) squares += (sorted[i] - mean) * (sorted[i] - mean);
+    put(t, "\"runs\":"), put_signed(t, n);
+    for (int withheld = 0; withheld < 2; withheld++) {
+        put(t, withheld ? "},\"percentiles_withheld\":{" : ",\"percentiles\":{");
+        for (int i = 0, any = 0; i < 5; i++) {
+            if ((n < SHARES[i].needed) != withheld) continue;
+            if (any++) put_char(t, ',');
+            put_char(t, '"'), put(t, SHARES[i].name), put(t, "\":");
+            if (!withheld) put_unsigned(t, percentile(sorted, n, SHARES[i].q));
+            else put(t, "\"needs "), put_signed(t, SHARES[i].needed), put(t, " runs, there are "), put_signed(t, n), put_char(t, '"');
+        }
+    }
+    const int k = median_rank(n);
+    put(t, "},\"p50_interval\":");
+    if (k) put_char(t, '['), put_unsigned(t, sorted[k - 1]), put_char(t, ','), put_unsigned(t, sorted[n - k]), put_char(t, ']');
+    else put(t, "null");
+    put(t, ",\"mean\":"), put_double(t, mean);
+    put(t, ",\"std\":"), put_double(t, __builtin_sqrt(squares / (n > 1 ? n - 1 : 1)));
+    put(t, ",\"min\":"), put_unsigned(t, sorted[0]), put(t, ",\"max\":"), put_unsigned(t, sorted[n - 1]);
+    put(t, ",\"samples_ns\":[");
+    const int kept = n < MOST_SAMPLES ? n : MOST_SAMPLES;
+    for (int i = 0; i < kept; i++) {
+        if (i) put_char(t, ',');
+        put_unsigned(t, sorted[kept < n ? (int)((2 * (int64_t)i * (n - 1) + kept - 1) / (2 * (kept - 1))) : i]);
+    }
+    put_char(t, ']');
+}
+#endif

@@ -1,0 +1,300 @@
+"""The static agent beside the one in Python: the same protocol and numbers, on three processors, under sanitizers."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from device.agent.measure import Statistics
+from device.agent.operations import OPERATIONS
+from device.host.static_agent import __main__ as command
+from device.native import building
+from policy.bundle import Bundle
+from policy.locate import ZOO
+from policy.spec import Precision
+from tests.device_agent.conftest import AgentProcess
+from tests.device_agent.test_agent_protocol import FIELD_NAMES, JSON_VALUES, WRONG_LINES
+
+EMULATORS = {
+    "x86_64": (),
+    "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
+    "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
+}
+
+
+class StaticAgent:
+    """A running policy-agent."""
+
+    def __init__(self, *words: object) -> None:
+        self.process = subprocess.Popen(
+            [str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def raw(self, line: bytes) -> dict[str, Any]:
+        """The one reply to a line."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+        while True:
+            answer = self.process.stdout.readline()
+            assert answer, self.process.stderr and self.process.stderr.read()[-3000:]
+            reply: dict[str, Any] = json.loads(answer)
+            if "progress" not in reply:
+                return reply
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        reply = self.raw(json.dumps({"op": op, **fields}).encode())
+        assert reply["ok"], reply
+        return reply
+
+    def end(self) -> int:
+        """Its exit status at the end of its input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Policy I with its native int8 artifact, and its pack beside it."""
+    folder = tmp_path_factory.mktemp("static") / "I"
+    shutil.copytree(ZOO / "I", folder)
+    command.written(folder, Precision.INT8, "x86_64", folder.parent / "files")
+    return Bundle.load(folder)
+
+
+@pytest.fixture(scope="module")
+def pack(bundle: Bundle) -> Path:
+    return bundle.path.parent / "files" / command.PACK
+
+
+@pytest.fixture(scope="module", params=EMULATORS)
+def program(request: pytest.FixtureRequest) -> tuple[object, ...]:
+    """The command that runs the agent of a processor here."""
+    machine = request.param
+    emulator = () if machine == platform.machine() else EMULATORS[machine]
+    if machine != platform.machine() and not (emulator and shutil.which(emulator[0])):
+        pytest.skip("needs QEMU: apt-get install qemu-user")
+    return (*emulator, building.agent(machine))
+
+
+@pytest.fixture
+def agent(program: tuple[object, ...], pack: Path) -> Iterator[StaticAgent]:
+    running = StaticAgent(*program, pack)
+    yield running
+    assert running.end() == 0
+
+
+@pytest.fixture(scope="module")
+def sanitized(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticAgent]:
+    """The agent as gcc's sanitizers watch it."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    made = tmp_path_factory.mktemp("sanitized") / "agent"
+    options = (
+        "-std=gnu11 -g -O1 -DAGENT_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
+    )
+    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
+    sources = ["agent/agent.c", "engine.c", "plain.c", "x86.c", "neon.c"]
+    subprocess.run(
+        ["gcc", *options.split(), *quiet.split(), "-o", str(made), *sources, "-lm"], cwd=building.HERE, check=True
+    )
+    running = StaticAgent(made, pack)
+    yield running
+    assert running.end() == 0
+
+
+def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bundle) -> None:
+    usual = AgentProcess(bundle.path)
+    rows = bundle.golden().observations[:40].tolist()
+    try:
+        for op, fields in (
+            ("load", {"precision": "int8", "runtime": "native"}),
+            ("act", {"observation": rows[0], "id": "é\n"}),
+            ("act", {"observations": rows}),
+            ("act", {"observation": [int(value) for value in rows[1]], "outputs": False, "id": -7}),
+        ):
+            ours, theirs = agent.ask(op, **fields), usual.send(json.dumps({"op": op, **fields}).encode())
+            for key in theirs.keys() - {"memory", "cold", "inference_ns", "request_ns"}:
+                assert ours[key] == theirs[key], key
+            assert ours.keys() == theirs.keys()
+    finally:
+        usual.process.kill()
+        usual.process.wait()
+
+
+def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: Bundle) -> None:
+    hello = agent.ask("hello")
+    assert hello["bundle"]["policy"] == "I" and hello["loaded"] is None and hello["device"]["cores"] >= 1
+    agent.ask("load", precision="int8")
+    for runs, path in ((5, "runtime"), (1500, "runtime"), (700, "decide")):
+        reply = agent.ask("latency", runs=runs, path=path, warmup=3)
+        assert (reply["op"], reply["path"], reply["runs"], len(reply["samples_ns"])) == ("latency", path, runs, runs)
+        expected = Statistics.of(reply["samples_ns"])
+        for name, value in vars(expected).items():
+            found = tuple(reply[name]) if isinstance(value, tuple) else reply[name]
+            assert found == (pytest.approx(value) if isinstance(value, float) else value), name
+    memory = agent.ask("memory", runs=10)
+    assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
+    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint('agent/*.[ch]')[:16]}"):  # type: ignore[index, union-attr]
+        assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 250_000, "resident: its weights and 0.25 MB"
+    assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
+
+
+@pytest.mark.parametrize("runs", [*range(1, 40), 100, 1000, 4001])
+def test_the_median_has_the_interval_that_python_gives_it(runs: int, median_rank: Callable[[int], int]) -> None:
+    interval = Statistics.of(list(range(1, runs + 1))).p50_interval
+    assert median_rank(runs) == (interval[0] if interval else 0)
+
+
+@pytest.mark.parametrize(("line", "code", "message"), WRONG_LINES)
+def test_a_wrong_line_has_the_code_that_it_has_in_python(
+    sanitized: StaticAgent, line: bytes, code: Any, message: str
+) -> None:
+    reply = sanitized.raw(line)
+    wanted = "unavailable" if b'"episodes"' in line else code.value
+    if b"9" * 5000 in line:  # Python reads no integer of so many digits
+        wanted = "unknown_op"
+    assert (reply["ok"], reply["error"]["code"]) == (False, wanted), reply
+    assert reply["error"]["message"] and reply["error"]["next"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(line=st.binary(max_size=200).filter(lambda line: b"\n" not in line and bool(line.strip())))
+def test_any_bytes_get_one_reply(sanitized: StaticAgent, line: bytes) -> None:
+    reply = sanitized.raw(line)
+    assert isinstance(reply["ok"], bool)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    operation=st.sampled_from(sorted(set(OPERATIONS) - {"bye"})),
+    fields=st.dictionaries(st.sampled_from(FIELD_NAMES), JSON_VALUES, max_size=5),
+)
+def test_any_fields_get_one_reply_and_none_is_an_internal_error(
+    sanitized: StaticAgent, operation: str, fields: dict[str, Any]
+) -> None:
+    fields = {key: value for key, value in fields.items() if key not in ("op", "runs", "warmup")}
+    reply = sanitized.raw(json.dumps({"op": operation, **fields}).encode())
+    assert reply["ok"] or reply["error"]["code"] not in ("internal", "bad_json"), reply
+
+
+@settings(max_examples=300, deadline=None)
+@given(values=st.lists(JSON_VALUES | st.floats(width=32), min_size=31, max_size=33), many=st.booleans())
+def test_any_observation_gets_an_action_or_its_elements_name(
+    sanitized: StaticAgent, values: list[Any], many: bool
+) -> None:
+    sanitized.ask("load", precision="int8")
+    fields = {"observations": [values, values]} if many else {"observation": values}
+    reply = sanitized.raw(json.dumps({"op": "act", **fields}).encode())
+    good = [type(value) in (int, float) and abs(value) <= np.finfo(np.float32).max for value in values]
+    assert reply["ok"] == (len(values) == 32 and all(good)), reply
+    if not reply["ok"]:
+        assert reply["error"]["code"] == "bad_observation"
+        if len(values) == 32:
+            assert f"[{good.index(False)}] (" in reply["error"]["message"]
+
+
+def test_lines_that_are_cut_joined_or_too_long(sanitized: StaticAgent) -> None:
+    assert sanitized.process.stdin is not None and sanitized.process.stdout is not None
+    for part in (b'{"op": "he', b'lp"}\n\n  \n{"op": "help", "id": 1}\n{"op": ', b'"help", "id": 2}\n'):
+        sanitized.process.stdin.write(part)
+        sanitized.process.stdin.flush()
+        time.sleep(0.01)
+    assert [json.loads(sanitized.process.stdout.readline()).get("id") for _ in range(3)] == [None, 1, 2]
+    assert sanitized.raw(b'{"op": "act", "observation": [' + b"1," * 1_500_000)["error"]["code"] == "line_too_long"
+    assert sanitized.ask("help")["ops"].keys() == OPERATIONS.keys() - {"episodes"}
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Its reader and writer of numbers, as a library."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    folder = tmp_path_factory.mktemp("numbers")
+    (folder / "numbers.c").write_text(
+        '#include "number.h"\n#include "measure.h"\n'
+        "double parse(const char *s, const char *end, int *whole) { return read_number(s, end, whole); }\n"
+        "size_t show(double x, char *to, size_t n)\n"
+        "{ struct text t = {to, to, to + n}; put_double(&t, x); return (size_t)(t.at - to); }\n"
+        "int rank(int n) { return median_rank(n); }\n"
+    )
+    command = ["gcc", "-O2", "-shared", "-fPIC", "-w", f"-I{building.HERE / 'agent'}", "-o", str(folder / "numbers.so")]
+    subprocess.run([*command, str(folder / "numbers.c")], check=True)
+    library = ctypes.CDLL(str(folder / "numbers.so"))
+    library.parse.restype, library.parse.argtypes = ctypes.c_double, [ctypes.c_void_p] * 3
+    library.show.restype, library.show.argtypes = ctypes.c_size_t, [ctypes.c_double, ctypes.c_char_p, ctypes.c_size_t]
+    return library
+
+
+@pytest.fixture(scope="module")
+def median_rank(numbers: ctypes.CDLL) -> Callable[[int], int]:
+    return lambda runs: int(numbers.rank(runs))
+
+
+DECIMALS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(10**40), 10**40).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,60})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+)
+
+
+@settings(max_examples=3000, deadline=None)
+@given(text=DECIMALS)
+def test_a_number_is_read_as_python_reads_it_to_the_bit(numbers: ctypes.CDLL, text: str) -> None:
+    buffer, whole = ctypes.create_string_buffer(text.encode()), ctypes.c_int()
+    begin = ctypes.addressof(buffer)
+    found = numbers.parse(begin, begin + len(text), ctypes.byref(whole))
+    assert struct.pack("d", found) == struct.pack("d", float(text))
+    assert bool(whole.value) == (text.lstrip("-").isdigit())
+
+
+@settings(max_examples=2000, deadline=None)
+@given(value=st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_that_is_written_is_read_as_the_same(numbers: ctypes.CDLL, value: float) -> None:
+    buffer = ctypes.create_string_buffer(2000)
+    size = numbers.show(value, buffer, 2000)
+    text = buffer.raw[:size].decode()
+    assert float(text) == json.loads(text) == value
+
+
+@pytest.mark.parametrize("cut", [0, 7, 40, 200, 5000, -1])
+def test_what_is_no_pack_is_refused(pack: Path, tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "cut.pack"
+    file.write_bytes(pack.read_bytes()[:cut])
+    done = subprocess.run([building.agent(platform.machine()), file], capture_output=True, check=False, input=b"")
+    assert done.returncode == 1 and b"policy-agent: it is" in done.stderr
+
+
+def test_an_artifact_that_was_changed_is_not_loaded(pack: Path, tmp_path: Path) -> None:
+    data = bytearray(pack.read_bytes())
+    artifact = struct.unpack_from("<I", data, 16)[0]
+    data[artifact + 3000] ^= 1
+    (tmp_path / "changed.pack").write_bytes(data)
+    agent = StaticAgent(building.agent(platform.machine()), tmp_path / "changed.pack")
+    reply = agent.raw(b'{"op": "load", "precision": "int8"}')
+    assert reply["error"]["code"] == "bundle" and "hash" in reply["error"]["message"]
+    assert agent.raw(b'{"op": "act", "observation": [1]}')["error"]["code"] == "not_loaded"
+    assert agent.end() == 0
+
+
+def test_the_command_refuses_what_the_engine_does_not_execute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--policy", str(ZOO / "I"), "--bits", "32", "--output-path", str(tmp_path / "x")]) == 1
+    assert "does not execute fp32" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
