@@ -8,6 +8,7 @@ BITS ?= 8
 MACHINE ?= virt
 TARGET ?= local
 RUNTIME ?= litert
+AGENT ?= python
 PYTHON311 ?=
 DEMO_STEPS ?= 2000000
 DEMO_RUNS ?= 2000
@@ -52,7 +53,7 @@ help:
 	@echo "  make robots                            ROS 2's and MAVLink's messages: examples/ros2.py, examples/mavlink.py"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
-	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] over SSH"
+	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] [AGENT=native] over SSH"
 	@echo "  $(PYTHON) bench/latency.py --policy III [--target pi@raspberrypi]"
 	@echo "  $(PYTHON) bench/memory.py --policy III   $(PYTHON) bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
@@ -137,7 +138,8 @@ deploy: $(INSTALLED)
 	$(REACHED)
 	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 	@for policy in $(POLICIES); do \
-	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) --runtime $(RUNTIME); done
+	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
+    $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME)); done
 
 bench: $(INSTALLED)
 	@for policy in $(POLICIES); do \

@@ -26,7 +26,7 @@ from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.contract.enums import executions
 from policy.hints import Parser
 from policy.locate import working_bundle
-from policy.spec import Precision
+from policy.spec import Precision, RuntimeName
 
 INTERRUPTED = (
     "what was half done on the device is discarded; `python -m device.host releases` shows which release serves."
@@ -41,14 +41,23 @@ def parse_bits(text: str) -> tuple[Precision, ...]:
 
 def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     """Deploy one policy."""
-    precisions, runtimes = parse_bits(options.bits), parse_runtimes(options.runtime)
+    without_python = options.agent == "native"
+    precisions = parse_bits(options.bits)
+    runtimes = (RuntimeName.NATIVE,) if without_python else parse_runtimes(options.runtime)
     bundle = working_bundle(options.policy)
     for precision, runtime in executions(precisions, runtimes):  # before the device is asked anything
         bundle.artifact(precision, runtime.artifact_format)
     with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
         signing = Signing(options.sign_key, options.serial, options.allow_serial)
         result = deploy(
-            connection, bundle, precisions, runtimes, wait_s=options.wait, progress=progress, signing=signing
+            connection,
+            bundle,
+            precisions,
+            runtimes,
+            wait_s=options.wait,
+            progress=progress,
+            signing=signing,
+            without_python=without_python,
         )
         name = connection.name
     _warn(result.warnings)
@@ -248,6 +257,12 @@ def parser() -> argparse.ArgumentParser:
         "--runtime", default="litert", help="litert (default), tflite-runtime, onnxruntime, native, all"
     )
     add = deploying.add_argument
+    add(
+        "--agent",
+        choices=["python", "native"],
+        default="python",
+        help="native: one program that needs neither Python nor wheels, with the native engine; one precision",
+    )
     add("--sign-key", type=Path, metavar="KEY", help="sign with it; default QUARL_SIGN_KEY, or this host's own key")
     add("--serial", type=int, metavar="N", help="of the release; default: the time, and above the device's last")
     add("--allow-serial", action="store_true", help="let --serial be lower than the device's last")

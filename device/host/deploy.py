@@ -23,6 +23,7 @@ from device.host.probe import probe
 from device.host.signing.keys import signing_key
 from device.host.signing.provisioning import key_for
 from device.host.signing.record import USUAL, Signing, check_as_device, signed_record
+from device.host.static_agent.release import static_payload
 from device.host.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
 from device.host.wheels import Wheel, WheelSet, fetch, select
 from policy.bundle import Bundle
@@ -78,6 +79,7 @@ def deploy(
     wait_s: float = 0.0,
     progress: Progress | None = None,
     signing: Signing = USUAL,
+    without_python: bool = False,
 ) -> DeployResult:
     """Bring a policy onto a device and switch it on.
 
@@ -89,6 +91,7 @@ def deploy(
         wait_s: how long to wait for another deployment to end.
         progress: told about every step.
         signing: by which key, with which serial.
+        without_python: bring the agent that is one program, with the native engine, instead of the one in Python.
 
     Raises:
         TrustError: the device trusts no key of this host. Nothing was sent.
@@ -99,8 +102,12 @@ def deploy(
             nothing of the new one is left, unless the message says that it is unknown which one serves.
     """
     facts = probe(connection)
-    wheel_set = select(facts, runtimes)
-    payload = build_payload(bundle, precisions, runtimes, wheel_set)
+    if without_python:
+        wheel_set = WheelSet(facts.python, (), facts.machine)
+        payload = static_payload(bundle, precisions, facts.machine)
+    else:
+        wheel_set = select(facts, runtimes)
+        payload = build_payload(bundle, precisions, runtimes, wheel_set)
     return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress, signing=signing)
 
 

@@ -32,7 +32,16 @@ from device.host.on_device.files import (
     write_bytes,
     write_json,
 )
-from device.host.on_device.records import MARKER, OWN_FILES, RELEASE_FILE, SIGNATURE_FILE, STARTER, Record, parse_record
+from device.host.on_device.records import (
+    MARKER,
+    OWN_FILES,
+    PROGRAM,
+    RELEASE_FILE,
+    SIGNATURE_FILE,
+    STARTER,
+    Record,
+    parse_record,
+)
 from device.host.on_device.services import Services
 from device.host.on_device.store import number_of
 from device.host.on_device.upkeep import Reply, Request
@@ -174,7 +183,8 @@ class Device(Services):
         wrong = differences(self.upload_folder(), self.record.files, OWN_FILES)
         if wrong:
             raise HelperError("verify", "damaged on the way: " + ", ".join(wrong), files=wrong)
-        (self.upload_folder() / STARTER).chmod(0o755)
+        for name in {STARTER, PROGRAM} & self.record.files.keys():
+            (self.upload_folder() / name).chmod(0o755)
         return {"files": len(self.record.files)}
 
     def unpack(self, request: Request) -> Reply:

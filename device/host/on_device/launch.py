@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 from device.host.on_device.files import HelperError, differences, read_bytes
-from device.host.on_device.records import OWN_FILES, RELEASE_FILE, STARTER, parse_record, signed_record
+from device.host.on_device.records import OWN_FILES, PACK, PROGRAM, RELEASE_FILE, STARTER, parse_record, signed_record
 from device.host.on_device.signatures import sealed
 from device.host.on_device.trust import Trust
 
@@ -45,7 +45,7 @@ def verified(folder: Path) -> dict[str, bytes]:
     contents = {
         name: read_bytes(folder / name, size or 0)
         for name, (size, _) in record.files.items()
-        if name.startswith(CODE) or name in (STARTER, MANIFEST)
+        if name.startswith(CODE) or name in (STARTER, MANIFEST, PACK)
     }
     wrong = [
         f"{name} differs"
@@ -65,6 +65,15 @@ def _archived(contents: dict[str, bytes]) -> bytes:
         for name, data in contents.items():
             written.writestr(name.removeprefix(CODE), data)
     return archive.getvalue()
+
+
+def _in_memory(name: str, content: bytes) -> str:
+    """The path of a sealed file in memory, for this process and those it becomes."""
+    with sealed(name, content) as descriptor:
+        # Opened anew to be read alone: what is open to be written is not executed.
+        readable = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+    os.set_inheritable(readable, True)
+    return f"/proc/self/fd/{readable}"
 
 
 def start(folder: Path, arguments: list[str], greet: bool = False) -> None:
@@ -87,13 +96,14 @@ def start(folder: Path, arguments: list[str], greet: bool = False) -> None:
     starter, manifest = contents.pop(STARTER).decode(), contents.pop(MANIFEST, None)
     if manifest is not None:
         arguments = [*arguments, f"--manifest={hashlib.sha256(manifest).hexdigest()}"]
-    with sealed("quarl-release", _archived(contents)) as descriptor:
-        os.set_inheritable(descriptor, True)
-        os.environ["QUARL_CODE"] = f"/proc/self/fd/{descriptor}"
-        os.chdir(folder)
-        if greet:
-            print(json.dumps({GREETING: {}}), flush=True)
-        os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
+    for variable, name in (("QUARL_AGENT", PROGRAM), ("QUARL_PACK", PACK)):  # of an agent without Python
+        if name in contents:
+            os.environ[variable] = _in_memory(variable, contents.pop(name))
+    os.environ["QUARL_CODE"] = _in_memory("quarl-release", _archived(contents))
+    os.chdir(folder)
+    if greet:
+        print(json.dumps({GREETING: {}}), flush=True)
+    os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
 
 
 def main() -> int:

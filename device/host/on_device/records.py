@@ -23,6 +23,8 @@ MARK_FILE = "mark.json"
 # What is ours in a release's folder; the last is left when the power is cut while a mark is written.
 OWN_FILES = (RELEASE_FILE, SIGNATURE_FILE, MARK_FILE, f"{MARK_FILE}.part")
 STARTER = "run-agent"
+PROGRAM, PACK = "lib/policy-agent", "bundle/policy.pack"
+"""Of a release whose agent is one program without Python, and what that reads."""
 MOST_RECORD = 1 << 20  # bytes; a real one has about 10 kB
 MOST_MARKER = 8 << 20  # numpy's has about 0.1 MB
 RELEASE_NAME = re.compile(r"[0-9]{4,8}-[0-9a-z]{1,16}\Z")

@@ -656,9 +656,11 @@ static void serve(void)
 void start(const long *stack);
 void start(const long *stack)
 {
-    static const char USAGE[] = "policy-agent policy.pack: one JSON object a line. Try {\"op\": \"help\"}\n";
+    static const char USAGE[] = "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n";
     began = now_ns();
-    if (stack[0] != 2) {
+    int known = stack[0] >= 2;
+    for (long i = 2; i < stack[0]; i++) known &= equals("--threads=1", (const char *)stack[1 + i], length_of((const char *)stack[1 + i]));
+    if (!known) {
         write_all(2, USAGE, sizeof USAGE - 1);
         leave(2);
     }
