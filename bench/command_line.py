@@ -63,6 +63,12 @@ def add_device_arguments(arguments: argparse.ArgumentParser, precisions: str, se
         one_or_several = {"type": read_runtimes, "default": [RuntimeName.LITERT], "metavar": "litert"}
         one_or_several["help"] = f"one, or several with commas, of {', '.join(names)} (default: litert)"
     arguments.add_argument("--runtime", **one_or_several)
+    arguments.add_argument(
+        "--agent",
+        choices=["python", "native"],
+        default="python",
+        help="native: the native engine is served by the agent that needs no Python (with --runtime native)",
+    )
     add_target(arguments)
     add_output_arguments(arguments)
 

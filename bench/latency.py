@@ -72,7 +72,8 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: 
         if not runtime.artifact_format.holds(Precision.FP32):
             # A release has all its precisions in all its runtimes that execute them.
             both = list(dict.fromkeys([*BESIDE, *asking.precisions]))
-            asking.device.deploy(access.bundle_with(policy, both, RuntimeName.LITERT), both, RuntimeName.LITERT)
+            with_both = access.bundle_with(str(bundle.path), both, RuntimeName.LITERT)
+            asking.device.deploy(with_both, both, RuntimeName.LITERT)
             pairs = [*((each, RuntimeName.LITERT) for each in BESIDE), *pairs]
         served = [stack.enter_context(asking.device.serving(policy, *pair)) for pair in pairs]
         memory = [ask_memory(one, run) for one in served]

@@ -46,11 +46,21 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
 
 @dataclass
 class Device:
-    """A connected device. Made by :func:`connected`."""
+    """A connected device. Made by :func:`connected`.
+
+    Attributes:
+        name: as the user named it.
+        connection: to it.
+        threads: of the runtime.
+        without_python: the native engine is served by the agent that is one program, from a release of its own for
+            each precision; every other runtime by the agent in Python, as ever.
+    """
 
     name: str
     connection: Connection
     threads: int | None = None
+    without_python: bool = False
+    _releases: dict[tuple[str, RuntimeName, Precision], str] = field(default_factory=dict)
     _deployed: set[tuple[str, RuntimeName, tuple[Precision, ...]]] = field(default_factory=set)
 
     @property
@@ -70,6 +80,15 @@ class Device:
         policy = bundle.spec.name
         key = (policy, runtime, tuple(precisions))
         if key in self._deployed:
+            return
+        if self.without_python and runtime is RuntimeName.NATIVE:
+            for each in precisions:
+                with progress_bars() as tell:
+                    done = deploy(
+                        self.connection, bundle, [each], wait_s=LOCK_WAIT_S, progress=tell, without_python=True
+                    )
+                self._releases[policy, runtime, each] = done.release
+            self._deployed.add(key)
             return
         wanted, runtimes = list(precisions), [runtime]
         known = list_releases(self.connection).policies.get(policy)
@@ -94,13 +113,14 @@ class Device:
         """A fresh agent process that serves one artifact."""
         from device.host.agent_session import AgentSession
 
-        with AgentSession(self.connection, policy, threads=self.threads) as agent:
+        release = self._releases.get((policy, runtime, precision))
+        with AgentSession(self.connection, policy, release=release, threads=self.threads) as agent:
             yield Served.load(agent, self.name, self.transport, precision.value, runtime.value)
 
 
 @contextmanager
-def connected(target: str, threads: int | None = None) -> Iterator[Device]:
-    """Connect to a device as the user named it.
+def connected(target: str, threads: int | None = None, without_python: bool = False) -> Iterator[Device]:
+    """Connect to a device as the user named it; the rest as of :class:`Device`.
 
     Raises:
         HostError: it cannot be read, reached or trusted; the message says what to type.
@@ -108,4 +128,4 @@ def connected(target: str, threads: int | None = None) -> Iterator[Device]:
     from device.host.connection import connect
 
     with connect(target) as connection:
-        yield Device(target, connection, threads)
+        yield Device(target, connection, threads, without_python)

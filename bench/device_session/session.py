@@ -83,16 +83,22 @@ def opened(
     """
     from device.host.connection import require_reachable
 
+    without_python = getattr(arguments, "agent", "python") == "native"
     where = getattr(arguments, "results", None) or store.DEFAULT_STORE
     if keeps:
         store.prepare(where)
     requested = precisions or arguments.precision
     require_reachable(arguments.target)
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
+    if without_python and RuntimeName.NATIVE not in runtimes:
+        raise command_line.BenchError(
+            f"--agent native serves the native engine alone; --runtime is {','.join(each.value for each in runtimes)}.",
+            "Add --runtime native.",
+        )
     bundles = [
         (runtime, access.bundle_with(policy, requested, runtime)) for runtime in runtimes for policy in arguments.policy
     ]
-    with access.connected(arguments.target, getattr(arguments, "threads", None)) as device:
+    with access.connected(arguments.target, getattr(arguments, "threads", None), without_python) as device:
         yield Session(device, bundles, requested, where)
 
 

@@ -109,6 +109,34 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     assert "tiny" in printed_table
 
 
+def test_the_agent_without_python_is_measured_by_the_same_commands(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
+    common = [
+        "--policy",
+        str(bundle.path),
+        "--results",
+        str(tmp_path / "results.jsonl"),
+        "--json",
+        "--precision",
+        "int8",
+    ]
+    common += ["--agent", "native"]
+    assert memory.main([*common, "--runtime", "litert,native"]) == 0
+    usual, ours = json.loads(capsys.readouterr().out)["reports"]
+    assert (usual["runtime"], ours["runtime_version"]) == ("litert", "1, without Python")
+    assert ours["memory"]["after_load"] < usual["memory"]["after_load"] / 20
+    assert latency.main([*common, "--runtime", "native", "--runs", "50", "--no-baseline", "--path", "decide"]) == 0
+    times = {r["runtime"]: r for r in json.loads(capsys.readouterr().out)["reports"] if r["kind"] == "latency"}
+    assert times["native"]["device"]["python"] is None and times["litert"]["device"]["python"]
+    assert success.main([*common, "--runtime", "native", "--on", "loop", "--episodes", "20"]) == 0
+    assert success.main([*common, "--runtime", "native", "--on", "device", "--episodes", "20"]) == 1
+    assert "has no simulator" in capsys.readouterr().err
+    assert memory.main([*common, "--runtime", "litert"]) == 1
+    assert "Add --runtime native" in capsys.readouterr().err
+
+
 def test_a_policy_of_depth_pictures_flies_alike_wherever_it_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,10 +117,15 @@ def sanitized(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     assert running.end() == 0
 
 
-def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bundle) -> None:
+def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bundle, pack: Path) -> None:
     usual = AgentProcess(bundle.path)
     rows = bundle.golden().observations[:40].tolist()
     try:
+        described = usual.send(b'{"op": "hello"}')["device"]
+        if agent.process.args == [str(building.agent(platform.machine())), str(pack)]:  # not in an emulator
+            ours = agent.ask("hello")["device"]
+            same = ("machine", "cpu_model", "memory_total_bytes", "kernel", "os", "emulated", "virtualised")
+            assert {key: ours[key] for key in same} == {key: described[key] for key in same}
         for op, fields in (
             ("load", {"precision": "int8", "runtime": "native"}),
             ("act", {"observation": rows[0], "id": "é\n"}),
@@ -128,8 +133,11 @@ def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bund
             ("act", {"observation": [int(value) for value in rows[1]], "outputs": False, "id": -7}),
         ):
             ours, theirs = agent.ask(op, **fields), usual.send(json.dumps({"op": op, **fields}).encode())
-            for key in theirs.keys() - {"memory", "cold", "inference_ns", "request_ns"}:
+            for key in theirs.keys() - {"memory", "cold", "inference_ns", "request_ns", "loaded"}:
                 assert ours[key] == theirs[key], key
+            if op == "load":
+                version = {"runtime_version": f"{theirs['loaded']['runtime_version']}, without Python"}
+                assert ours["loaded"] == {**theirs["loaded"], **version}
             assert ours.keys() == theirs.keys()
     finally:
         usual.process.kill()

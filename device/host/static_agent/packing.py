@@ -100,7 +100,7 @@ def _loaded(bundle: Bundle, entry: ArtifactEntry) -> dict[str, Any]:
         "bytes": entry.record.size,
         "sha256": entry.record.sha256,
         "runtime": RuntimeName.NATIVE.value,
-        "runtime_version": native.VERSION,
+        "runtime_version": f"{native.VERSION}, without Python",
         "threads": 1,
     }
 

@@ -14,6 +14,12 @@ static int begins(const char *s, const char *with)
     return !*with;
 }
 
+static int contains(const char *s, const char *word)
+{
+    while (*s && !begins(s, word)) s++;
+    return *s != 0;
+}
+
 /* What stands behind `key` and a colon in a line of the scratch text; NULL where no line begins with it. */
 static const char *line_with(const char *key)
 {
@@ -134,6 +140,32 @@ static unsigned cores(void)
     return n;
 }
 
+/* Whether the processor is imitated in software, or shared by a hypervisor: 1, 0, or -1 for unknown; and why. As
+ * device/agent/fingerprint.py judges it. The scratch text must be /proc/cpuinfo; another one is there behind it. */
+struct judgement { int emulated, virtualised; const char *evidence; };
+
+static struct judgement judged(int is_arm)
+{
+    const char *speed = line_with("BogoMIPS"), *flags = line_with("flags");
+    const int is_foreign = is_arm && !line_with("CPU implementer"), is_qemu = is_arm && speed && begins(speed, "125.00");
+    char first[4096] = {0};         /* of a line that may be long */
+    if (flags) __builtin_memcpy(first, flags, length_of_line(flags) < sizeof first - 1 ? length_of_line(flags) : sizeof first - 1);
+    if (is_foreign) return (struct judgement){1, -1, "/proc/cpuinfo describes another processor: qemu-user"};
+    read_file("/sys/devices/system/clocksource/clocksource0/available_clocksource", scratch, sizeof scratch);
+    const int is_kvm = contains(scratch, "kvm-clock");
+    if (is_arm && (is_kvm || contains(scratch, "tsc") || contains(scratch, "hpet") || contains(scratch, "acpi_pm")))
+        return (struct judgement){1, -1, "the kernel keeps time as on another processor: qemu-user"};
+    if (is_qemu) return (struct judgement){1, 1, "BogoMIPS 125.00 is QEMU's timer of 62.5 MHz"};
+    if (is_kvm) return (struct judgement){0, 1, "the kernel offers kvm-clock: a virtual machine on this processor"};
+    if (contains(first, " hypervisor")) return (struct judgement){0, 1, "the processor's flags name a hypervisor"};
+    read_file("/proc/device-tree/compatible", scratch, sizeof scratch);
+    if (begins(scratch, "linux,dummy-virt")) return (struct judgement){-1, 1, "the device tree is QEMU's virt machine"};
+    if (begins(scratch, "raspberrypi,") || flags) return (struct judgement){0, 0, "nothing hints at a hypervisor or an emulator"};
+    return (struct judgement){-1, -1, 0};
+}
+
+static void put_truth(struct text *t, const char *key, int truth) { put(t, key), put(t, truth < 0 ? "null" : truth ? "true" : "false"); }
+
 /* The object DEVICE. */
 static void put_device(struct text *t)
 {
@@ -146,10 +178,9 @@ static void put_device(struct text *t)
     put(t, ",\"cores\":"), put_unsigned(t, cores());
     const int is_arm = begins(names[4], "aarch64") || begins(names[4], "arm");
     read_file("/proc/cpuinfo", scratch, sizeof scratch);
-    const char *part = line_with("CPU part"), *is_known = line_with("CPU implementer"), *speed = line_with("BogoMIPS");
-    /* QEMU's generic timer runs at 62.5 MHz, and no Pi's does; under qemu-user the kernel describes another processor. */
-    const int is_foreign = is_arm && !is_known, is_emulated = is_arm && (is_foreign || (speed && begins(speed, "125.00")));
+    const char *part = line_with("CPU part");
     put_line_or_null(t, ",\"cpu_model\":", part ? begins(part, "0xd03") ? "Cortex-A53" : part : line_with("model name"));
+    const struct judgement j = judged(is_arm);
     int known = read_file(CPU "cpuinfo_max_freq", scratch, sizeof scratch) && number_at(scratch, 1000.0, &x);
     put_number_or_null(t, ",\"mhz_nominal\":", known, x);
     read_file("/proc/meminfo", scratch, sizeof scratch);
@@ -159,9 +190,9 @@ static void put_device(struct text *t)
     else put(t, "null");
     put(t, ",\"kernel\":\"Linux "), put_bytes(t, names[2], length_of_line(names[2])), put_char(t, '"');
     put_line_or_null(t, ",\"os\":", read_file("/etc/os-release", scratch, sizeof scratch) ? line_with("PRETTY_NAME") : 0);
-    put(t, ",\"python\":null,\"glibc\":null,\"emulated\":"), put(t, is_emulated ? "true" : "null");
-    put(t, ",\"virtualised\":null,\"evidence\":[");
-    if (is_emulated) put(t, is_foreign ? "\"/proc/cpuinfo describes another processor: qemu-user\"" : "\"BogoMIPS are those of QEMU\"");
+    put_truth(t, ",\"python\":null,\"glibc\":null,\"emulated\":", j.emulated), put_truth(t, ",\"virtualised\":", j.virtualised);
+    put(t, ",\"evidence\":[");
+    if (j.evidence) put_word(t, j.evidence, length_of(j.evidence));
     put(t, "],"), put_conditions(t), put_char(t, '}');
 }
 
