@@ -672,6 +672,7 @@ void start(const long *stack)
         leave(1);
     }
     sizes = section_of(pack, NUMBERS);
+    call(PRCTL, 41, 1, 0, 0, 0, 0); /* PR_SET_THP_DISABLE: a page of 2 MB for the few kB that a policy touches */
     baseline = resident().now;
     serve();
     leave(0);

@@ -6,7 +6,7 @@
 
 #if defined __x86_64__
 enum { READ = 0, WRITE = 1, CLOSE = 3, LSEEK = 8, MMAP = 9, MADVISE = 28, GETPID = 39, UNAME = 63, GETRUSAGE = 98 };
-enum { AFFINITY = 204, CLOCK = 228, EXIT = 231, OPENAT = 257 };
+enum { PRCTL = 157, AFFINITY = 204, CLOCK = 228, EXIT = 231, OPENAT = 257 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -19,7 +19,7 @@ __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp
 #endif
 #elif defined __aarch64__
 enum { OPENAT = 56, CLOSE = 57, LSEEK = 62, READ = 63, WRITE = 64, EXIT = 94, CLOCK = 113, AFFINITY = 123, UNAME = 160 };
-enum { GETRUSAGE = 165, GETPID = 172, MMAP = 222, MADVISE = 233 };
+enum { GETRUSAGE = 165, PRCTL = 167, GETPID = 172, MMAP = 222, MADVISE = 233 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
@@ -31,8 +31,8 @@ static long call(long number, long a, long b, long c, long d, long e, long f)
 __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n bl start\n");
 #endif
 #elif defined __arm__
-enum { READ = 3, WRITE = 4, CLOSE = 6, LSEEK = 19, GETPID = 20, GETRUSAGE = 77, UNAME = 122, MMAP = 192, MADVISE = 220 };
-enum { AFFINITY = 242, EXIT = 248, CLOCK = 263, OPENAT = 322 };
+enum { READ = 3, WRITE = 4, CLOSE = 6, LSEEK = 19, GETPID = 20, GETRUSAGE = 77, UNAME = 122, PRCTL = 172, MMAP = 192 };
+enum { MADVISE = 220, AFFINITY = 242, EXIT = 248, CLOCK = 263, OPENAT = 322 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long r7 __asm__("r7") = number, r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;
