@@ -101,9 +101,9 @@ class AgentSession:
                 if line.startswith(_PID):
                     folder = self._remember(line[len(_PID) :].decode(errors="replace"))
                     break
-            program = device_program(
-                LAUNCHER, f"module.start(module.Path({folder!r}), {self._arguments!r}, greet=True)\n"
-            )
+            root = 'root = (module.Path.home() / "quarl").resolve()\n'
+            what = f"root, {self._policy!r}, module.Path({folder!r}), {self._arguments!r}, greet=True"
+            program = device_program(LAUNCHER, f"{root}module.start({what})\n")
             process.send(f"{len(program)}\n".encode() + program)
             self._check_greeting(process.read_line(START_TIMEOUT_S))
         except (EndOfOutputError, LineTimeoutError):

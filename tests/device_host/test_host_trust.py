@@ -276,6 +276,26 @@ def test_an_old_manifest_replayed_in_a_newer_ones_place_is_refused(
     assert served_text(line, name) == "old"
 
 
+@pytest.mark.parametrize("where", ["another root", "another policy"])
+def test_a_link_to_somebody_elses_release_is_not_followed(
+    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path, where: str
+) -> None:
+    """Whole, rightly signed and accepted there: by a signer of his own, or for another robot's arm."""
+    current = own.policy_folder(name) / "current"
+    install(line, stand_in_payload(f"{name}-other", "other"), bare)
+    elsewhere = own.policy_folder(f"{name}-other") / "current"
+    if where == "another root":
+        shutil.copytree(own.home / "quarl", tmp_path / "quarl", symlinks=True)
+        elsewhere = tmp_path / "quarl" / "policies" / name / "releases" / old.release
+    current.unlink()
+    current.symlink_to(elsewhere.resolve())
+    with pytest.raises(TrustError, match=f"is no release of {name} in"):
+        served_text(line, name)
+    current.unlink()
+    current.symlink_to(f"releases/{old.release}")
+    assert served_text(line, name) == "old"
+
+
 # Keys.
 
 

@@ -26,21 +26,26 @@ CODE, MANIFEST = "lib/", "bundle/manifest.json"
 GREETING = "quarl-launch"
 
 
-def verified(folder: Path) -> dict[str, bytes]:
+def verified(root: Path, policy: str, folder: Path) -> dict[str, bytes]:
     """Starter, code and manifest of a release's folder, by path, when everything in it is as its signer left it.
 
     Args:
-        folder: ~/quarl/policies/POLICY/releases/ID, or incoming/ID, which must be a new one.
+        root: ~/quarl, whose trust counts, wherever a link may have led.
+        policy: whose release it must be.
+        folder: policies/POLICY/releases/ID there, or incoming/ID, which must be a new one. No link any more.
 
     Raises:
         HelperError: ``trust``, or ``damaged``: a file is not the one that was signed, or does not belong there.
     """
-    release, policy, trust = folder.name, folder.parents[1].name, Trust(folder.parents[3])
-    text, signature = signed_record(folder)
-    if folder.parent.name == "incoming":
+    release, trust, own = folder.name, Trust(root), root / "policies" / policy
+    if folder.parent == (own / "releases").resolve():
+        text, signature = signed_record(folder)
+        trust.check_accepted(policy, release, text, signature)
+    elif folder.parent == (own / "incoming").resolve():
+        text, signature = signed_record(folder)
         trust.check_new(policy, text, signature)
     else:
-        trust.check_accepted(policy, release, text, signature)
+        raise HelperError("trust", f"{folder} is no release of {policy} in {own}: a link leads there")
     record = parse_record(release, policy, json.loads(text))
     contents = {
         name: read_bytes(folder / name, size or 0)
@@ -76,19 +81,19 @@ def _in_memory(name: str, content: bytes) -> str:
     return f"/proc/self/fd/{readable}"
 
 
-def start(folder: Path, arguments: list[str], greet: bool = False) -> None:
+def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bool = False) -> None:
     """Become the release's agent; returns only when it is refused, which is said.
 
     Args:
-        folder: as of :func:`verified`.
+        root, policy, folder: as of :func:`verified`.
         arguments: of its starter.
         greet: say on standard output whether it is started, one JSON object.
     """
     try:
-        contents = verified(folder)
+        contents = verified(root, policy, folder)
     except (HelperError, OSError, ValueError) as error:
         code = error.code if isinstance(error, HelperError) else "damaged"
-        message = f"release {folder.name} of {folder.parents[1].name} is not started: {error}"
+        message = f"release {folder.name} of {policy} is not started: {error}"
         if greet:
             print(json.dumps({GREETING: {"code": code, "message": message}}), flush=True)
         print(message, file=sys.stderr)
@@ -117,5 +122,5 @@ def main() -> int:
     except OSError as error:
         print(f"{policy}: no release serves: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    start(folder, ["loop", f"--socket={root / 'run' / f'{policy}.sock'}", *arguments])
+    start(root, policy, folder, ["loop", f"--socket={root / 'run' / f'{policy}.sock'}", *arguments])
     return EXIT_REFUSED
