@@ -18,7 +18,7 @@ from convert.pipeline import Converted, Job, convert_each, missing, possible
 from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, refused
 from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
@@ -68,13 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interruption.interruptible():
             bundles, jobs = _jobs(arguments)
             _convert(jobs, done, arguments.accept)
-    except PolicyError as error:
-        print(as_typed(f"convert: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or "the bundle"
-        print(f"convert: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return 1
+    except (PolicyError, OSError) as error:
+        return refused("convert", error, "the bundle")
     except KeyboardInterrupt:
         if done and not arguments.json:
             print(_table(done), flush=True)

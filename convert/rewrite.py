@@ -18,7 +18,7 @@ from policy import interruption
 from policy.bundle import HOST_FILES, Bundle
 from policy.bundle_writer import write_bundle
 from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, as_typed, refused
 from policy.locate import shown, working_bundle
 from policy.network import forward_float
 from policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
@@ -60,13 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 done[str(shown(bundle.path))] = [each.value for each in fit]
                 if not arguments.json:
                     print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
-    except PolicyError as error:
-        print(as_typed(f"convert.rewrite: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or "the bundle"
-        print(f"convert.rewrite: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return 1
+    except (PolicyError, OSError) as error:
+        return refused("convert.rewrite", error, "the bundle")
     except KeyboardInterrupt:
         print(f"convert.rewrite: interrupted; rewritten: {', '.join(done) or 'nothing'}.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED

@@ -41,6 +41,22 @@ def make_room(error: OSError, otherwise: str = "") -> str:
     return FULL_DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
 
 
+def refused(program: str, error: Exception, where: object) -> int:
+    """Say why a command ends, on standard error; returns its exit status, 1.
+
+    Args:
+        program: its name.
+        error: what refused it, in words of its own, or an OSError.
+        where: what could not be written, where an OSError names no file.
+    """
+    if isinstance(error, OSError):
+        place = error.filename or where
+        print(f"{program}: {place} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
+    else:
+        print(as_typed(f"{program}: {error}"), file=sys.stderr)
+    return 1
+
+
 class Help(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of a parser's description and examples, as they are typed here."""
 

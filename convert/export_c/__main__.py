@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, as_typed, refused
 from policy.locate import ARTIFACTS, shown, working_bundle
 from policy.spec import Precision
 
@@ -49,13 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             refuse_taken(folder)
             folder.parent.mkdir(parents=True, exist_ok=True)
             done = export(bundle, folder, precision, accept=arguments.accept)
-    except PolicyError as error:
-        print(as_typed(f"convert.export_c: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or folder
-        print(f"convert.export_c: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return 1
+    except (PolicyError, OSError) as error:
+        return refused("convert.export_c", error, folder)
     except KeyboardInterrupt:
         print("convert.export_c: interrupted; no folder was written.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED

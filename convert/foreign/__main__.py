@@ -19,7 +19,7 @@ from convert.foreign.chain import ForeignError, Input
 from convert.foreign.sources import ACTIONS, KINDS
 from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, refused
 from policy.locate import shown
 
 EXAMPLES = """examples:
@@ -64,13 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interruption.interruptible():
             done = import_policy(arguments, fields(arguments.fields), bounds(arguments.bounds))
-    except (PolicyError, TaskError) as error:
-        print(as_typed(f"convert.foreign: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or "the bundle"
-        print(f"convert.foreign: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return 1
+    except (PolicyError, TaskError, OSError) as error:
+        return refused("convert.foreign", error, "the bundle")
     except KeyboardInterrupt:
         print("convert.foreign: interrupted; nothing was written.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, as_typed, refused
 from policy.locate import shown, working_bundle
 from policy.spec import Precision
 
@@ -76,13 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             done = pack(
                 bundle, arguments.output_path, PackageFormat(arguments.format), precisions, accept=arguments.accept
             )
-    except PolicyError as error:
-        print(as_typed(f"convert.package: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or arguments.output_path
-        print(f"convert.package: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return 1
+    except (PolicyError, OSError) as error:
+        return refused("convert.package", error, arguments.output_path)
     except KeyboardInterrupt:
         print("convert.package: interrupted; no folder was written.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED

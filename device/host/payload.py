@@ -49,7 +49,6 @@ class PayloadFile:
 
     path: str
     data: bytes
-    executable: bool = False
 
     @property
     def sha256(self) -> str:
@@ -129,9 +128,7 @@ def build_payload(
     files += bundle_files(bundle, precisions, runtimes)
     environments = tuple(wheel.folder for wheel in wheel_set.wheels)
     own_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
-    files.append(
-        PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode(), executable=True)
-    )
+    files.append(PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode()))
     policy = check_policy_name(bundle.spec.name)
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256
     return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes), weights)

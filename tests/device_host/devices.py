@@ -333,7 +333,7 @@ def stand_in_payload(
     """
     starter = f'#!/bin/sh\nexec {python} "$(dirname "$0")/lib/agent.py" "$@"\n'
     files = (
-        PayloadFile(STARTER, starter.encode(), executable=True),
+        PayloadFile(STARTER, starter.encode()),
         PayloadFile("lib/agent.py", STAND_IN_AGENT.format(refuse=refuse, text=text).encode()),
         PayloadFile("bundle/policy.json", b"{}"),
         PayloadFile("bundle/ballast.bin", ballast),

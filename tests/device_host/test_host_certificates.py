@@ -85,8 +85,10 @@ def test_another_authority_is_nobody(tmp_path: Path, authority: Path) -> None:
         reached(tmp_path, [line(tmp_path / "stranger")], "-h", *FOR_IT)
 
 
-def test_an_authority_that_was_revoked_vouches_for_none(tmp_path: Path, authority: Path) -> None:
-    revoked = [line(authority), line(authority, "*", "@revoked")]
+@pytest.mark.parametrize("names", ["*", "127.0.0.1"])
+def test_an_authority_that_was_revoked_vouches_for_none(tmp_path: Path, authority: Path, names: str) -> None:
+    """On every port, as it vouched on every port."""
+    revoked = [line(authority), line(authority, names, "@revoked")]
     with pytest.raises(ChangedHostKeyError, match="REVOKED"):
         reached(tmp_path, revoked, "-h", *FOR_IT)
 

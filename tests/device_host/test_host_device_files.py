@@ -307,7 +307,6 @@ def test_what_the_device_says_is_made_printable(
             file.data.replace(b"vector 3 differs", b"\\x1b[2J\\u202evector \\x9b31m3").replace(
                 b"stand-in agent is up", b"up \\x1b]0;owned\\x07"
             ),
-            file.executable,
         )
         for file in payload.files
     )

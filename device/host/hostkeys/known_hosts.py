@@ -20,6 +20,7 @@ from pathlib import Path
 
 from device.host.hostkeys.certificates import HostCertificate
 from device.host.hostkeys.names import bare_name, pattern_matches
+from device.host.on_device.signatures import fingerprint
 from device.host.places import state_folder
 from policy.files import write_atomically
 
@@ -49,8 +50,7 @@ class HostKey:
     @property
     def fingerprint(self) -> str:
         """``SHA256:…`` as OpenSSH prints it: base64 of the digest without padding."""
-        digest = hashlib.sha256(self.blob).digest()
-        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+        return fingerprint(self.blob)
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ class KnownHosts:
         return cls(state_folder() / "known_hosts", Path.home() / ".ssh" / "known_hosts")
 
     def entries(self, name: str) -> tuple[Entry, ...]:
-        """The entries of one host: keys, revoked keys, and authorities, which are named without a port, too."""
+        """The entries of one host: its keys, and authorities and what was revoked, also where these name no port."""
         names = {name, bare_name(name)}
         return tuple(
             entry
             for file in self.files
             for entry in read_entries(file)
-            if any(entry.matches(each) for each in (names if entry.marker == AUTHORITY else [name]))
+            if any(entry.matches(each) for each in (names if entry.marker else [name]))
         )
 
     def has_authority(self, name: str) -> bool:

@@ -26,7 +26,7 @@ KEY_KINDS = ("ssh-ed25519", "sk-ssh-ed25519@openssh.com")
 """Ed25519, in a file or an agent, and in a FIDO2 token."""
 MOST_SIGNATURE = 16384  # bytes
 _MOST_LIST = 65536
-_VERIFY_S = 60.0  # ssh-keygen takes 16 ms on a Pi, and an emulated one its time
+_VERIFY_S = 60.0  # an emulated device takes its time
 _KEY = re.compile(rf"(?:^|\s)({'|'.join(map(re.escape, KEY_KINDS))}) ([A-Za-z0-9+/]+=*)(?:\s|$)")
 
 

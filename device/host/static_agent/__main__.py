@@ -11,7 +11,7 @@ from pathlib import Path
 from device.native.building import TARGETS
 from policy import interruption
 from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, make_room
+from policy.hints import Parser, as_typed, refused
 from policy.locate import ARTIFACTS, shown, working_bundle
 from policy.spec import ArtifactFormat, Precision
 
@@ -43,16 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             bundle = working_bundle(arguments.policy)
             folder = folder or ARTIFACTS / "static" / f"{bundle.spec.name}-{precision.value}-{arguments.machine}"
             sizes = written(bundle.path, precision, arguments.machine, folder)
-    except PolicyError as error:
-        print(as_typed(f"device.host.static_agent: {error}"), file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or folder
-        print(
-            f"device.host.static_agent: {where} cannot be written: {error.strerror}. {make_room(error)}",
-            file=sys.stderr,
-        )
-        return 1
+    except (PolicyError, OSError) as error:
+        return refused("device.host.static_agent", error, folder)
     except KeyboardInterrupt:
         print("device.host.static_agent: interrupted; what was written is whole.", file=sys.stderr)
         return interruption.EXIT_INTERRUPTED

@@ -46,8 +46,8 @@ def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str
             "Deploy the agent in Python: leave --agent out.",
         )
     files = (
-        PayloadFile(STARTER, STARTER_TEXT.encode(), executable=True),
-        PayloadFile(PROGRAM, building.agent(machine).read_bytes(), executable=True),
+        PayloadFile(STARTER, STARTER_TEXT.encode()),
+        PayloadFile(PROGRAM, building.agent(machine).read_bytes()),
         PayloadFile(PACK, packed(bundle, precisions[0])),
     )
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256

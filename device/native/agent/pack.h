@@ -1,4 +1,4 @@
-/* What the agent reads: one file, made on the host of a verified bundle (device/host/static/packing.py). Little endian; a
+/* What the agent reads: one file, made on the host of a verified bundle (device/host/static_agent/packing.py). Little endian; a
  * table of sections, each at a multiple of 64 bytes. */
 #ifndef AGENT_PACK_H
 #define AGENT_PACK_H
