@@ -85,15 +85,17 @@ def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_t
         action = next_where(client, lambda each: not each.flags & Flag.FALLBACK)
         assert (action.sequence, action.index in range(25)) == (1, True)
 
+    kept = home.home / "quarl" / "services" / "tiny.state"
     for count, number in ((1, signal.SIGKILL), (2, signal.SIGSTOP)):
         pid = answer(capsys, "serving")["pid"]
         os.kill(pid, number)
 
         def again(before: int = pid, wanted: int = count) -> bool:
-            state = json.loads((home.home / "quarl" / "services" / "tiny.state").read_text())
-            return state["state"] == "active" and state["pid"] != before and state["restarts"] == wanted
+            """At least so often: on a busy machine the loop may fall silent by itself, too."""
+            state = json.loads(kept.read_text())
+            return state["state"] == "active" and state["pid"] != before and state["restarts"] >= wanted
 
-        assert eventually(again, PATIENCE_S)
+        assert eventually(again, PATIENCE_S), kept.read_text()
         assert not runs(pid)
 
     assert run("serve", "--rate", "20", "--fallback", "19", "--priority", "0", "--memory-max", "5") == 1

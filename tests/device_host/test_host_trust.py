@@ -32,6 +32,7 @@ from device.host.signing.record import USUAL, Signing, signed_record
 from device.host.wheels import WheelSet
 from tests.device_host import devices
 from tests.device_host.devices import TestDevice, as_test_device, let_sign, served_text, stand_in_payload
+from tests.device_host.needs import needs_ssh
 
 ME = {"user": "ann", "host": "desk", "pid": 1, "policy": "P"}
 
@@ -326,6 +327,7 @@ def test_a_spare_signer_goes_on_when_the_other_is_revoked(
     assert rollback(line, name, same.release).release == same.release, "the same content, signed by who still counts"
 
 
+@needs_ssh
 def test_a_key_in_the_ssh_agent_signs(
     own: TestDevice, line: Connection, name: str, bare: WheelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +371,7 @@ def test_roots_list_alone_counts_where_it_exists(tmp_path: Path) -> None:
     assert Trust(root, tmp_path / "nothing").anchor == root / "trust"
 
 
+@needs_ssh
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -450,6 +453,7 @@ def test_a_record_says_what_was_signed(own: TestDevice, line: Connection, name: 
 # A host without OpenSSH.
 
 
+@needs_ssh
 def test_either_tool_verifies_what_the_other_signed(tmp_path: Path) -> None:
     key, text = key_of(tmp_path), b'{"a":1}'
     by_openssh, by_library = key.sign(text), sshsig.sign(key.file, text, "quarl-release")
