@@ -100,7 +100,8 @@ def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_t
 
     assert run("serve", "--rate", "20", "--fallback", "19", "--priority", "0", "--memory-max", "5") == 1
     assert "resident" in capsys.readouterr().err
-    assert answer(capsys, "serving")["settings"]["memory_bytes"] == 256 << 20  # what was served before goes on
+    before = answer(capsys, "serving")
+    assert (before["state"], before["settings"]["memory_bytes"]) == ("active", 256 << 20)  # what was served goes on
     capsys.readouterr()
     assert run("serving") == 0
     assert "20 decisions a second by clock" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from device.host.on_device.files import HelperError
 
 _COMMAND_S = 150.0
 _STOP_S = 15.0
+_NO_STATE: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0, "renewals": 0, "why": ""}
 UNIT = """\
 # Written by python -m device.host serve; unserve removes it.
 [Unit]
@@ -190,13 +191,16 @@ class Supervised:
             )
 
     def restart(self) -> None:
-        """Start it, or start it anew."""
-        if (pid := self._supervisor()) and self.state()["state"] != "failed":
-            os.kill(pid, signal.SIGHUP)
-            self._wait(lambda: self.state()["state"] != "active")
-            return
+        """Start it, or start it anew; what its state says afterwards is of this start, not of the one before."""
+        if pid := self._supervisor():
+            before = self.state()["renewals"]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+            self._wait(lambda: self.state()["renewals"] != before or not self._supervisor())
+            if self._supervisor():  # else it was giving up just then
+                return
         with (self.services / f"{self.policy}.state").open("w") as stream:
-            json.dump({"state": "starting", "pid": 0, "restarts": 0, "why": ""}, stream)
+            json.dump(_NO_STATE | {"state": "starting"}, stream)
         subprocess.Popen(
             [sys.executable, "-sS", str(self.script), self.policy],
             stdin=subprocess.DEVNULL,
@@ -208,7 +212,7 @@ class Supervised:
 
     def state(self) -> dict[str, Any]:
         """As :meth:`Systemd.state`."""
-        found: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0, "why": ""}
+        found = dict(_NO_STATE)
         with contextlib.suppress(OSError, ValueError):
             found |= json.loads((self.services / f"{self.policy}.state").read_text())
         if found["state"] == "active" and not self._supervisor():  # it was killed, or the power was cut

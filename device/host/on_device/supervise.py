@@ -32,7 +32,7 @@ class Supervisor:
         self.services, self.policy = services, policy
         self.settings: dict[str, Any] = {}
         self.child: subprocess.Popen[bytes] | None = None
-        self.restarts, self.why, self.ended, self.again = 0, "", False, False
+        self.restarts, self.renewals, self.why, self.ended, self.again = 0, 0, "", False, False
         notify = services / f"{policy}.notify"
         notify.unlink(missing_ok=True)
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -49,7 +49,9 @@ class Supervisor:
     def say(self, state: str) -> None:
         """Write down what holds now, and why the loop ended last."""
         pid = self.child.pid if self.child is not None and state in ("starting", "active") else 0
-        text = json.dumps({"state": state, "pid": pid, "restarts": self.restarts, "why": self.why})
+        text = json.dumps(
+            {"state": state, "pid": pid, "restarts": self.restarts, "renewals": self.renewals, "why": self.why}
+        )
         part = self.services / f"{self.policy}.state.part"
         part.write_text(text)
         part.replace(self.services / f"{self.policy}.state")
@@ -67,6 +69,7 @@ class Supervisor:
             self.why = self.turn()
             if self.again:
                 self.again, starts, self.restarts, self.why = False, [], 0, ""
+                self.renewals += 1
             elif not self.ended:
                 status = self.child.returncode if self.child is not None else 1
                 if status in FINAL:
