@@ -58,8 +58,7 @@ def _bundles() -> Iterator[dict[str, Any]]:
     from convert.pipeline import build
     from policy.locate import ZOO
     from policy.manifest import MANIFEST_FILE
-    from policy.network import output_spans
-    from policy.spec import ArtifactFormat, Precision
+    from policy.spec import ArtifactFormat, Precision, output_spans
 
     folders = [path.parent for path in ZOO.glob(f"**/{MANIFEST_FILE}")]
     for bundle in sorted(map(_loaded, folders), key=lambda each: each.spec.name):
@@ -68,7 +67,7 @@ def _bundles() -> Iterator[dict[str, Any]]:
         assert reference.step is not None
         # What it was until the tolerance of each output was its own: of the widest output, where its tanh is steepest.
         once = np.abs(reference.own[0] - reference.own[1]).max() + 1.001 * reference.step.max()
-        spans = output_spans(spec, golden.outputs)
+        spans = np.array(output_spans(spec, float(golden.outputs.min()), float(golden.outputs.max())))
         yield {
             "policy": spec.name,
             "outputs": spec.output_size,
@@ -109,8 +108,9 @@ def _other_weights(folder: Path, runtimes: Runtimes) -> Tried:
     import numpy as np
 
     from convert.pipeline import convert
-    from policy.bundle import WEIGHTS_FILE, Bundle
+    from policy.bundle import Bundle
     from policy.network import choose_actions, forward_float
+    from policy.reading.bundle_files import WEIGHTS_FILE
     from policy.spec import ArtifactFormat, Precision
 
     late = _copy("I-late", folder / "late")
@@ -185,8 +185,8 @@ def _narrow_calibration(folder: Path, runtimes: Runtimes) -> Tried:
     import numpy as np
 
     from convert.pipeline import build, convert, judge
-    from policy.bundle import CALIBRATION_FILE
     from policy.bundle_writer import npz
+    from policy.reading.bundle_files import CALIBRATION_FILE
     from policy.spec import ArtifactFormat, Precision
 
     bundle = _copy("I", folder)

@@ -70,10 +70,16 @@ def _prepare(arguments: argparse.Namespace) -> int:
     from bench.qemu_counter.building import plugin, require_programs
     from bench.qemu_counter.environment import import_path
     from bench.qemu_counter.sysroot import sysroot
+    from bench.qemu_counter.unpacking import STOCK_PYTHONS
 
     require_programs()
     plugin()
     sysroot()
+    for stock in STOCK_PYTHONS:
+        try:
+            stock.fetch()
+        except command_line.BenchError as error:  # counting needs none of them, tests of the agent do
+            command_line.say(f"Python {stock.series} for {stock.machine} is not there: {error}")
     for runtime in arguments.runtime:
         import_path(runtime)
     command_line.say("Counting is prepared.")

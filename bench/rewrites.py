@@ -51,9 +51,10 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 def _bundles(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each committed bundle, or those of these names, as JSON values."""
     from bench.report import store
-    from policy.bundle import WEIGHTS_FILE, Bundle
+    from policy.bundle import Bundle
     from policy.locate import ZOO
     from policy.manifest import MANIFEST_FILE
+    from policy.reading.bundle_files import WEIGHTS_FILE
 
     file = store.answer_file(REWRITES)
     stored = {each["becomes"]: each for each in (store.kept_answer(file, "")["bundles"] if file.exists() else ())}
@@ -153,7 +154,7 @@ def summary(spec: PolicySpec, found: Compared) -> dict[str, Any]:
 
     from bench.report.intervals import Estimate, paired_difference
     from convert.acceptance import SMALLEST_DEVIATION
-    from policy.network import output_spans
+    from policy.spec import output_spans
 
     outputs = {"before": found.before, "after": found.after}
     if spec.is_discrete:
@@ -164,7 +165,10 @@ def summary(spec: PolicySpec, found: Compared) -> dict[str, Any]:
         sides: dict[str, Any] = {name: {"acts_as_fp32": float(each.mean())} for name, each in same.items()}
         apart = float(np.sum(found.floats.argmax(axis=1) != chosen))
     else:
-        spans, own = output_spans(spec, found.wanted), found.wanted.astype(np.float64)
+        spans, own = (
+            np.array(output_spans(spec, float(found.wanted.min()), float(found.wanted.max()))),
+            found.wanted.astype(np.float64),
+        )
         variance = np.maximum(own.var(axis=0), (SMALLEST_DEVIATION * spans) ** 2)
         missed = {name: ((each - own) ** 2 / variance).mean(axis=1) for name, each in outputs.items()}
         gain = Estimate.of_mean((missed["before"] - missed["after"]).tolist()).shown

@@ -11,8 +11,7 @@ import numpy as np
 
 from policy.errors import PolicyError
 from policy.integer import WeightBits, trained_with
-from policy.network import output_spans
-from policy.spec import ContinuousHead, PolicySpec
+from policy.spec import ContinuousHead, PolicySpec, output_spans
 
 FLOOR = 0.75
 """Below the int8 artifact of every committed policy, above a policy with another one's weights (docs/gate.md)."""
@@ -30,13 +29,13 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
     Of a discrete head: the fraction of observations with the same action. Of a continuous one: the least, over its
     outputs, of the explained share of the variance,
 
-        1 − mean (y − w)² / max(var w, (SMALLEST_DEVIATION · span)²),   span: policy.network.output_spans
+        1 − mean (y − w)² / max(var w, (SMALLEST_DEVIATION · span)²),   span: policy.spec.output_spans
 
     which is 0 or less for an output that is stuck.
     """
     if not isinstance(spec.head, ContinuousHead):
         return float(np.mean(outputs.argmax(axis=1) == wanted.argmax(axis=1)))
-    width = output_spans(spec, wanted)
+    width = np.array(output_spans(spec, float(wanted.min()), float(wanted.max())))
     own = wanted.astype(np.float64)
     variance = np.maximum(own.var(axis=0), (SMALLEST_DEVIATION * width) ** 2)
     return float((1.0 - ((outputs - own) ** 2).mean(axis=0) / variance).min())

@@ -17,15 +17,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from device.agent.golden import decide_all
+from device.agent.executing import Executor
 from device.agent.runtimes import installed_runtimes, open_artifact
 from policy.errors import PolicyError
 from policy.quantization import Floats
@@ -191,6 +192,21 @@ def runtime_processes(
     """All these runtimes, started side by side."""
     with ExitStack() as stack:
         yield {runtime: stack.enter_context(RuntimeProcess(runtime)) for runtime in runtimes}
+
+
+def decide_all(
+    executor: Executor, observations: Iterable[NDArray[np.float32]]
+) -> tuple[NDArray[np.float32], np.ndarray]:
+    """Decide on raw observations, each float32 (1, N), one at a time.
+
+    Returns:
+        Outputs, float32 (n, A), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
+    """
+    outputs, actions = [], []
+    for observation in observations:
+        actions.append(executor.decide(observation))
+        outputs.append(executor.outputs())
+    return np.array(outputs, np.float32), np.array(actions)
 
 
 def _serve(runtime: RuntimeName, job: dict[str, Any], loaded: list[Any]) -> dict[str, str]:

@@ -19,11 +19,12 @@ from math import prod
 import numpy as np
 
 from policy.bundle import Bundle
+from policy.contract.quantization import LARGEST_WEIGHT_BITS
 from policy.integer import WeightBits
-from policy.network import Floats, Weights, forward_float, layer_names, weight_shapes
-from policy.quantization import LARGEST_WEIGHT_BITS, Scheme
+from policy.network import Floats, Weights, forward_float, layer_names
+from policy.quantization import Scheme
 from policy.simulated import Simulated, Widths, forward_simulated, simulate
-from policy.spec import ContinuousHead, PolicySpec, Precision
+from policy.spec import ContinuousHead, PolicySpec, Precision, weight_shapes
 
 OBSERVATIONS = 1024  # evenly out of the calibration set
 IMAGES = 64  # instead, where they are

@@ -40,7 +40,8 @@ from onnx import TensorProto, helper
 from convert.features import onnx_program
 from convert.interface import ACTION, LOGITS, OBSERVATION
 from convert.onnx_builder import GraphBuilder
-from device.agent.runtimes import import_runtime, onnx_session_options
+from device.agent.graph_executors import onnx_session_options
+from device.agent.runtimes import import_runtime
 from policy.exact import LAYER_NORM_EPSILON
 from policy.integer import IntegerLayer, IntegerNetwork
 from policy.network import (
@@ -50,10 +51,9 @@ from policy.network import (
     layer_names,
     normaliser_bounds,
     normaliser_constants,
-    observation_shape,
 )
 from policy.quantization import INT8_MIN, Affine, to_fp16
-from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
+from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash, observation_shape
 
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17

@@ -11,7 +11,7 @@ import numpy as np
 
 from convert.executor import ExecutionResult
 from convert.reference import Reference
-from device.agent.golden import SMALLEST, first_wrong_action
+from device.agent.golden import SMALLEST
 from policy.errors import PolicyError
 from policy.manifest import Parity
 from policy.network import choose_actions
@@ -69,8 +69,9 @@ def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, s
             f"{where}: the actions are {actions.dtype}{list(actions.shape)}, not {wanted.dtype}{list(wanted.shape)}. "
             "Nothing was written."
         )
-    vector = first_wrong_action(spec, outputs, actions)
-    if vector is not None:
+    wrong = (actions != wanted).reshape(len(outputs), -1).any(axis=1)
+    if wrong.any():
+        vector = int(wrong.argmax())
         raise ParityError(
             f"{where}: golden vector {vector}: the action {actions[vector]} is not that of its own outputs, "
             f"{wanted[vector]}. Nothing was written."

@@ -20,11 +20,12 @@ from convert.reference import Reference, float_reference, integer_reference
 from device.native.engine import library
 from policy.bundle import Bundle, Contents, Expected
 from policy.bundle_writer import add_artifact
+from policy.contract.quantization import LARGEST_WEIGHT_BITS
 from policy.errors import QuantizationError
 from policy.integer import IntegerNetwork, WeightBits, quantize_network, trained_with
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
-from policy.quantization import LARGEST_WEIGHT_BITS, Floats, to_fp16
+from policy.quantization import Floats, to_fp16
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]

@@ -38,9 +38,8 @@ from policy.network import (
     layer_names,
     normaliser_bounds,
     normaliser_constants,
-    observation_shape,
 )
-from policy.spec import Activation, ContinuousHead, PolicySpec, Squash
+from policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
 
 Operator = schema.BuiltinOperator
 Layers = Callable[[GraphWriter, int, int | None], int]

@@ -20,17 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from policy import network
-from policy.bundle import (
-    CALIBRATION_FILE,
-    GOLDEN_FILE,
-    HOST_FILES,
-    SPEC_FILE,
-    WEIGHTS_FILE,
-    Bundle,
-    Expected,
-    Golden,
-    read_manifest,
-)
+from policy.bundle import HOST_FILES, Bundle, Expected, Golden
 from policy.coverage import covering
 from policy.errors import SpecError
 from policy.files import PART, locked, write_atomically
@@ -38,6 +28,7 @@ from policy.float_errors import foreign_tolerance
 from policy.json_values import shortened
 from policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
 from policy.reading.arrays import LARGEST_ARRAYS, LARGEST_NPZ
+from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, read_manifest
 from policy.reading.files import LARGEST_OTHER, LARGEST_SPEC
 from policy.reading.names import is_file_name
 from policy.spec import PolicySpec, require

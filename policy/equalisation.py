@@ -29,7 +29,7 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
 
     Args:
         spec: the policy.
-        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
 
     Returns:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from policy import exact, quantization
 from policy.activations import IntegerTable, activate, activation_map, linear_map
+from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.errors import QuantizationError
 from policy.network import (
     Weights,
@@ -36,7 +37,7 @@ from policy.network import (
     windows,
 )
 from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats, scales_of_zeros, silent_map
-from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
+from policy.quantization_aware import hidden_map
 from policy.quantization_aware import kernel_scales as scales_of_kernel
 from policy.ranges import Range, calibrated_ranges
 from policy.spec import Activation, NetworkSpec, PolicySpec
@@ -134,7 +135,7 @@ def quantize_network(
 
     Args:
         spec: the policy.
-        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         weight_bits: of the kernels.
 
@@ -149,7 +150,7 @@ def quantize_network(
     maps = [quantization.affine_from_range(*ranges[INPUT])]
     maps += [activation_map(network, name, *ranges[name]) for name in layer_names(spec)]
     if trained is not None:
-        maps[1:-1] = [trained.hidden_map(name) for name in spec.network.hidden_names]
+        maps[1:-1] = [hidden_map(trained, name) for name in spec.network.hidden_names]
     scales = {name: scales_of_layer(spec, name, weights[f"{name}/kernel"], bits[name]) for name in bits}
     for index in reversed(range(1, len(maps) - 1)):
         if maps[index].scale == 1.0 and not any(ranges[layer_names(spec)[index - 1]]):

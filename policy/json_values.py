@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import types
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from policy.reading.names import is_text
 
@@ -27,6 +27,8 @@ DEEPEST = 64
 """Levels of objects and lists inside a free-form value."""
 LONGEST_TEXT = 1000
 """Characters of a string that is not free-form."""
+_UNIONS = (Union, getattr(types, "UnionType", Union))
+"""``Union[A, B]``, which a device's Python 3.9 evaluates too, and ``A | B``."""
 _SCALARS = {int: "a whole number", str: "a string", bool: "true or false", float: "a number"}
 _LINE_SIGNS = str.maketrans("", "", "\n\t")
 
@@ -101,10 +103,10 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         check_free(value, name)
         return value
     arguments, origin = get_args(kind), get_origin(kind)
-    if origin is UnionType:
-        if value is None and NoneType in arguments:
+    if origin in _UNIONS:
+        if value is None and type(None) in arguments:
             return None
-        choices = [choice for choice in arguments if choice is not NoneType]
+        choices = [choice for choice in arguments if choice is not type(None)]
         return read(choices[0] if len(choices) == 1 else _of_kind(choices, value, name), value, name)
     if dataclasses.is_dataclass(kind):
         return _object(kind, _typed(value, dict, name, "an object"), name)
@@ -116,7 +118,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
             return tuple([_scalar(arguments[0], item, name) for item in items])
         inside = dataclasses.is_dataclass(arguments[0])
         places = [f"{name}[{index}]" if inside else name for index in range(len(items))]
-        return tuple(read(arguments[0], item, place) for item, place in zip(items, places, strict=True))
+        return tuple(read(arguments[0], item, place) for item, place in zip(items, places))
     if origin is Mapping:
         members = _typed(value, dict, name, "an object").items()
         return {read(arguments[0], key, name): read(arguments[1], item, f"{name}.{key}") for key, item in members}

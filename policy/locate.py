@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
 from policy.errors import BundleError
 from policy.files import locked
 from policy.json_values import shortened
 from policy.manifest import MANIFEST_FILE
+from policy.reading.bundle_files import WEIGHTS_FILE
 from policy.reading.names import is_file_name
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from policy import json_values
 from policy.contract.enums import ArtifactFormat, Precision, RuntimeName
@@ -45,6 +44,8 @@ class FileRecord:
     @classmethod
     def of(cls, data: bytes) -> FileRecord:
         """The record of these bytes."""
+        import hashlib  # on the host alone
+
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
     @classmethod
@@ -54,6 +55,8 @@ class FileRecord:
         Raises:
             OSError: it is missing or cannot be read.
         """
+        import hashlib
+
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             return cls(stream.tell(), sha256)
@@ -72,7 +75,7 @@ class Parity:
 
     version: str
     max_error: float
-    max_error_steps: float | None
+    max_error_steps: Optional[float]
     agreement: float
 
     def __post_init__(self) -> None:
@@ -109,11 +112,11 @@ class ArtifactEntry:
     execution: str
     record: FileRecord
     golden_file: str
-    output_step: tuple[float, ...] | None
+    output_step: Optional[tuple[float, ...]]
     runtimes: Mapping[RuntimeName, Parity]
     fp32_agreement: float = 1.0
-    layer_bits: Mapping[str, int] | None = field(default=None, metadata=OMITTED)
-    most_off: float | None = field(default=None, metadata=OMITTED)
+    layer_bits: Optional[Mapping[str, int]] = field(default=None, metadata=OMITTED)
+    most_off: Optional[float] = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:

@@ -13,11 +13,20 @@ from numpy.typing import NDArray
 
 from policy import exact as exactly
 from policy.activations import activate
+from policy.contract.quantization import INPUT
 from policy.errors import SpecError
 from policy.exact import LAYER_NORM_EPSILON
 from policy.observing.features import run_program
-from policy.quantization_aware import INPUT
-from policy.spec import Activation, ContinuousHead, NetworkSpec, Normaliser, PolicySpec, Squash
+from policy.spec import (
+    Activation,
+    ContinuousHead,
+    NetworkSpec,
+    Normaliser,
+    PolicySpec,
+    Squash,
+    observation_shape,
+    weight_shapes,
+)
 
 Floats = NDArray[np.float32]
 Weights = Mapping[str, Floats]
@@ -29,51 +38,6 @@ IMAGES_AT_ONCE = 16  # of a convolution in numpy
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
     """Names of the layers in order: ``conv_0``, …, ``dense_0``, …, ``head``."""
     return (*spec.network.hidden_names, "head")
-
-
-def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """What the network's first layer takes: (height, width, channels) for convolutions, else (feature_size,).
-
-    Of an image and vector fields it is the image's; :func:`split` parts them.
-    """
-    return spec.observation[0].shape if spec.network.convolutions else (spec.feature_size,)
-
-
-def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of the policy; see :func:`network_shapes`."""
-    return network_shapes(spec.network, observation_shape(spec), spec.output_size, spec.vector_size)
-
-
-def network_shapes(
-    network: NetworkSpec, observation: tuple[int, ...], outputs: int, vector: int = 0
-) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight of a network, in the order of its layers.
-
-    ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
-    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,).
-
-    Args:
-        network: the layers.
-        observation: shape of what the first layer takes, as :func:`observation_shape` gives it.
-        outputs: of the head.
-        vector: floats that follow the image; the last ``vector`` rows of the first dense kernel are theirs.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    images = network.image_shapes(observation) if network.convolutions else ()
-    for index, layer in enumerate(network.convolutions):
-        shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
-        shapes[f"conv_{index}/bias"] = (layer.filters,)
-    width = network.dense_inputs(observation, vector)
-    for index, nodes in enumerate(network.hidden):
-        shapes[f"dense_{index}/kernel"] = (width, nodes)
-        shapes[f"dense_{index}/bias"] = (nodes,)
-        if network.layer_norm:
-            shapes[f"dense_{index}/gamma"] = (nodes,)
-            shapes[f"dense_{index}/beta"] = (nodes,)
-        width = nodes
-    shapes["head/kernel"] = (width, outputs)
-    shapes["head/bias"] = (outputs,)
-    return shapes
 
 
 def check_weights(spec: PolicySpec, weights: Weights) -> None:
@@ -326,15 +290,6 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
     """(gain, offset) of a = squash(y) · gain + offset: gain = (high − low) / 2, offset = (high + low) / 2."""
     low, high = np.asarray(head.low, np.float64), np.asarray(head.high, np.float64)
     return ((high - low) / 2).astype(np.float32), ((high + low) / 2).astype(np.float32)
-
-
-def output_spans(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
-    """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
-    are compared with each other, and of one without bounds, all from the least to the greatest of ``outputs``
-    (n, output_size), if they differ."""
-    if isinstance(spec.head, ContinuousHead) and spec.is_bounded:
-        return np.asarray(spec.head.high, np.float64) - np.asarray(spec.head.low, np.float64)
-    return np.full(spec.output_size, float(np.ptp(outputs)) or np.inf)
 
 
 def choose_actions(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:

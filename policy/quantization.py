@@ -22,13 +22,13 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from policy.errors import QuantizationError
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]
 
 INT8_MIN, INT8_MAX = -128, 127
-SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS = 2, 8
 LARGEST_SIMULATED_BITS = 31  # levels are int32
 FLOAT_BITS = 32  # of a float32, which no quantizer touches
 # XNNPACK refuses to prepare a layer with such a multiplier (xnn_create_fully_connected_nc_qs8_qc8w and its kin).

@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy import quantization
+from policy.contract.quantization import INPUT, TrainedQuantization
 from policy.errors import QuantizationError
 from policy.exact import COARSE
-from policy.network import Floats, Weights, as_batch, grey_levels, hidden_activations, normalise
-from policy.quantization_aware import INPUT, TrainedQuantization
+from policy.network import (
+    Floats,
+    Weights,
+    as_batch,
+    grey_levels,
+    hidden_activations,
+    normalise,
+)
 from policy.spec import PolicySpec
 
 Range = tuple[float, float]
@@ -37,7 +44,7 @@ def calibrated_ranges(
 
     Args:
         spec: the policy.
-        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         trained: quantizers that it was trained with, whose ranges take the place of those seen; images keep theirs.
         whole_head: the head's range is all that was seen; else it is :func:`output_range`.

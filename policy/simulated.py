@@ -31,6 +31,7 @@ import numpy as np
 
 from policy import quantization
 from policy.activations import activation_map, linear_map
+from policy.contract.quantization import INPUT, LARGEST_WEIGHT_BITS
 from policy.errors import QuantizationError
 from policy.integer import agreeing_scales, scales_of_layer, trained_with
 from policy.network import (
@@ -42,8 +43,7 @@ from policy.network import (
     layer_names,
     linear_part,
 )
-from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, LARGEST_WEIGHT_BITS, Affine, Floats, Scheme
-from policy.quantization_aware import INPUT
+from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Affine, Floats, Scheme
 from policy.ranges import Range, calibrated_ranges
 from policy.spec import Activation, PolicySpec
 
@@ -132,7 +132,7 @@ def simulate(spec: PolicySpec, weights: Weights, calibration: np.ndarray, widths
 
     Args:
         spec: the policy.
-        weights: float32, as :func:`policy.network.weight_shapes` names them.
+        weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts; not looked at where activations
             and input stay float.
         widths: the bits.

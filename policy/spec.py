@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional, Union
 
 from policy import json_values
 from policy.contract.checks import LARGEST_SIDE, require
 from policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
 from policy.contract.features import FloatStep, sizes_of
 from policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
-from policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+from policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec, network_shapes
 from policy.contract.observation import Memory, Normaliser, ObservationField, Remembered
+from policy.contract.quantization import INPUT, TrainedQuantization
 from policy.errors import SpecError
 from policy.json_values import OMITTED, shortened
-from policy.quantization_aware import INPUT, TrainedQuantization
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 
 __all__ = [
@@ -76,11 +77,11 @@ class PolicySpec:
     observation: tuple[ObservationField, ...]
     normaliser: Normaliser
     network: NetworkSpec
-    head: DiscreteHead | ContinuousHead
+    head: Union[DiscreteHead, ContinuousHead]
     control_period_s: float
     environment: EnvironmentSpec
     provenance: Mapping[str, Any] = field(default_factory=dict, metadata=OMITTED)
-    quantization: TrainedQuantization | None = field(default=None, metadata=OMITTED)
+    quantization: Optional[TrainedQuantization] = field(default=None, metadata=OMITTED)
     delay_s: float = field(default=0.0, metadata=OMITTED)
     fallback: tuple[float, ...] = field(default=(), metadata=OMITTED)
     features: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
@@ -165,7 +166,7 @@ class PolicySpec:
             allowed = f"{self.head.size} finite numbers" + (" within the head's bounds" if bounded else "")
             fits = len(fallback) == self.head.size and all(
                 math.isfinite(value) and (not bounded or least <= value <= most)
-                for value, least, most in zip(fallback, self.head.low, self.head.high, strict=True)
+                for value, least, most in zip(fallback, self.head.low, self.head.high)
             )
         require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {allowed}.")
 
@@ -276,6 +277,28 @@ def network_values(network: NetworkSpec) -> dict[str, Any]:
     """JSON values; what a plain multilayer perceptron does not have is left out."""
     values: dict[str, Any] = json_values.write(network)
     return values
+
+
+def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
+    """What the network's first layer takes: (height, width, channels) for convolutions, else (feature_size,).
+
+    Of an image and vector fields it is the image's; :func:`split` parts them.
+    """
+    return spec.observation[0].shape if spec.network.convolutions else (spec.feature_size,)
+
+
+def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight of the policy; see :func:`network_shapes`."""
+    return network_shapes(spec.network, observation_shape(spec), spec.output_size, spec.vector_size)
+
+
+def output_spans(spec: PolicySpec, smallest: float, largest: float) -> list[float]:
+    """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
+    are compared with each other, and of one without bounds, all from the smallest to the largest that there were, if
+    they differ."""
+    if isinstance(spec.head, ContinuousHead) and spec.is_bounded:
+        return list(map(operator.sub, spec.head.high, spec.head.low))
+    return [largest - smallest or math.inf] * spec.output_size
 
 
 def _describe(observed: ObservationField | None) -> str:

@@ -28,8 +28,8 @@ from enum import Enum
 
 from bench.qemu_counter.counting import Counted
 from policy.integer import WeightBits, bits_by_layer
-from policy.network import layer_names, weight_shapes
-from policy.spec import PolicySpec, Precision
+from policy.network import layer_names
+from policy.spec import PolicySpec, Precision, weight_shapes
 
 CLOCK_HZ = 1.2e9
 IPC_HIGH, IPC_LOW = 2.0, 0.5

@@ -28,7 +28,8 @@ def build(bundle: Any) -> Any:
     import keras
 
     from policy.exact import LAYER_NORM_EPSILON
-    from policy.network import layer_names, normaliser_bounds, normaliser_constants, observation_shape
+    from policy.network import layer_names, normaliser_bounds, normaliser_constants
+    from policy.spec import observation_shape
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)

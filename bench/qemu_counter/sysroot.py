@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
-from bench.command_line import BenchError, say
+from bench.command_line import say
 from bench.qemu_counter.building import kept, made_once
+from bench.qemu_counter.unpacking import unpack
 from device.virtual_pi.sources import own_sources
 
 SUITE = "bookworm"
 """Debian 12, what Raspberry Pi OS bookworm is made of: Python 3.11, glibc 2.36."""
 PYTHON, SERIES = "usr/bin/python3.11", "3.11"
 PACKAGES = ("python3.11", "libc6", "libstdc++6", "libgcc-s1", "libgomp1", "libatomic1")
-TIMEOUT_S = 600
 CORES = 4
 
 _CPUINFO = """processor\t: {core}
@@ -89,23 +87,7 @@ def sysroot() -> Path:
 
 def _make(root: Path) -> None:
     say("Unpacking Debian's arm64 Python for counting (30 MB) …")
-    command = [
-        *("mmdebstrap", "--mode=chrootless", "--architectures=arm64", "--variant=extract"),
-        '--aptopt=APT::Install-Recommends "false"',
-        *(f"--include={','.join(PACKAGES)}", SUITE, str(root), *own_sources(SUITE)),
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        error_text, failed = done.stderr.strip(), done.returncode != 0
-    except subprocess.TimeoutExpired:
-        error_text, failed = f"no end after {TIMEOUT_S} s", True
-    if failed:
-        raise BenchError(
-            f"mmdebstrap failed: {error_text[-800:]}",
-            "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
-        )
-    for unused in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var"):
-        shutil.rmtree(root / unused, ignore_errors=True)
+    unpack(root, "arm64", SUITE, PACKAGES, own_sources(SUITE))
     for name, text in described_processor().items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="ascii")

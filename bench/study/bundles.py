@@ -17,10 +17,11 @@ import numpy as np
 
 from bench import command_line
 from bench.study.experiment import EpisodePlan, Experiment, SeedResult
-from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle import Bundle
 from policy.errors import PolicyError
 from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
 from policy.manifest import MANIFEST_FILE
+from policy.reading.bundle_files import WEIGHTS_FILE
 from policy.simulated import Widths, simulate
 from policy.spec import ContinuousHead, PolicySpec
 from train.deciding import decide_with, float_decide

@@ -25,7 +25,7 @@ from bench.study.experiment import ERROR, EpisodePlan, Results, SeedResult
 from bench.study.measures.damage import Estimator
 from bench.study.records import Condition
 from convert.mixed import kernel_sizes
-from policy.quantization import LARGEST_WEIGHT_BITS
+from policy.contract.quantization import LARGEST_WEIGHT_BITS
 from train.deciding import decide_with, float_decide
 
 if TYPE_CHECKING:

@@ -169,7 +169,7 @@ def flown(
 
 def origin(bundle: Bundle) -> dict[str, Any]:
     """Origin of a training, for the rows that are of the training itself: its steps, settings and weights."""
-    from policy.bundle import WEIGHTS_FILE
+    from policy.reading.bundle_files import WEIGHTS_FILE
 
     provenance = bundle.spec.provenance
     return {

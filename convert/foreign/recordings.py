@@ -167,7 +167,7 @@ def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None) -> 
         return rows
     whole = []
     for period, values in enumerate(rows):
-        whole.append(history.observe(values))
+        whole.append(np.array(history.observe(values)))
         known = outputs is not None and len(outputs) == len(rows)
         history.acted(outputs[period] if known and outputs is not None else run(policy, whole[-1][None])[0])
     return np.stack(whole)

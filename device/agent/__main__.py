@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 # Before numpy is imported: one thread is enough for what the agent does with it, and each costs memory.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -20,10 +19,35 @@ from device.agent.protocol import MAX_LINE_BYTES, AgentError, ErrorCode, encode 
 from device.agent.server import Agent, error_reply  # noqa: E402
 
 DRAIN_BYTES = 65536
+MOST_THREADS = 64
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Serve requests from stdin until it ends. Returns the exit code: 0, or 2 for wrong arguments."""
+class Options(NamedTuple):
+    """How the agent is started."""
+
+    bundle: Path
+    manifest: str = ""
+    threads: int = 1
+
+
+def options_of(arguments: list[str]) -> Options:
+    """The options, as a release's starter types them: ``--name value`` or ``--name=value``.
+
+    Raises:
+        SystemExit: they are wrong, or ask for help; argparse says so. It is loaded for that alone: it takes a megabyte.
+    """
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = dict(zip(words[::2], words[1::2]))
+    threads = given.get("--threads", "1")
+    known = len(words) == 2 * len(given) and given.keys() <= {"--bundle", "--manifest", "--threads"}
+    if not known or "--bundle" not in given or not threads.isdecimal() or not 1 <= int(threads) <= MOST_THREADS:
+        return _parsed(arguments)
+    return Options(Path(given["--bundle"]), given.get("--manifest", ""), int(threads))
+
+
+def _parsed(arguments: list[str]) -> Options:
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="python -m device.agent",
         description="Execute and measure a quantized policy on this device. One JSON object a line on stdin, "
@@ -34,9 +58,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--manifest", default="", metavar="SHA256", help="refuse a bundle with another manifest.json")
     parser.add_argument("--threads", type=int, default=1, help="threads of the inference runtime (default 1)")
     parser.add_argument("--version", action="version", version=f"device agent {AGENT_VERSION}")
-    options = parser.parse_args(argv)
-    if not 1 <= options.threads <= 64:
-        parser.error(f"--threads is {options.threads}; allowed is 1 to 64")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.threads <= MOST_THREADS:
+        parser.error(f"--threads is {options.threads}; allowed is 1 to {MOST_THREADS}")
+    return Options(**vars(options))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve requests from stdin until it ends. Returns the exit code: 0, or 2 for wrong arguments."""
+    options = options_of(sys.argv[1:] if argv is None else argv)
     if sys.stdin is None:  # started with it closed: the input has ended already
         return 0
     replies = take_stdout()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,9 +134,11 @@ def _firmware_mhz(root: Path) -> float | None:
 
 
 def _vcgencmd(*arguments: str) -> str | None:
-    program = shutil.which("vcgencmd")
+    program = next((path for each in os.get_exec_path() if os.access(path := f"{each}/vcgencmd", os.X_OK)), None)
     if program is None:
         return None
+    import subprocess  # only here: it takes half a megabyte
+
     try:
         result = subprocess.run(
             [program, *arguments],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,18 @@ QEMU_BOGOMIPS = 125.0
 def fingerprint(root: Path = ROOT) -> dict[str, Any]:
     """The DEVICE of the protocol. ``root`` is where proc, sys and etc are."""
     cpuinfo = read_cpuinfo(root)
-    emulated, virtualised, evidence = emulation(root, cpuinfo, platform.machine(), platform.release())
+    system = os.uname()
+    emulated, virtualised, evidence = emulation(root, cpuinfo, system.machine, system.release)
     return {
         "model": _model(root, cpuinfo),
-        "machine": platform.machine() or None,
+        "machine": system.machine or None,
         "cores": os.cpu_count(),
         "cpu_model": _cpu_model(cpuinfo),
         "mhz_nominal": mhz_nominal(root, cpuinfo),
         "memory_total_bytes": _memory_total(root),
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{system.sysname} {system.release}",
         "os": _os_name(root),
-        "python": platform.python_version(),
+        "python": ".".join(map(str, sys.version_info[:3])),
         "glibc": _glibc(),
         "emulated": emulated,
         "virtualised": virtualised,

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from device.agent.executing import Executor, Input
 from device.agent.protocol import AgentError, ErrorCode
-from device.agent.runtimes import Executor, Floats
-from policy.bundle import Expected
 from policy.manifest import ArtifactEntry
-from policy.network import choose_actions
+from policy.reading.bundle_files import ExpectedRows, GoldenRows
 from policy.spec import PolicySpec, RuntimeName
 
-SMALLEST = float(np.finfo(np.float64).tiny)
-
-
-def decide_all(executor: Executor, observations: Iterable[Floats]) -> tuple[Floats, np.ndarray]:
-    """Decide on raw observations, each float32 (1, N), one at a time.
-
-    Returns:
-        Outputs, float32 (n, A), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
-    """
-    outputs, actions = [], []
-    for observation in observations:
-        actions.append(executor.decide(observation))
-        outputs.append(executor.outputs())
-    return np.stack(outputs), np.array(actions)
-
-
-def first_wrong_action(spec: PolicySpec, outputs: Floats, actions: np.ndarray) -> int | None:
-    """The first vector whose action is not the one that its own outputs choose; None where there is none."""
-    wrong = (actions != choose_actions(spec, outputs)).reshape(len(outputs), -1).any(axis=1)
-    return int(wrong.argmax()) if wrong.any() else None
+SMALLEST = sys.float_info.min
 
 
 def check_golden(
     spec: PolicySpec,
     entry: ArtifactEntry,
     executor: Executor,
-    observations: Iterable[Floats],
-    expected: Expected,
-    float_actions: np.ndarray,
+    observations: Sequence[Input],
+    expected: ExpectedRows,
+    golden: GoldenRows,
     runtime: RuntimeName,
 ) -> dict[str, Any]:
     """Execute every golden vector and compare it with the numpy reference of this precision.
 
     Args:
-        observations: each float32 (1, N).
+        observations: the golden ones as the executor takes them.
         expected: outputs of the reference, and how far from them they may be.
-        float_actions: (n,) or (n, A) actions of the float policy.
+        golden: the actions of the float policy.
 
     Returns:
         The ``golden`` of the protocol's reply to ``load``.
@@ -58,53 +38,75 @@ def check_golden(
     Raises:
         AgentError: GOLDEN: names the vector, what was computed and what was expected.
     """
-    outputs, actions = decide_all(executor, observations)
-    finite = np.isfinite(outputs)
-    errors = np.where(finite, np.abs(outputs.astype(np.float64) - expected.outputs), np.inf)
-    tolerance = expected.tolerance
-    # The output that is nearest to being refused, or farthest beyond; the least positive float: where none may differ.
-    worst, output = divmod(int((errors / np.maximum(tolerance, SMALLEST)).argmax()), errors.shape[1])
-    error, allowed = float(errors[worst, output]), float(tolerance[worst, output])
+    worst, failed, off, wrong = (-1.0, 0, 0, 0.0, 0.0), 0, 0, None
+    alike, agreeing = 0, 0
+    halves = [step / 2 for step in entry.output_step or ()]
+    rows = zip(observations, expected.outputs.floats(), expected.tolerance.floats(), golden.decisions())
+    for vector, (observation, wanted, tolerance, trained) in enumerate(rows):
+        action, outputs = _values(executor.decide(observation)), executor.outputs().tolist()
+        errors = [_error(*pair) for pair in zip(outputs, wanted)]
+        # The output that is nearest to being refused, or farthest beyond; the least positive: where none may differ.
+        shares = [error / max(allowed, SMALLEST) for error, allowed in zip(errors, tolerance)]
+        if (share := max(shares)) > worst[0]:
+            output = shares.index(share)
+            worst = share, vector, output, errors[output], tolerance[output]
+        failed += any(map(float.__gt__, errors, tolerance))
+        off += sum(map(float.__gt__, errors, halves))
+        if wrong is None and action != (chosen := _chosen(spec, outputs)):
+            wrong = vector, action, chosen
+        alike += _agree(spec, action, _chosen(spec, wanted.tolist()), tolerance)
+        agreeing += _agree(spec, action, trained, tolerance)
+    _, vector, output, error, allowed = worst
+    count = len(observations)
     if error > allowed:
-        failed = int((errors > tolerance).any(axis=1).sum())
-        computed = f"an error of {_in_words(error, entry, output)}" if finite[worst, output] else "NaN or infinity"
+        computed = f"an error of {_in_words(error, entry, output)}" if math.isfinite(error) else "NaN or infinity"
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {worst}, output {output} "
-            f"has {computed}, allowed is {_in_words(allowed, entry, output)}. {failed} of {len(errors)} vectors fail.",
+            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {vector}, output {output} "
+            f"has {computed}, allowed is {_in_words(allowed, entry, output)}. {failed} of {count} vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
-    if entry.most_off is not None and entry.output_step is not None:
-        off = float((errors > np.array(entry.output_step) / 2).mean())
-        if off > entry.most_off:
-            raise AgentError(
-                ErrorCode.GOLDEN,
-                f"{entry.file} computes wrongly in {runtime.value} on this device: {off:.2%} of the golden outputs are "
-                f"a step off, allowed are {entry.most_off:.2%}: its weights are not those that were converted.",
-                "Deploy again, or convert the policy again.",
-            )
-    wrong = first_wrong_action(spec, outputs, actions)
+    if entry.most_off is not None and halves and (part := off / (count * len(halves))) > entry.most_off:
+        raise AgentError(
+            ErrorCode.GOLDEN,
+            f"{entry.file} computes wrongly in {runtime.value} on this device: {part:.2%} of the golden outputs are "
+            f"a step off, allowed are {entry.most_off:.2%}: its weights are not those that were converted.",
+            "Deploy again, or convert the policy again.",
+        )
     if wrong is not None:
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong} its action is "
-            f"{actions[wrong].tolist()}, but its own outputs say {choose_actions(spec, outputs)[wrong].tolist()}.",
+            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong[0]} its action "
+            f"is {wrong[1]}, but its own outputs say {wrong[2]}.",
             "Load another runtime or precision, or convert the policy again.",
         )
-
-    def agreement(others: np.ndarray) -> float:
-        if spec.is_discrete:
-            return float((actions == others).mean())
-        return float((np.abs(actions.astype(np.float64) - others) <= tolerance).all(axis=1).mean())
-
     return {
-        "vectors": len(errors),
+        "vectors": count,
         "max_error": error,
         "max_error_steps": None if not entry.output_step else error / entry.output_step[output],
         "tolerance": allowed,
-        "action_agreement": agreement(choose_actions(spec, expected.outputs)),
-        "fp32_agreement": agreement(float_actions),
+        "action_agreement": alike / count,
+        "fp32_agreement": agreeing / count,
     }
+
+
+def _agree(spec: PolicySpec, action: Any, other: Any, tolerance: Sequence[float]) -> bool:
+    if spec.is_discrete:
+        return bool(action == other)
+    return all(abs(a - b) <= allowed for a, b, allowed in zip(action, other, tolerance))
+
+
+def _error(computed: float, wanted: float) -> float:
+    return abs(computed - wanted) if math.isfinite(computed) else math.inf
+
+
+def _values(action: Any) -> Any:
+    return action if isinstance(action, int) else action.tolist()
+
+
+def _chosen(spec: PolicySpec, outputs: list[float]) -> Any:
+    """What outputs choose: the first largest of a discrete policy; of a continuous one they are the action."""
+    return outputs.index(max(outputs)) if spec.is_discrete else outputs
 
 
 def _in_words(error: float, entry: ArtifactEntry, output: int) -> str:

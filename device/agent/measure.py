@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -83,7 +82,13 @@ def required_runs(quantile: float) -> int:
         return quantile**runs + runs * (1.0 - quantile) * quantile ** (runs - 1)
 
     # Of one run the chance is 1; it falls with every further one.
-    return bisect_left(range(2**31), True, lo=2, key=lambda runs: chance(runs) <= 1.0 - PERCENTILE_CONFIDENCE)
+    few, enough = 1, 2
+    while chance(enough) > 1.0 - PERCENTILE_CONFIDENCE:
+        few, enough = enough, 2 * enough
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if chance(middle) <= 1.0 - PERCENTILE_CONFIDENCE else (middle, enough)
+    return enough
 
 
 def percentile(sorted_values: Sequence[int], quantile: float) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Union
 
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, bad_field, short
 from policy.errors import PolicyError
@@ -173,7 +173,7 @@ class Bye:
     """end the agent"""
 
 
-Request = Help | Hello | Load | Latency | Memory | FlyEpisodes | Act | Bye
+Request = Union[Help, Hello, Load, Latency, Memory, FlyEpisodes, Act, Bye]
 
 
 @dataclass(frozen=True)

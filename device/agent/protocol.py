@@ -175,7 +175,7 @@ def _depth(data: Any) -> int:
     """How deep lists and objects are within each other, counted no further than MAX_DEPTH + 1."""
     depth, level = 0, [data]  # breadth first: recursion would end in the interpreter's own limit
     while level and depth <= MAX_DEPTH:
-        level = [each for each in level if isinstance(each, list | dict)]
+        level = [each for each in level if isinstance(each, (list, dict))]
         depth += bool(level)
         level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
     return depth

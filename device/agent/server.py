@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import platform
 import resource
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +19,6 @@ from device.agent.measure import Statistics
 from device.agent.memory import MemoryLog
 from device.agent.operations import (
     Act,
-    Bye,
     FlyEpisodes,
     Hello,
     Help,
@@ -36,11 +33,13 @@ from device.agent.operations import (
 from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
 from device.agent.runtimes import installed_runtimes
 from device.agent.serving import Serving, load
-from policy.bundle import read_manifest, read_spec
 from policy.errors import BundleError, PolicyError, SpecError
+from policy.reading.bundle_files import read_manifest, read_spec
 from policy.reading.files import is_regular
 
 PROGRESS_INTERVAL_NS = 500_000_000
+SIMULATOR = ("numpy", "airlearning_envs.flights")
+"""What flights on the device need."""
 SLOW_CLOCK = 0.9
 """A clock below this share of the nominal one is mentioned."""
 
@@ -89,26 +88,33 @@ class Agent:
         Raises:
             PolicyError: the request is refused.
         """
-        match request:
-            case Help():
-                return help_reply()
-            case Hello():
-                return self._hello()
-            case Load():
-                return self.load(request)
-            case Latency():
-                return self._latency(request, self.serving)
-            case Memory():
-                return self._measure_memory(request, self.serving)
-            case FlyEpisodes():
-                from device.agent.flights import fly_episodes  # the simulator costs import time
+        if isinstance(request, Help):
+            return help_reply()
+        if isinstance(request, Hello):
+            return self._hello()
+        if isinstance(request, Load):
+            return self.load(request)
+        if isinstance(request, Latency):
+            return self._latency(request, self.serving)
+        if isinstance(request, Memory):
+            return self._measure_memory(request, self.serving)
+        if isinstance(request, FlyEpisodes):
+            return self._fly(request, self.serving)
+        if isinstance(request, Act):
+            return self._act(request, self.serving)
+        self.ended = True
+        return {"decisions": 0 if self._serving is None else self._serving.decisions}
 
-                return fly_episodes(self.serving, request, self._progress("episodes"))
-            case Act():
-                return self._act(request, self.serving)
-            case Bye():
-                self.ended = True
-                return {"decisions": 0 if self._serving is None else self._serving.decisions}
+    def _fly(self, request: FlyEpisodes, serving: Serving) -> dict[str, Any]:
+        if importlib.util.find_spec("numpy") is None:
+            raise AgentError(
+                ErrorCode.UNAVAILABLE,
+                "flights on this device need numpy, which is not installed here.",
+                "Let the host fly (bench/success.py --on loop), or install numpy here (apt-get install python3-numpy).",
+            )
+        from device.agent.flights import fly_episodes  # the simulator costs import time
+
+        return fly_episodes(serving, request, self._progress("episodes"))
 
     @property
     def serving(self) -> Serving:
@@ -138,7 +144,7 @@ class Agent:
             "device": fingerprint(),
             "runtimes": {name.value: version for name, version in runtimes.items()},
             "preferred_runtime": next((name.value for name in runtimes), None),
-            "simulator": importlib.util.find_spec("airlearning_envs.flights") is not None,
+            "simulator": all(map(importlib.util.find_spec, SIMULATOR)),
             "bundle": bundle,
             "bundle_error": bundle_error,
             "loaded": None if self._serving is None else self._serving.to_dict(),
@@ -170,9 +176,11 @@ class Agent:
         else:
             call = self.handle
             inputs = [
-                json.dumps({"op": "act", "observation": row[0].tolist(), "outputs": False}).encode()
-                for row in serving.observations
+                json.dumps({"op": "act", "observation": row.tolist(), "outputs": False}).encode()
+                for row in serving.rows
             ]
+            if not (reply := json.loads(self.handle(inputs[0])))["ok"]:
+                raise AgentError(ErrorCode.INTERNAL, f"no decision can be timed: {reply['error']['message']}", "")
         looks = [conditions.look()]
         progress = self._progress("latency")
 
@@ -313,7 +321,9 @@ def error_reply(error: Exception) -> dict[str, str]:
         code = {SpecError: ErrorCode.SPEC, BundleError: ErrorCode.BUNDLE}.get(type(error), ErrorCode.BAD_REQUEST)
         message = str(error).removesuffix(error.next_step).rstrip()
         return {"code": code.value, "message": message, "next": error.next_step or "Deploy again."}
-    traceback.print_exception(error, file=sys.stderr)
+    import traceback  # only here
+
+    traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
     message = f"{type(error).__name__}: {error}"[:500]
     return {"code": ErrorCode.INTERNAL.value, "message": message, "next": "See the agent's log (stderr)."}
 
@@ -322,7 +332,7 @@ def notes(looks: list[conditions.Conditions]) -> list[str]:
     """What a reader of the figures should know although it does not make them invalid."""
     notes = []
     cpuinfo = conditions.read_cpuinfo(conditions.ROOT)
-    emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, platform.machine(), platform.release())
+    emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, os.uname().machine, os.uname().release)
     if emulated:
         notes.append(f"emulated: {'; '.join(evidence)}")
     nominal, clock = mhz_nominal(conditions.ROOT, cpuinfo), looks[-1].mhz_firmware or looks[-1].mhz_now

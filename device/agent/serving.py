@@ -5,32 +5,22 @@ from __future__ import annotations
 import gc
 import math
 import time
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from device.agent import memory
+from device.agent.executing import Executor, Input, runtime_error
 from device.agent.golden import check_golden
 from device.agent.memory import MemoryLog
 from device.agent.operations import Load
 from device.agent.protocol import AgentError, ErrorCode, short
-from device.agent.runtimes import (
-    Executor,
-    NativeExecutor,
-    import_runtime,
-    imported_runtime,
-    installed_runtimes,
-    open_artifact,
-    runtime_error,
-    way_to_install,
-)
-from policy.bundle import DEVICE_FILES, Bundle
+from device.agent.runtimes import import_runtime, imported_runtime, installed_runtimes, open_artifact, way_to_install
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
 from policy.observing.history import History
+from policy.reading.bundle_files import DEVICE_FILES, BundleFiles
 from policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
@@ -38,7 +28,8 @@ NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous
 NAVIGATION_DEPTH_ID = "AirLearning/NavigationDepth-v0"
 """The same simulator with a depth picture in place of the ranges."""
 _NUMBERS = {int, float}
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST = 3.4028234663852886e38
+"""The largest float32."""
 
 
 @dataclass
@@ -52,11 +43,12 @@ class Serving:
         golden: what the golden vectors showed, as the protocol says it.
         cold: how long the steps of loading took, likewise.
         history: what it remembers of earlier periods, where a caller gives this period's values alone.
-        observations: the golden observations, each float32 (1, N) and C-contiguous, to measure with.
+        rows: the golden observations, float32 (N,), to measure with.
+        observations: the same as the executor takes them.
         decisions: inferences that requests have asked for.
     """
 
-    bundle: Bundle
+    bundle: BundleFiles
     entry: ArtifactEntry
     runtime: RuntimeName
     runtime_version: str
@@ -65,7 +57,8 @@ class Serving:
     golden: dict[str, Any]
     cold: dict[str, int]
     history: History = field(repr=False)
-    observations: list[NDArray[np.float32]] = field(repr=False)
+    rows: list[array[float]] = field(repr=False)
+    observations: list[Input] = field(repr=False)
     decisions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,8 +93,8 @@ class Serving:
             )
         return outputs
 
-    def read_observation(self, values: Any, where: str = "observation") -> NDArray[np.float32]:
-        """One raw observation from JSON as float32 (1, N).
+    def read_observation(self, values: Any, where: str = "observation") -> Input:
+        """One raw observation from JSON as the executor takes it.
 
         Raises:
             AgentError: BAD_OBSERVATION: the length, or the name of the first element that is no finite float32.
@@ -115,14 +108,14 @@ class Serving:
                 f"{where} is {received}; policy {spec.name!r} takes a list of {wanted}.",
                 f'For example: {{"op": "act", "observation": {self.example(4)}}}',
             )
-        # On the decide path, where numpy's own checks of so few numbers would take longer than a small policy.
+        # On the decide path: the whole list at a time.
         good = {*map(type, values)} <= _NUMBERS and min(values) >= -_LARGEST and max(values) <= _LARGEST
         if not good or not math.isfinite(sum(values)):  # the sum finds a NaN, which compares as it likes
             raise _bad_element(spec, values, where)
-        return np.array([values], np.float32)
+        return self.executor.input(values)
 
-    def remembered(self, values: list[Any], start: bool) -> NDArray[np.float32]:
-        """The observation (1, N) of this period's values and of what came before.
+    def remembered(self, values: list[Any], start: bool) -> Input:
+        """The observation, as the executor takes it, of this period's values and of what came before.
 
         Args:
             values: from JSON: a row of each field that does not remember actions.
@@ -148,11 +141,11 @@ class Serving:
                 )
         if start:
             self.history.reset()
-        return self.history.observe(np.array(values, np.float32))[None]
+        return self.executor.input(self.history.observe(values))
 
     def example(self, count: int) -> str:
         """The first numbers of a golden observation, as one would type them."""
-        numbers = [f"{value:.3g}" for value in self.observations[0][0][:count].tolist()]
+        numbers = [f"{value:.3g}" for value in self.rows[0][:count]]
         return f"[{', '.join(numbers)}{', …' if self.bundle.spec.observation_size > count else ''}]"
 
 
@@ -200,14 +193,14 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
         AgentError: the runtime is missing or refuses the artifact, or a golden vector differs.
     """
     begin, in_use = time.perf_counter_ns(), imported_runtime()
-    bundle = Bundle.load(path, DEVICE_FILES, manifest)
-    check_simulator(bundle.spec)
+    bundle = BundleFiles.opened(path, DEVICE_FILES, manifest)
     runtime, entry = choose(bundle, request, in_use)
+    if runtime is not RuntimeName.NATIVE:  # which needs no numpy; the simulator does, and flights are checked again
+        check_simulator(bundle.spec)
     if not (bundle.path / entry.file).exists():
         raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
-    expected = bundle.expected(entry)
-    golden = bundle.golden()
-    observations = [np.ascontiguousarray(row[None]) for row in golden.observations]
+    expected, golden = bundle.expected_rows(entry), bundle.golden_rows()
+    rows = list(golden.observations.floats())
     bundle.forget()
     verified = time.perf_counter_ns()
 
@@ -223,12 +216,16 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
     # These very bytes are verified and executed: the file may change, and be cut off, whenever it likes.
     executor = open_artifact(runtime, bundle.artifact_data(entry), bundle.spec, count)
     built = time.perf_counter_ns()
+    observations: list[Input] = [executor.input(row) for row in rows]
     try:
         executor.decide(observations[0])
         first = time.perf_counter_ns()
-        check = check_golden(bundle.spec, entry, executor, observations, expected, golden.actions, runtime)
+        check = check_golden(bundle.spec, entry, executor, observations, expected, golden, runtime)
         checked = time.perf_counter_ns()
-        if isinstance(executor, NativeExecutor):
+        if runtime is RuntimeName.NATIVE:
+            from device.agent.native_executor import NativeExecutor
+
+            assert isinstance(executor, NativeExecutor)
             executor.choose_modes(observations, bundle.path, entry.record.sha256)
     except AgentError:
         raise
@@ -254,6 +251,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
             "total_ns": end - begin,
         },
         history=History(bundle.spec.observation),
+        rows=rows,
         observations=observations,
     )
 
@@ -273,7 +271,7 @@ def check_simulator(spec: PolicySpec) -> None:
         spec.check_observation(fields(NavigationConfig()))
 
 
-def choose(bundle: Bundle, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:
+def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:
     """The runtime and the artifact that a request means.
 
     Raises:

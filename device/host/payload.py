@@ -24,10 +24,11 @@ from device.host.errors import VerificationError
 from device.host.places import project_root
 from device.host.wheels import WheelSet
 from device.native import building
-from policy.bundle import DEVICE_FILES, WEIGHTS_FILE, Bundle
+from policy.bundle import Bundle
 from policy.contract.enums import executions
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE
+from policy.reading.bundle_files import DEVICE_FILES, WEIGHTS_FILE
 from policy.reading.files import LARGEST_MANIFEST, read_file, verified
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 from policy.spec import Precision, RuntimeName
@@ -127,8 +128,9 @@ def build_payload(
     files = code_files(root or project_root(), wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
     files += bundle_files(bundle, precisions, runtimes)
     environments = tuple(wheel.folder for wheel in wheel_set.wheels)
-    own_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
-    files.append(PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=own_numpy).encode()))
+    brings_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
+    isolated = brings_numpy or not wheel_set.python.numpy
+    files.append(PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=isolated).encode()))
     policy = check_policy_name(bundle.spec.name)
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256
     return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes), weights)
@@ -198,7 +200,7 @@ def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
     Args:
         python: the device's interpreter.
         environments: folders under ~/quarl/envs, in the order of the path.
-        isolated: leave out the device's own packages; false where its numpy is needed.
+        isolated: leave out the device's own packages; false where its numpy is used.
     """
     # releases/ID and incoming/ID are equally deep: four levels below ~/quarl. launch.py names verified code in memory.
     path = ":".join(["${QUARL_CODE:-$here/lib}", *(f"$here/../../../../envs/{name}" for name in environments)])
@@ -211,5 +213,8 @@ module=device.agent
 [ "$1" != loop ] || {{ module=device.agent.loop; shift; }}
 exec env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 PYTHONPATH="{path}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 \\
   ${{NOTIFY_SOCKET:+NOTIFY_SOCKET="$NOTIFY_SOCKET"}} ${{WATCHDOG_USEC:+WATCHDOG_USEC="$WATCHDOG_USEC"}} \\
-  {shlex.quote(python)} -s{"S" if isolated else ""} -m "$module" --bundle "$here/{BUNDLE}" "$@"
+  {shlex.quote(python)} -s{"S" if isolated else ""} -c "import sys
+sys.path[:] = [each for each in sys.path if each]
+from $module.__main__ import main
+sys.exit(main())" --bundle "$here/{BUNDLE}" "$@"
 """

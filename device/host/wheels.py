@@ -6,6 +6,8 @@ nothing but the two wheels on the path: tflite-runtime 2.14.0, ai-edge-litert 2.
 
 numpy is 1.26.4 because tflite-runtime breaks with numpy 2; Python 3.13 has no wheel of it and no tflite-runtime
 either, so there it is 2.2.6. 32-bit ARM has tflite-runtime and nothing else: numpy must be the device's own.
+
+The native engine needs no wheel, and no numpy: where there is one, it is sent for flights on the device.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from policy.spec import RuntimeName
 
 PINS_FILE = Path(__file__).with_name("wheels.json")
 NUMPY = "numpy"
+OLDEST_PYTHON = (3, 9)
+"""What the agent's code runs on; the wheels want more."""
 DOWNLOAD_TIMEOUT_S = 900
 _OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
 
@@ -104,13 +108,17 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
         UnsupportedDeviceError: there is none; says for each interpreter what is missing, and what is supported.
     """
     pins = load_pins() if pins is None else pins
-    if facts.glibc is None:
+    needs_wheels = any(runtime.distribution for runtime in runtimes)  # else numpy is for flights on the device alone
+    if facts.glibc is None and needs_wheels:
         raise UnsupportedDeviceError(
             "The device's C library is not glibc (musl, as on Alpine?); the runtimes have wheels for glibc only.",
-            "Use Raspberry Pi OS, Debian or Ubuntu, 64-bit.",
+            "Use Raspberry Pi OS, Debian or Ubuntu, 64-bit; or --runtime native.",
         )
-    problems = []
+    problems, glibc = [], facts.glibc or (0, 0)
     for python in facts.pythons:
+        if python.version < OLDEST_PYTHON:
+            problems.append(f"Python {python.series} is older than {'.'.join(map(str, OLDEST_PYTHON))}")
+            continue
         found: list[Wheel] = []
         missing: list[str] = []
         for distribution in (NUMPY, *(r.distribution for r in runtimes if r.distribution)):
@@ -122,12 +130,15 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
                 ),
                 None,
             )
+            fits = wheel is not None and wheel.glibc <= glibc
+            if not fits and not needs_wheels:
+                continue
             if wheel is None:
                 if distribution == NUMPY and python.numpy and facts.machine == "armv7l":
                     continue  # 32-bit ARM has no numpy wheel; Debian's own python3-numpy does
                 missing.append(distribution)
-            elif wheel.glibc > facts.glibc:
-                missing.append("{} for glibc {}.{} (it needs {}.{})".format(wheel, *facts.glibc, *wheel.glibc))
+            elif not fits:
+                missing.append("{} for glibc {}.{} (it needs {}.{})".format(wheel, *glibc, *wheel.glibc))
             else:
                 found.append(wheel)
         if not missing:
@@ -135,7 +146,7 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
         problems.append(f"Python {python.series} on {facts.machine} lacks {', '.join(missing)}")
     raise UnsupportedDeviceError(
         f"No interpreter of the device has all the wheels: {'; '.join(problems)}. {supported(pins)}",
-        "On 32-bit ARM: sudo apt-get install python3-numpy there, and --runtime tflite-runtime."
+        "On 32-bit ARM: --runtime native; or sudo apt-get install python3-numpy there, and --runtime tflite-runtime."
         if facts.machine == "armv7l"
         else "Choose another --runtime, or another Python or system on the device.",
     )

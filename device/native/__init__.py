@@ -6,11 +6,12 @@ AArch64. ``device.native.building`` compiles them, ``device.native.engine`` runs
 ``device.native.modes`` measures which rows of weights to take. A release brings the library: ``libnative.so``.
 """
 
+from __future__ import annotations
+
 import os
 import pkgutil
 from importlib.util import find_spec
 from pathlib import Path
-from platform import machine
 
 VERSION = "1"
 MACHINES = ("x86_64", "aarch64", "armv7l")
@@ -43,4 +44,4 @@ def _shipped_in_archive() -> bytes | None:
 
 def is_here() -> bool:
     """Whether the library is here, or can be made."""
-    return _shipped_in_archive() is not None or (machine() in MACHINES and find_spec("ziglang") is not None)
+    return _shipped_in_archive() is not None or (os.uname().machine in MACHINES and find_spec("ziglang") is not None)

@@ -1,18 +1,17 @@
-"""An artifact in the native engine, from Python: ctypes and numpy alone."""
+"""An artifact in the native engine, from Python: by ctypes alone."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import threading
 import weakref
+from array import array
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from device.native import shipped
 
@@ -43,6 +42,23 @@ class _Method(ctypes.Structure):
         ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
     )
+
+
+class _Room:
+    """Bytes at a multiple of a cache line, all 0; those that nobody writes to take no memory.
+
+    Attributes:
+        address, size: where they are, and how many.
+        content: they, with what aligns them.
+    """
+
+    def __init__(self, size: int, content: bytes = b"") -> None:
+        self.size = size
+        self.content = bytearray(size + LINE)
+        self._held = (ctypes.c_char * len(self.content)).from_buffer(self.content)
+        begin = ctypes.addressof(self._held)
+        self.address = begin + -begin % LINE
+        ctypes.memmove(self.address, content, len(content))
 
 
 class _Bound(ctypes.Structure):
@@ -81,34 +97,33 @@ class Engine:
         if not 1 <= threads <= MOST_THREADS:
             raise NativeError(f"threads is {threads}; the native engine takes 1 to {MOST_THREADS}.")
         self._c = _declared(ctypes.CDLL(str(library)))
-        self._artifact = _aligned(len(artifact))
-        self._artifact[:] = np.frombuffer(artifact, np.uint8)
+        self._artifact = _Room(len(artifact), artifact)
         self._memory = self._opened()
-        sizes = np.frombuffer(artifact, "<u4", 2, offset=20)
-        if tuple(sizes) != (output_size, observation_size):
+        sizes = struct.unpack_from("<2I", artifact, 20)
+        if sizes != (output_size, observation_size):
             raise NativeError(
                 f"the artifact takes {sizes[1]} numbers and gives {sizes[0]}; the policy {observation_size} and "
                 f"{output_size}."
             )
-        self.outputs: NDArray[np.float32] = np.zeros(output_size, np.float32)
-        self._engine = ctypes.c_void_p(self._memory.ctypes.data)
+        self.outputs = array("f", bytes(4 * output_size))
+        self._engine = ctypes.c_void_p(self._memory.address)
         self._observation_size = observation_size
-        self._begun = np.zeros(observation_size, np.float32)
+        self._begun = array("f", bytes(4 * observation_size))
         self.used = self.kernels[0]
         self._kept: tuple[object, ...] = ()
         self.helpers: tuple[threading.Thread, ...] = self._helped(threads) if threads > 1 else ()
-        self.decide: Callable[[NDArray[np.float32]], int] = self._bound()
+        self.decide: Callable[[Any], int] = self._bound()
         """One decision; ``outputs`` holds what it made.
 
-        Takes a raw observation, float32 (1, N) or (N,), C-contiguous; gives the index of the first largest output of a
-        discrete policy, 0 of a continuous one. ValueError: it is something else.
+        Takes a raw observation, a C-contiguous buffer of float32 (N,) or (1, N): of numpy, or ``array("f")``; gives the
+        index of the first largest output of a discrete policy, 0 of a continuous one. ValueError: it is something else.
         """
 
-    def _opened(self) -> NDArray[np.uint8]:
+    def _opened(self) -> _Room:
         """The memory of an engine of this artifact."""
-        size = self._c.native_memory(self._artifact.ctypes.data, len(self._artifact))
-        memory = _aligned(max(size, LINE))
-        error = self._c.native_open(memory.ctypes.data, len(memory), self._artifact.ctypes.data, len(self._artifact))
+        artifact = self._artifact
+        memory = _Room(max(self._c.native_memory(artifact.address, artifact.size), LINE))
+        error = self._c.native_open(memory.address, memory.size, artifact.address, artifact.size)
         if error:
             raise NativeError(f"the artifact {self._c.native_message(error).decode()}.")
         return memory
@@ -116,7 +131,7 @@ class Engine:
     def _helped(self, threads: int) -> tuple[threading.Thread, ...]:
         """Threads that wait in the library for large layers; none where this artifact has no such."""
         others = [self._opened() for _ in range(threads - 1)]
-        pointers = (ctypes.c_void_p * len(others))(*(each.ctypes.data for each in others))
+        pointers = (ctypes.c_void_p * len(others))(*(each.address for each in others))
         if not self._c.native_team(self._engine, pointers, threads):
             return ()
         # Not self, which has to be dropped for them to end; all memory that they touch. And self needs the others' when
@@ -144,9 +159,9 @@ class Engine:
         """``native_decide`` and this engine, for a caller that decides in C, one call at a time."""
         return ctypes.cast(self._c.native_decide, ctypes.c_void_p), self._engine
 
-    def _bound(self) -> Callable[[NDArray[np.float32]], int]:
+    def _bound(self) -> Callable[[Any], int]:
         """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
-        bound = _Bound(self._engine.value, self.outputs.ctypes.data, 4 * self._observation_size)
+        bound = _Bound(self._engine.value, self.outputs.buffer_info()[0], 4 * self._observation_size)
         function = ctypes.cast(self._c.native_python_decide, ctypes.c_void_p)
         method = _Method(b"decide", function, _METH_O, None)
         capsule = _python("PyCapsule_New", ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -155,25 +170,28 @@ class Engine:
         # The function holds its module, whatever that is: everything that it points to.
         kept = (bound, method, self._memory, self._artifact, self._kept, self.outputs, self._c)
         make = _python("PyCFunction_NewEx", ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-        made: Callable[[NDArray[np.float32]], int] = make(ctypes.addressof(method), capsule, kept)
+        made: Callable[[Any], int] = make(ctypes.addressof(method), capsule, kept)
         return made
 
-    def levels(self, observation: NDArray[np.float32], layers: int) -> NDArray[np.int8]:
-        """The levels behind the first ``layers`` layers, flat; of the input for 0."""
-        fed = np.ascontiguousarray(observation, np.float32).reshape(self._observation_size)
-        count = self._c.native_levels(self._engine, fed.ctypes.data, layers, None, 0)
-        found = np.zeros(count, np.int8)
-        self._c.native_levels(self._engine, fed.ctypes.data, layers, found.ctypes.data, count)
+    def levels(self, observation: Any, layers: int) -> array[int]:
+        """The levels, int8, behind the first ``layers`` layers, flat; of the input for 0."""
+        self._take(observation)
+        fed = self._begun.buffer_info()[0]
+        found = array("b", bytes(self._c.native_levels(self._engine, fed, layers, None, 0)))
+        self._c.native_levels(self._engine, fed, layers, found.buffer_info()[0], len(found))
         return found
 
-    def begin(self, observation: NDArray[np.float32]) -> None:
+    def begin(self, observation: Any) -> None:
         """Take an observation, float32 (N,) or (1, N), whose layers :meth:`repeat` then computes."""
-        self._begun[:] = observation.reshape(-1)
-        self._c.native_levels(self._engine, self._begun.ctypes.data, 0, None, 0)
+        self._take(observation)
+        self._c.native_levels(self._engine, self._begun.buffer_info()[0], 0, None, 0)
+
+    def _take(self, observation: Any) -> None:
+        memoryview(self._begun).cast("B")[:] = memoryview(observation).cast("B")
 
     def repeat(self, layer: int, times: int) -> None:
         """Compute one layer so many times, of what the one before it made: after :meth:`begin`, layer after layer."""
-        self._c.native_repeat(self._engine, self._begun.ctypes.data, layer, times)
+        self._c.native_repeat(self._engine, self._begun.buffer_info()[0], layer, times)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -213,9 +231,8 @@ def library() -> Path:
 
 def memory_needed(library: Path, artifact: bytes) -> int:
     """Bytes that the engine works in for an artifact, as many as any of its kernels takes; 0 if it refuses it."""
-    aligned = _aligned(len(artifact))
-    aligned[:] = np.frombuffer(artifact, np.uint8)
-    return int(_declared(ctypes.CDLL(str(library))).native_memory(aligned.ctypes.data, len(aligned)))
+    aligned = _Room(len(artifact), artifact)
+    return int(_declared(ctypes.CDLL(str(library))).native_memory(aligned.address, aligned.size))
 
 
 def kernels_here(library: Path) -> tuple[str, ...]:
@@ -242,13 +259,6 @@ def _work(loaded: ctypes.CDLL, engine: ctypes.c_void_p, number: int, kept: objec
 
 def _stop(loaded: ctypes.CDLL, engine: ctypes.c_void_p, kept: object) -> None:
     loaded.native_stop(engine)
-
-
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Bytes at a multiple of a cache line."""
-    room = np.zeros(size + LINE, np.uint8)
-    start = -room.ctypes.data % LINE
-    return room[start : start + size]
 
 
 def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:

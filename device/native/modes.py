@@ -9,22 +9,17 @@ A release's files are compared with its record, so what was measured lies beside
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from device.native.engine import Engine, Mode
+from policy.reading.hashing import sha256
 
 OBSERVATIONS = 32
 """Most observations that are measured with, taken evenly from those that there are."""
@@ -57,7 +52,7 @@ class Measured:
 
 def measured_modes(
     engine: Engine,
-    observations: Sequence[NDArray[np.float32]],
+    observations: Sequence[Any],
     seconds: float = SECONDS,
     clock: Clock = time.perf_counter_ns,
 ) -> tuple[Measured, ...]:
@@ -65,7 +60,7 @@ def measured_modes(
 
     Args:
         engine: with the modes that its artifact asks for.
-        observations: real ones, each float32 (N,) or (1, N); at least one.
+        observations: real ones, each a buffer of float32 (N,) or (1, N); at least one.
         seconds: no further observation is begun after so long, but two are measured.
         clock: nanoseconds.
     """
@@ -85,14 +80,20 @@ def measured_modes(
                 break
             found = [_times(engine, observation, modes, repeats, clock) for modes in (dense, sparse) * TURNS]
             for index, mode in enumerate((Mode.DENSE, Mode.SPARSE)):
-                times[mode].append([min(turns) for turns in zip(*found[index::2], strict=True)])
+                times[mode].append([min(turns) for turns in zip(*found[index::2])])
     finally:
         engine.modes = usual
-    medians = [[median(each) for each in zip(*times[mode], strict=True)] for mode in (Mode.DENSE, Mode.SPARSE)]
+    medians = [[_median(each) for each in zip(*times[mode])] for mode in (Mode.DENSE, Mode.SPARSE)]
     return tuple(
         Measured(_faster(mode, (dense_ns, sparse_ns)), dense_ns, sparse_ns)
-        for mode, dense_ns, sparse_ns in zip(usual, *medians, strict=True)
+        for mode, dense_ns, sparse_ns in zip(usual, *medians)
     )
+
+
+def _median(values: Sequence[float]) -> float:
+    """As of the module statistics, which takes a megabyte."""
+    ordered, half = sorted(values), len(values) // 2
+    return (ordered[half] + ordered[-half - 1]) / 2
 
 
 def _faster(usual: Mode, times: tuple[float, float]) -> Mode:
@@ -101,16 +102,14 @@ def _faster(usual: Mode, times: tuple[float, float]) -> Mode:
 
 
 def _fastest(
-    engine: Engine, observation: NDArray[np.float32], modes: tuple[Mode, ...], repeats: list[int], clock: Clock
+    engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: list[int], clock: Clock
 ) -> list[float]:
     """Each layer's shorter time, ns, of two decisions: the first one's caches are cold."""
     both = [_times(engine, observation, modes, repeats, clock) for _ in range(2)]
-    return [min(each) for each in zip(*both, strict=True)]
+    return [min(each) for each in zip(*both)]
 
 
-def _times(
-    engine: Engine, observation: NDArray[np.float32], modes: tuple[Mode, ...], repeats: list[int], clock: Clock
-) -> list[float]:
+def _times(engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: list[int], clock: Clock) -> list[float]:
     """Nanoseconds of each layer: layer after layer, so that the caches hold what they hold in a decision."""
     engine.modes = modes
     engine.begin(observation)
@@ -129,10 +128,10 @@ def kept_file(bundle: Path) -> Path | None:
     return release.parent.parent / KEPT_FILE if lies_in_one else None
 
 
-def key_of(engine: Engine, library: Path, sha256: str) -> dict[str, str]:
+def key_of(engine: Engine, library: Path, artifact: str) -> dict[str, str]:
     """Key of a measurement: artifact, the engine's library, its kernels, the processor's kind."""
-    fingerprint = hashlib.sha256(library.read_bytes()).hexdigest()
-    return {"artifact": sha256, "library": fingerprint, "kernels": engine.used, "machine": platform.machine()}
+    fingerprint = sha256(library.read_bytes()).hexdigest()
+    return {"artifact": artifact, "library": fingerprint, "kernels": engine.used, "machine": os.uname().machine}
 
 
 def kept_modes(path: Path | None, key: dict[str, str], layers: int) -> tuple[Mode, ...] | None:

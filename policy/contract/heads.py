@@ -69,7 +69,7 @@ class ContinuousHead:
         require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
         require_few_outputs(len(self.low))
         finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
-        ordered = all(low < high for low, high in zip(self.low, self.high, strict=True))
+        ordered = all(low < high for low, high in zip(self.low, self.high))
         require(
             finite and ordered,
             f"head bounds {shortened(self.low)} … {shortened(self.high)} must be finite with low < high.",

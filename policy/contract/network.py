@@ -115,3 +115,35 @@ class NetworkSpec:
 
 NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
 """The convolutions of the Nature DQN (Mnih et al. 2015, Methods); a hidden layer of 512 follows them."""
+
+
+def network_shapes(
+    network: NetworkSpec, observation: tuple[int, ...], outputs: int, vector: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a network, in the order of its layers.
+
+    ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
+    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,).
+
+    Args:
+        network: the layers.
+        observation: shape of what the first layer takes, as :func:`observation_shape` gives it.
+        outputs: of the head.
+        vector: floats that follow the image; the last ``vector`` rows of the first dense kernel are theirs.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    images = network.image_shapes(observation) if network.convolutions else ()
+    for index, layer in enumerate(network.convolutions):
+        shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
+        shapes[f"conv_{index}/bias"] = (layer.filters,)
+    width = network.dense_inputs(observation, vector)
+    for index, nodes in enumerate(network.hidden):
+        shapes[f"dense_{index}/kernel"] = (width, nodes)
+        shapes[f"dense_{index}/bias"] = (nodes,)
+        if network.layer_norm:
+            shapes[f"dense_{index}/gamma"] = (nodes,)
+            shapes[f"dense_{index}/beta"] = (nodes,)
+        width = nodes
+    shapes["head/kernel"] = (width, outputs)
+    shapes["head/bias"] = (outputs,)
+    return shapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Optional
 
 from policy.contract.checks import (
     LARGEST_DIVISOR,
@@ -64,7 +65,7 @@ class ObservationField:
     shape: tuple[int, ...]
     unit: str
     element_names: tuple[str, ...] = field(default=(), metadata=OMITTED)
-    memory: Memory | None = field(default=None, metadata=OMITTED)
+    memory: Optional[Memory] = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(bool(self.name), "an observation field has no name.")
@@ -129,7 +130,7 @@ class Normaliser:
                 found == (len(self.mean), len(self.mean)),
                 f"normaliser has {found[0]} lows and {found[1]} highs for {len(self.mean)} means.",
             )
-            pairs = zip(self.low, self.high, strict=True)
+            pairs = zip(self.low, self.high)
             require(
                 all(-LARGEST_FLOAT32 <= low < high <= LARGEST_FLOAT32 for low, high in pairs),
                 "normaliser.low and normaliser.high must be finite in float32, with low < high.",

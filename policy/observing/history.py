@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from policy.contract.observation import Memory, Remembered
 from policy.errors import SpecError
-
-Floats = NDArray[np.float32]
 
 
 class Remembering(Protocol):
@@ -51,47 +48,50 @@ class History:
         self._fields = [(field, _row_size(field)) for field in fields]
         self.brought = [(field.name, size) for field, size in self._fields if not _is_of_actions(field)]
         self.values_size = sum(size for _, size in self.brought)
-        self._rows: list[Floats] = []
+        self._rows: list[array[float]] = []
         self.reset()
 
     def reset(self) -> None:
         """Forget: the next period is an episode's first."""
-        self._rows = []
-        for field, size in self._fields:
-            row = np.zeros(size, np.float32) if field.memory is None else np.array(field.memory.initial, np.float32)
-            self._rows.append(np.tile(row, (field.shape[0] if field.memory is not None else 1, 1)))
+        self._rows = [
+            array("f", bytes(4 * size) if field.memory is None else tuple(field.memory.initial) * field.shape[0])
+            for field, size in self._fields
+        ]
 
-    def observe(self, values: np.ndarray) -> Floats:
-        """The observation (observation_size,) of a period, given its values (values_size,).
+    def observe(self, values: Iterable[float]) -> array[float]:
+        """The observation, float32 (observation_size,), of a period, given its values (values_size,).
 
         Raises:
             SpecError: another number of values.
         """
-        values = np.asarray(values, np.float32).reshape(-1)
-        if len(values) != self.values_size:
-            raise SpecError(f"a period brings {self.values_size} values, {len(values)} were given.")
+        brought = array("f", values)
+        if len(brought) != self.values_size:
+            raise SpecError(f"a period brings {self.values_size} values, {len(brought)} were given.")
         start = 0
         for index, (field, size) in enumerate(self._fields):
             if not _is_of_actions(field):
-                self._push(index, values[start : start + size])
+                self._push(index, brought[start : start + size])
                 start += size
-        return np.concatenate([rows.reshape(-1) for rows in self._rows])
+        whole = array("f")
+        for rows in self._rows:
+            whole += rows
+        return whole
 
-    def acted(self, action: np.ndarray) -> None:
+    def acted(self, action: Iterable[float]) -> None:
         """The action (outputs,) that was taken for the last observation.
 
         Raises:
             SpecError: another number of elements.
         """
+        row = array("f", action)
         for index, (field, size) in enumerate(self._fields):
             if _is_of_actions(field):
-                row = np.asarray(action, np.float32).reshape(-1)
                 if len(row) != size:
                     raise SpecError(f"an action has {size} elements, {len(row)} were given.")
                 self._push(index, row)
 
-    def _push(self, index: int, row: Floats) -> None:
-        self._rows[index] = np.concatenate([self._rows[index][1:], row[None]])
+    def _push(self, index: int, row: array[float]) -> None:
+        self._rows[index] = self._rows[index][len(row) :] + row
 
 
 def remembers(fields: Sequence[Remembering]) -> bool:
@@ -100,7 +100,7 @@ def remembers(fields: Sequence[Remembering]) -> bool:
 
 
 def _row_size(field: Remembering) -> int:
-    return int(np.prod(field.shape)) if field.memory is None else len(field.memory.initial)
+    return math.prod(field.shape) if field.memory is None else len(field.memory.initial)
 
 
 def _is_of_actions(field: Remembering) -> bool:

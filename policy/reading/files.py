@@ -7,7 +7,6 @@ another size than the manifest's.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import BinaryIO
 
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
+from policy.reading.hashing import sha256
 
 MIB = 2**20
 LARGEST_MANIFEST = MIB
@@ -82,7 +82,7 @@ def verified(path: Path, record: FileRecord, largest: int) -> bytes:
         _compare_sizes(path, size, record)
         data = stream.read(record.size + 1)
     _compare_sizes(path, len(data), record)
-    _compare_hashes(path, hashlib.sha256(data).hexdigest(), record)
+    _compare_hashes(path, sha256(data).hexdigest(), record)
     return data
 
 
@@ -91,12 +91,12 @@ def verify(path: Path, record: FileRecord, largest: int) -> None:
     _refuse_large(path, record.size, largest)
     with _opened(path) as (stream, size):
         _compare_sizes(path, size, record)
-        sha256, length = hashlib.sha256(), 0
+        running, length = sha256(), 0
         while length <= record.size and (block := stream.read(min(_BLOCK, record.size + 1 - length))):
-            sha256.update(block)
+            running.update(block)
             length += len(block)
     _compare_sizes(path, length, record)
-    _compare_hashes(path, sha256.hexdigest(), record)
+    _compare_hashes(path, running.hexdigest(), record)
 
 
 @contextmanager

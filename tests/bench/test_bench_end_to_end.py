@@ -21,8 +21,7 @@ from bench.report import store
 from bench.report.document import Kind, Transport
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.network import weight_shapes
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
+from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec, weight_shapes
 
 
 def recorded(rows: int, seed: int) -> np.ndarray:

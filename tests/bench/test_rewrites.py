@@ -16,8 +16,7 @@ from convert.rewrite import rewrite
 from policy import locate
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.network import weight_shapes
-from policy.spec import ContinuousHead, Normaliser, ObservationField, PolicySpec, Squash
+from policy.spec import ContinuousHead, Normaliser, ObservationField, PolicySpec, Squash, weight_shapes
 from tests.policy.small_bundle import SPEC
 
 RANDOM = np.random.default_rng(5)

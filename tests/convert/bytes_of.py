@@ -17,8 +17,8 @@ import numpy as np
 
 from convert.pipeline import build, build_graph
 from policy.bundle import Bundle, Golden
-from policy.network import network_shapes
-from policy.quantization_aware import TrainedQuantization, WeightRange
+from policy.contract.network import network_shapes
+from policy.contract.quantization import TrainedQuantization, WeightRange
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,

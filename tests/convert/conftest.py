@@ -11,7 +11,6 @@ import pytest
 from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.network import weight_shapes
 from policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -20,6 +19,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     RuntimeName,
+    weight_shapes,
 )
 
 FIELDS = (ObservationField("ranges", (5,), "m"), ObservationField("velocity", (3,), "m/s"))

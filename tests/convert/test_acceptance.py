@@ -16,13 +16,13 @@ from convert.acceptance import FLOOR, AcceptanceError, agreement
 from convert.executor import RuntimeProcess
 from convert.parity import ParityError, check
 from convert.reference import integer_reference
-from policy.bundle import CALIBRATION_FILE, WEIGHTS_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import npz, write_bundle
 from policy.coverage import excited
 from policy.integer import IntegerNetwork, quantize_network
 from policy.locate import ZOO
 from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import weight_shapes
+from policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -34,6 +34,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

@@ -14,7 +14,7 @@ from policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.integer import forward_integer, quantize_network
-from policy.network import forward_float, weight_shapes
+from policy.network import forward_float
 from policy.quantization import Affine, Scheme
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import (
@@ -30,6 +30,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

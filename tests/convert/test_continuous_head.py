@@ -13,7 +13,6 @@ from convert.reference import output_steps
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.integer import head_inputs, quantize_network
-from policy.network import weight_shapes
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -25,6 +24,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

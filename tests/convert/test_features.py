@@ -17,7 +17,7 @@ from policy.contract.features import FloatStep, sizes_of
 from policy.errors import SpecError
 from policy.float_errors import float_tolerance
 from policy.integer import forward_integer, head_inputs, quantize_network
-from policy.network import apply_head, forward_float, weight_shapes
+from policy.network import apply_head, forward_float
 from policy.observing.features import exact_program, program_variance, run_program
 from policy.spec import (
     ArtifactFormat,
@@ -31,6 +31,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

@@ -19,7 +19,7 @@ from convert.rounding import forward_fixed_point
 from policy.bundle_writer import write_bundle
 from policy.float_errors import float_tolerance
 from policy.integer import forward_integer, quantize_network
-from policy.network import Weights, forward_float, weight_shapes
+from policy.network import Weights, forward_float
 from policy.spec import (
     NATURE_CONVOLUTIONS,
     ArtifactFormat,
@@ -34,6 +34,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

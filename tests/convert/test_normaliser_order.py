@@ -10,7 +10,7 @@ import pytest
 from convert.executor import RuntimeProcess
 from convert.pipeline import INTEGERS
 from policy.integer import quantize_network
-from policy.network import forward_float, normaliser_constants, weight_shapes
+from policy.network import forward_float, normaliser_constants
 from policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -19,6 +19,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     RuntimeName,
+    weight_shapes,
 )
 
 # Pressure in hPa swings by 100, the angle by 1, the rate by 0.1: a thousandfold between the first and the last.

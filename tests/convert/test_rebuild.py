@@ -14,10 +14,11 @@ import pytest
 from convert.executor import RuntimeProcess
 from convert.pipeline import convert
 from convert.rebuild import check_artifact
-from policy.bundle import CALIBRATION_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import npz
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
+from policy.reading.bundle_files import CALIBRATION_FILE
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.conftest import AgentProcess
 

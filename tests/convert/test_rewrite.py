@@ -12,10 +12,11 @@ import pytest
 from convert import rewrite
 from convert.executor import RuntimeProcess
 from convert.pipeline import convert
-from policy.bundle import CALIBRATION_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
+from policy.contract.quantization import TrainedQuantization
 from policy.network import Weights
-from policy.quantization_aware import TrainedQuantization
+from policy.reading.bundle_files import CALIBRATION_FILE
 from policy.rewrites import Rewrite
 from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
 from tests.convert.conftest import make_observations, make_spec, make_weights

@@ -17,7 +17,6 @@ import pytest
 from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from policy import network
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.integer import forward_integer, quantize_network
@@ -33,6 +32,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 
 HIDDEN = 16
@@ -149,7 +149,7 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
         control_period_s=CONTROL_PERIOD_S,
         environment=EnvironmentSpec("AirLearning/NavigationContinuous-v0", {"preset": "hard"}),
     )
-    shapes = network.weight_shapes(spec)
+    shapes = weight_shapes(spec)
     return spec, {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 

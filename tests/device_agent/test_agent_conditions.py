@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,7 +113,8 @@ def test_the_conditions_of_a_pi(pi: Path) -> None:
 
 
 def test_the_fingerprint_of_a_pi(pi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    system = SimpleNamespace(sysname="Linux", release="6.1.0", machine="aarch64")
+    monkeypatch.setattr("os.uname", lambda: system)
     device = fingerprint(pi)
     assert device["model"] == "Raspberry Pi 3 Model B Rev 1.2" and device["cpu_model"] == "Cortex-A53"
     assert device["machine"] == "aarch64" and device["mhz_nominal"] == 1200.0 and device["mhz_now"] == 600.0

@@ -21,7 +21,7 @@ from device.agent.serving import check_simulator
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.errors import SpecError
-from policy.network import choose_actions, forward_float, weight_shapes
+from policy.network import choose_actions, forward_float
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -30,6 +30,7 @@ from policy.spec import (
     Normaliser,
     PolicySpec,
     Precision,
+    weight_shapes,
 )
 
 EPISODES, SEED = 150, 11

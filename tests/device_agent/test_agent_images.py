@@ -15,7 +15,7 @@ import pytest
 from device.agent.protocol import MAX_LINE_BYTES
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.network import forward_float, weight_shapes
+from policy.network import forward_float
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -26,6 +26,7 @@ from policy.spec import (
     PolicySpec,
     Precision,
     RuntimeName,
+    weight_shapes,
 )
 
 SHAPE = (84, 84, 4)

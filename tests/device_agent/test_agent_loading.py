@@ -16,8 +16,9 @@ import pytest
 from device import native
 from device.agent import runtimes
 from device.agent.golden import check_golden
+from device.agent.graph_executors import _match, _Tensor
 from device.agent.protocol import AgentError
-from device.agent.runtimes import _match, _Tensor, installed_runtimes
+from device.agent.runtimes import installed_runtimes
 from policy.bundle import Bundle
 from policy.bundle_writer import npz, write_bundle
 from policy.manifest import FileRecord
@@ -173,7 +174,9 @@ def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_v
     def check(outputs: np.ndarray, by: int) -> dict[str, Any]:
         executor = Miscounting(outputs, by)
         rows = list(golden.observations[:, None])
-        return check_golden(pilot.spec, entry, executor, rows, expected, golden.actions, RuntimeName.LITERT)
+        return check_golden(
+            pilot.spec, entry, executor, rows, pilot.expected_rows(entry), pilot.golden_rows(), RuntimeName.LITERT
+        )
 
     assert check(expected.outputs, by=0)["action_agreement"] == 1.0
     with pytest.raises(AgentError, match="chooses wrongly in litert on this device: on golden vector 0"):

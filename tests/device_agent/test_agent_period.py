@@ -10,7 +10,7 @@ import pytest
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.contract.features import FloatOperator, FloatStep
-from policy.network import forward_float, weight_shapes
+from policy.network import forward_float
 from policy.observing.history import History
 from policy.spec import (
     ContinuousHead,
@@ -22,6 +22,7 @@ from policy.spec import (
     PolicySpec,
     Remembered,
     Squash,
+    weight_shapes,
 )
 from tests.device_agent.conftest import AgentProcess, add_artifacts
 

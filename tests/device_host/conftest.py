@@ -18,7 +18,6 @@ from device.host.deploy import DeployResult, install
 from device.host.local_device import running_local_device
 from device.host.probe import probe
 from device.host.wheels import WheelSet
-from policy import network
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.spec import (
@@ -30,6 +29,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     Precision,
+    weight_shapes,
 )
 from tests.device_host.devices import TestDevice, as_test_device, openssh_server, stand_in_payload
 from tests.device_host.needs import needs_sshd
@@ -101,7 +101,7 @@ def make_bundle(
     )
     weights = {
         key: rng.normal(0.0, (2.0 / shape[0]) ** 0.5, shape).astype(np.float32)
-        for key, shape in network.weight_shapes(spec).items()
+        for key, shape in weight_shapes(spec).items()
     }
     bundle = write_bundle(path, spec, weights, recorded_observations(256, 1000), recorded_observations(32, 5000))
     convert_all([bundle], [Precision.INT8, Precision.FP32], list(ArtifactFormat))

@@ -69,7 +69,7 @@ def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> N
     found = {path.removeprefix("lib/") for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
     modules = ("device.agent.__main__", "device.agent.loop.__main__", "device.agent.loop.client")
     assert found == {"device/agent/loop/quarl_loop.h"}.union(*map(closure_of, modules))
-    assert {"policy/bundle.py", "device/__init__.py", "airlearning_envs/flights.py"} <= found
+    assert {"policy/reading/bundle_files.py", "device/__init__.py", "airlearning_envs/flights.py"} <= found
     assert not {path for path in found if "writer" in path or "gym_env" in path or "device/host" in path}
     for file in code_files(project_root()):
         assert b"import gymnasium" not in file.data
@@ -158,5 +158,5 @@ def test_a_precision_that_was_not_converted_says_how(bundle: Bundle) -> None:
 def test_the_starter_is_a_valid_script_and_quotes() -> None:
     text = starter("/opt/my python/bin/python3", ("numpy-1",), isolated=True)
     assert subprocess.run(["sh", "-n"], input=text, text=True).returncode == 0
-    assert "'/opt/my python/bin/python3' -sS -m " in text
-    assert "-s -m " in starter("python3", (), isolated=False)
+    assert "'/opt/my python/bin/python3' -sS -c " in text
+    assert "-s -c " in starter("python3", (), isolated=False)

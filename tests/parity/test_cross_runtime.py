@@ -25,7 +25,7 @@ from convert.executor import RuntimeProcess, runtime_processes
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
-from policy.network import forward_float, hidden_activations, weight_shapes
+from policy.network import forward_float, hidden_activations
 from policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -34,6 +34,7 @@ from policy.spec import (
     PolicySpec,
     Precision,
     RuntimeName,
+    weight_shapes,
 )
 from train.deciding import reference
 

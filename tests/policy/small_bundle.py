@@ -12,7 +12,6 @@ import numpy as np
 from policy import json_values
 from policy.bundle import Expected
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
-from policy.network import weight_shapes
 from policy.spec import (
     ArtifactFormat,
     DiscreteHead,
@@ -23,6 +22,7 @@ from policy.spec import (
     PolicySpec,
     Precision,
     RuntimeName,
+    weight_shapes,
 )
 
 SPEC = PolicySpec(

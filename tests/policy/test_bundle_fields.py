@@ -16,12 +16,13 @@ import pytest
 
 from device.host.errors import VerificationError
 from device.host.payload import check_policy_name
-from policy.bundle import GOLDEN_FILE, SPEC_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.errors import BundleError, SpecError
 from policy.json_values import MOST_PARTS
 from policy.locate import working_bundle
 from policy.manifest import MANIFEST_FILE
+from policy.reading.bundle_files import GOLDEN_FILE, SPEC_FILE
 from policy.reading.names import is_file_name, is_policy_name, is_text
 from policy.spec import PolicySpec
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, SPEC, WEIGHTS, change, entry_of, sign
@@ -205,10 +206,18 @@ def test_the_writer_refuses_what_the_reader_would(
 
 
 def test_a_device_imports_nothing_of_the_host() -> None:
-    """Reading a bundle on a device takes neither safetensors nor the forward passes that the host checks it with."""
-    program = "import sys, policy.bundle; print(*sorted(sys.modules))"
+    """Reading a bundle on a device takes neither numpy nor the forward passes that the host checks it with."""
+    program = "import sys, policy.reading.bundle_files; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert loaded.isdisjoint(
-        {"safetensors", "convert", "policy.bundle_checks", "policy.integer", "policy.float_errors"}
+        {
+            "numpy",
+            "safetensors",
+            "convert",
+            "policy.bundle",
+            "policy.bundle_checks",
+            "policy.integer",
+            "policy.float_errors",
+        }
     )

@@ -11,12 +11,13 @@ import pytest
 from safetensors.numpy import save
 
 from policy import bundle_checks
-from policy.bundle import DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, Bundle, Golden
+from policy.bundle import Bundle, Golden
 from policy.bundle_writer import add_artifact, npz
 from policy.errors import BundleError
 from policy.float_errors import float_tolerance
 from policy.manifest import MANIFEST_FILE
 from policy.network import forward_float
+from policy.reading.bundle_files import DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
 from policy.spec import Precision
 from tests.policy.small_bundle import EXPECTED, GOLDEN, SPEC, WEIGHTS, change, entry_of, sign
 

@@ -16,7 +16,7 @@ from policy.integer import (
     quantize_network,
     requantization_multipliers,
 )
-from policy.network import as_batch, check_weights, choose_actions, forward_float, normalise, weight_shapes
+from policy.network import as_batch, check_weights, choose_actions, forward_float, normalise
 from policy.quantization import Affine
 from policy.ranges import output_range
 from policy.spec import (
@@ -28,6 +28,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    weight_shapes,
 )
 
 SPEC = PolicySpec(

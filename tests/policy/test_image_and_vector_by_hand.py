@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from policy.contract.quantization import TrainedQuantization
 from policy.equalisation import equalise
 from policy.errors import QuantizationError, SpecError
 from policy.integer import forward_integer, input_levels, quantize_network
-from policy.network import check_weights, forward_float, hidden_activations, split, weight_shapes
+from policy.network import check_weights, forward_float, hidden_activations, split
 from policy.quantization import Affine
-from policy.quantization_aware import TrainedQuantization
 from policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,
@@ -22,6 +22,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    weight_shapes,
 )
 
 DEPTH = ObservationField("depth", (3, 3, 1), "m")

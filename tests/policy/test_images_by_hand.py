@@ -22,16 +22,7 @@ from policy.integer import (
     quantize_network,
 )
 from policy.locate import ZOO, working_bundle
-from policy.network import (
-    IMAGES_AT_ONCE,
-    as_batch,
-    check_weights,
-    convolve,
-    forward_float,
-    grey_levels,
-    layer_norm,
-    weight_shapes,
-)
+from policy.network import IMAGES_AT_ONCE, as_batch, check_weights, convolve, forward_float, grey_levels, layer_norm
 from policy.quantization import Affine
 from policy.spec import (
     NATURE_CONVOLUTIONS,
@@ -42,6 +33,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    weight_shapes,
 )
 
 SPEC = PolicySpec(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.errors import SpecError
 from policy.integer import forward_layer, quantize_network, trained_with
 from policy.quantization import Affine, affine_from_range, quantize_affine
-from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange, kernel_scales, unsigned_affine
+from policy.quantization_aware import kernel_scales, unsigned_affine
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 RANGES = {INPUT: (-2.0, 2.0), "dense_0": (0.0, 3.0)}

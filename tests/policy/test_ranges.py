@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from policy.contract.quantization import TrainedQuantization
 from policy.errors import QuantizationError
 from policy.network import linear_part
-from policy.quantization_aware import TrainedQuantization
 from policy.ranges import calibrated_ranges
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 

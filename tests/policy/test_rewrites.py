@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from policy import rewrites
+from policy.contract.quantization import TrainedQuantization
 from policy.errors import SpecError
 from policy.float_errors import float_tolerance
 from policy.integer import forward_integer, quantize_network
-from policy.network import forward_float, normalised, weight_shapes
-from policy.quantization_aware import TrainedQuantization
+from policy.network import forward_float, normalised
 from policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
-from policy.spec import ContinuousHead, NetworkSpec, Normaliser, ObservationField, PolicySpec, Squash
+from policy.spec import ContinuousHead, NetworkSpec, Normaliser, ObservationField, PolicySpec, Squash, weight_shapes
 from tests.policy.small_bundle import SPEC, WEIGHTS
 
 RANDOM = np.random.default_rng(3)

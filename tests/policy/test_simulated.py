@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from policy.bundle import Bundle
+from policy.contract.quantization import TrainedQuantization, WeightRange
 from policy.errors import QuantizationError
 from policy.integer import forward_integer, quantize_network
 from policy.locate import ZOO
-from policy.network import Weights, forward_float, head_constants, weight_shapes
+from policy.network import Weights, forward_float, head_constants
 from policy.quantization import Affine, Scheme, quarl_released, to_fp16
-from policy.quantization_aware import TrainedQuantization, WeightRange
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import (
     ContinuousHead,
@@ -25,6 +25,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    weight_shapes,
 )
 
 SPEC = PolicySpec(

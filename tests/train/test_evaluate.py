@@ -14,7 +14,7 @@ from convert.executor import ExecutionError
 from convert.pipeline import build_graph, convert_all
 from policy.bundle import Bundle
 from policy.errors import SpecError
-from policy.network import choose_actions, forward_float, weight_shapes
+from policy.network import choose_actions, forward_float
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -28,6 +28,7 @@ from policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    weight_shapes,
 )
 from train import evaluate
 from train.runs.artifact import ArtifactPolicy

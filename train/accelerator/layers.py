@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.quantization_aware import INPUT
+from policy.contract.quantization import INPUT
 from train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
 from train.networks.weights import Weights, hidden_layers
 from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked

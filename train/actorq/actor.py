@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from device.agent.runtimes import Executor, open_artifact
+from device.agent.executing import Executor
+from device.agent.runtimes import open_artifact
 from policy.spec import RuntimeName
 from train.actorq.algorithms import make_explorer
 from train.actorq.plan import Plan
@@ -125,8 +126,8 @@ class Actor:
         if self._executor is None:
             return self._explorer.start()
         decided = self._executor.decide(np.ascontiguousarray(observation, np.float32))
-        outputs = self._executor.outputs() if self._discrete else decided
-        return self._explorer.choose(decided, outputs, self._reply.step / self._share)
+        outputs = np.asarray(self._executor.outputs() if self._discrete else decided, np.float32)
+        return self._explorer.choose(decided if self._discrete else outputs, outputs, self._reply.step / self._share)
 
     def _send(self) -> None:
         """Send the rows that are ready; renew at once if the learner has run too far ahead."""

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.bundle import WEIGHTS_FILE
 from policy.locate import working_bundle
 from policy.network import forward_float, normalise
+from policy.reading.bundle_files import WEIGHTS_FILE
 from policy.spec import NetworkSpec, Normaliser, PolicySpec
 from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
 from train.algorithms.common.settings import QuantizedSettings, linear, setting

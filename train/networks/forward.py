@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.quantization import INPUT
 from policy.exact import LAYER_NORM_EPSILON
 from policy.network import layer_norm as policy_layer_norm
-from policy.quantization_aware import INPUT
 from policy.spec import NetworkSpec
 from train.lazily import tf
 from train.networks.weights import hidden_layers

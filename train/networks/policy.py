@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.quantization_aware import TrainedQuantization, WeightRange
+from policy.contract.quantization import TrainedQuantization, WeightRange
 from policy.spec import Normaliser
 from train.networks.weights import Weights
 

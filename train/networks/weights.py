@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.network import network_shapes
+from policy.contract.network import network_shapes
 from policy.spec import NetworkSpec
 
 Weights = dict[str, NDArray[np.float32]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
+from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.spec import NetworkSpec, Normaliser
 from train.networks.forward import activations
 from train.networks.policy import Policy

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.integer import ABOVE_THE_HALF, LARGEST_NUDGE, SMALLEST_FRACTION, agreeing_scales
 from policy.quantization import INT8_MAX, INT8_MIN, SMALLEST_SCALE, affine_from_range
-from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange, kernel_scales, unsigned_affine
+from policy.quantization_aware import kernel_scales, unsigned_affine
 from policy.spec import NetworkSpec
 from train.lazily import tf
 

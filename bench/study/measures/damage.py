@@ -25,8 +25,8 @@ import numpy as np
 from bench import command_line
 from bench.study.bundles import share_differing
 from convert.mixed import Assignment, Layers, output_error, total_bits
+from policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from policy.network import Floats, Weights, choose_actions, layer_names
-from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from policy.spec import ContinuousHead, PolicySpec
 
 WIDTHS = tuple(range(SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS + 1))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policy.quantization import FLOAT_BITS, LARGEST_WEIGHT_BITS, Scheme
+from policy.contract.quantization import LARGEST_WEIGHT_BITS
+from policy.quantization import FLOAT_BITS, Scheme
 
 KERNEL = "int8 × int8 → int32 by XNNPACK"
 """LiteRT's kernel for the layers of an int8 model."""

@@ -68,7 +68,7 @@ def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: d
                     fed.append(values[start : start + feed.size])
                     start += feed.size
             wanted, _, *new = (tensor[0] for tensor in original.tensors(np.concatenate(fed)[None]))
-            got = run(policy, history.observe(values)[None])[0]
+            got = run(policy, np.array(history.observe(values))[None])[0]
             if not np.isfinite(wanted).all():
                 raise ForeignError("the folder's own program gives NaN or infinity.", "Is it trained?")
             if (difference := float(np.abs(got - wanted).max())) > apart:

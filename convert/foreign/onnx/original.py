@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from convert.foreign.chain import Affine, Discrete, Floats, ForeignError, ForeignPolicy, run
-from device.agent.runtimes import import_runtime, onnx_session_options
+from device.agent.graph_executors import onnx_session_options
+from device.agent.runtimes import import_runtime
 from policy.errors import PolicyError
 from policy.spec import RuntimeName
 

@@ -1,4 +1,4 @@
-"""A robot's program speaks with the loop: observations in, actions out. Needs Python and numpy alone.
+"""A robot's program speaks with the loop: observations in, actions out. Needs Python alone.
 
     with Client.connect("~/quarl/run/III.sock") as policy:
         policy.send(observation)
@@ -13,16 +13,15 @@ import json
 import select
 import socket
 import time
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from device.agent.loop.addresses import short_address
-from device.agent.loop.frames import HEADER, Description, Flag, Header, Kind
+from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, Flag, Header, Kind
 
 MOST_BYTES = 262_144
 CONNECT_TIMEOUT_S = 5.0
@@ -46,7 +45,7 @@ class Action:
     """
 
     index: int
-    outputs: NDArray[np.float32]
+    outputs: array[float]
     flags: Flag
     sequence: int
     observed_ns: int
@@ -94,11 +93,12 @@ class Client:
     ) -> None:
         self.socket.close()
 
-    def send(self, observation: ArrayLike, observed_ns: int | None = None, *, start: bool = False) -> int:
+    def send(self, observation: Iterable[float], observed_ns: int | None = None, *, start: bool = False) -> int:
         """Send an observation.
 
         Args:
-            observation: raw values in the units of the spec, (observation_size,) or of one period.
+            observation: raw values in the units of the spec, (observation_size,) or of one period; numpy's at best
+                float32.
             observed_ns: when it was made, CLOCK_MONOTONIC; None: now.
             start: an episode begins.
 
@@ -108,20 +108,20 @@ class Client:
         Raises:
             LoopError: the loop is gone, or does not read.
         """
-        values = np.ascontiguousarray(observation, np.float32).reshape(-1)
+        values = _float32(observation)
         self._sequence += 1
         now = time.monotonic_ns()
         header = Header(
             Kind.OBSERVATION,
             int(Flag.START) if start else 0,
-            len(values),
+            len(values) // VALUE_BYTES,
             self._sequence,
             self.release,
             now if observed_ns is None else observed_ns,
             now,
         )
         try:
-            self.socket.send(header.pack() + values.tobytes())
+            self.socket.send(header.pack() + values)
         except OSError as error:
             raise LoopError(f"the observation was not sent: {error.strerror}.") from None
         return self._sequence
@@ -138,7 +138,7 @@ class Client:
         header = Header.read(packet)
         if header is None or header.kind is not Kind.ACTION:
             raise LoopError(_message(packet))
-        outputs = np.frombuffer(packet, np.float32, header.count, HEADER.size)
+        outputs = array("f", packet[HEADER.size :])
         return Action(
             header.action,
             outputs,
@@ -209,6 +209,16 @@ def request(path: str | Path, timeout_s: float = CONNECT_TIMEOUT_S, **fields: An
     if not reply.get("ok"):
         raise LoopError(_message(packet))
     return reply
+
+
+def _float32(values: Iterable[float]) -> bytes:
+    """Values as float32: those of an array of float32, of numpy or the module ``array``, as they lie there."""
+    try:
+        view: Any = memoryview(values)  # type: ignore[arg-type]
+    except TypeError:
+        return array("f", values).tobytes()
+    bytes_as_they_are: bytes = view.tobytes()
+    return bytes_as_they_are if view.format == "f" else array("f", view.cast("B").cast(view.format)).tobytes()
 
 
 def _message(packet: bytes) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device.agent.loop.addresses import short_address
-from device.agent.loop.deciding import Decider, Inbox
+from device.agent.loop.deciding import Decider
 from device.agent.loop.frames import HEADER, MAGIC, Description, Header, Kind
 from device.agent.protocol import AgentError, ErrorCode
 
@@ -91,7 +91,7 @@ class Connections:
         self._listener, self._decider = listener, decider
         self._hello = Header(Kind.DESCRIPTION, release=release).pack() + description.pack()
         self._clients: dict[int, socket.socket] = {}
-        self._inboxes = [Inbox(decider.observation_size, decider.brought_size, JSON_ROOM) for _ in range(2)]
+        self._inboxes = [decider.inbox(JSON_ROOM) for _ in range(2)]
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._wake, self.wake_up = socket.socketpair()

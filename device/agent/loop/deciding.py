@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from typing import Any
 
-import numpy as np
-
+from device.agent.executing import Executor, Input
 from device.agent.loop.frames import CONTINUOUS, HEADER, MAGIC, VALUE_BYTES, Flag, Kind
 from device.agent.serving import Serving
 
@@ -23,15 +23,16 @@ class Inbox:
 
     Attributes:
         room: the bytes; one more than an observation has, so that a longer packet is seen to be one.
-        observation, brought: views of float32 (1, N): a whole observation; one period's values.
+        observation: a whole observation as the executor takes it, which changes with the room.
+        brought: one period's values, float32.
     """
 
-    def __init__(self, observation_size: int, brought_size: int, room: int) -> None:
+    def __init__(self, executor: Executor, observation_size: int, brought_size: int, room: int) -> None:
         largest = max(observation_size, brought_size)
         self.room = bytearray(max(room, HEADER.size + VALUE_BYTES * largest + 1))
-        values = np.frombuffer(self.room, np.float32, largest, HEADER.size)
-        self.observation = values[None, :observation_size]
-        self.brought = values[None, :brought_size]
+        values = memoryview(self.room)[HEADER.size : HEADER.size + VALUE_BYTES * largest].cast("f")
+        self.observation: Input = executor.input(values[:observation_size])
+        self.brought = values[:brought_size]
 
 
 class Decider:
@@ -59,15 +60,18 @@ class Decider:
         self.frame = bytearray(HEADER.size + VALUE_BYTES * self.output_size)
         self._body = memoryview(self.frame)[HEADER.size :]
         # What a frame says: the action's index, and the bytes of its values.
-        values = np.zeros(self.output_size, np.float32)
-        if not self._discrete:
-            values[:] = fallback
+        values = array("f", bytes(VALUE_BYTES * self.output_size) if self._discrete else fallback)
         self._fallback = (int(fallback[0]) if self._discrete else CONTINUOUS, values.tobytes())
         self._decided = self._held = self._fallback
         self._size = self._sequence = self.observed_ns = self.runtime_ns = 0
         self.flags = self._taken_flags = 0
         self._fresh = False
-        self._values = self._golden = serving.observations[0]
+        self._observation = self._golden = serving.observations[0]
+        self._brought: Any = None
+
+    def inbox(self, room: int) -> Inbox:
+        """Room for a packet of an observation, or of so many bytes."""
+        return Inbox(self._executor, self.observation_size, self.brought_size, room)
 
     def take(self, inbox: Inbox, size: int) -> bool:
         """Remember an observation frame of so many bytes, unless it is none of this policy's. Returns whether it is.
@@ -78,14 +82,14 @@ class Decider:
         if kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
             return False
         if count == self.observation_size:
-            values = inbox.observation
+            self._observation, self._brought = inbox.observation, None
         elif count == self.brought_size:
-            values = inbox.brought
+            self._brought = inbox.brought
             if flags & START:
                 self._history.reset()
         else:
             return False
-        self._values, self._sequence, self.observed_ns = values, sequence, observed_ns
+        self._sequence, self.observed_ns = sequence, observed_ns
         self._taken_flags = WRONG_RELEASE if release and release != self._release else 0
         self._fresh = True
         return True
@@ -95,17 +99,18 @@ class Decider:
         flags, self.runtime_ns = self._taken_flags, 0
         if not 0 <= now_ns - self.observed_ns <= self._stale_ns or not self.observed_ns:
             flags |= STALE
-        values = self._values
-        # Their squares' sum is finite where all of them are; where it is not, one of them may just be very large.
-        if not math.isfinite(np.vdot(values, values)) and not np.isfinite(values).all():
+        brought = self._brought
+        # As doubles, so many float32 have a finite sum where they are finite.
+        if not (self._executor.is_finite(self._observation) if brought is None else math.isfinite(sum(brought))):
             flags |= NON_FINITE
         if flags:
             return self.fall_back(flags)
-        remembers = values.shape[1] != self.observation_size
-        if remembers and not self._fresh:  # what was remembered once is not remembered again
-            return self.hold(0)
+        observation = self._observation
+        if brought is not None:
+            if not self._fresh:  # what was remembered once is not remembered again
+                return self.hold(0)
+            observation = self._executor.input(self._history.observe(brought))
         self._fresh = False
-        observation = self._history.observe(values[0])[None] if remembers else values
         begin = _clock()
         action: Any = self._executor.decide(observation)
         self.runtime_ns = _clock() - begin
@@ -113,7 +118,7 @@ class Decider:
         if not math.isfinite(sum(outputs.tolist())):
             return self.fall_back(NON_FINITE)
         self._decided = (action if self._discrete else CONTINUOUS, outputs.tobytes())
-        if remembers and not self._discrete:
+        if brought is not None and not self._discrete:
             self._history.acted(outputs)
         self._serving.decisions += 1
         self.flags = flags

@@ -9,7 +9,8 @@ from device.host.on_device.records import PACK, PROGRAM
 from device.host.payload import STARTER, Payload, PayloadFile, check_policy_name
 from device.host.static_agent.packing import packed
 from device.native import building
-from policy.bundle import WEIGHTS_FILE, Bundle
+from policy.bundle import Bundle
+from policy.reading.bundle_files import WEIGHTS_FILE
 from policy.spec import Precision, RuntimeName
 
 STARTER_TEXT = f"""#!/bin/sh

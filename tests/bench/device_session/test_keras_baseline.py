@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from policy.bundle import Golden
-from policy.network import weight_shapes
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -17,6 +16,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    weight_shapes,
 )
 
 CONVOLUTIONS = (Convolution(4, 8, 4), Convolution(5, 3, 1))

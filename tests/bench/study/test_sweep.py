@@ -20,10 +20,10 @@ from bench.study.experiment import Results, in_order, stored
 from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
+from policy.contract.quantization import TrainedQuantization
 from policy.locate import ZOO
 from policy.network import choose_actions
 from policy.quantization import Scheme
-from policy.quantization_aware import TrainedQuantization
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import ContinuousHead, PolicySpec, Squash
 from train.deciding import decide_with

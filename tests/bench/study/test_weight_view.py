@@ -18,9 +18,9 @@ from bench.study.measures.activations import activation_ranges, range_of, table
 from bench.study.measures.levels import levels_of, parameters, table_of, title_of
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
+from policy.contract.quantization import WeightRange
 from policy.errors import QuantizationError
 from policy.quantization import Affine, Scheme
-from policy.quantization_aware import WeightRange
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 

@@ -80,7 +80,7 @@ def test_the_memory_is_fed_back(tmp_path: Path) -> None:
             "memory.actions.in": state,
         }
         wanted, state = session.run([OUTPUTS[1], OUTPUTS[2]], feeds)
-        got = run(policy, history.observe(values)[None])
+        got = run(policy, np.array(history.observe(values))[None])
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
         history.acted(wanted[0])
 

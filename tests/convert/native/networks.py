@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from policy.integer import IntegerNetwork, quantize_network
-from policy.network import weight_shapes
 from policy.spec import (
     Activation,
     ContinuousHead,
@@ -19,6 +18,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    weight_shapes,
 )
 
 ROWS = 12

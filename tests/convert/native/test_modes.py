@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from convert.native.writer import native_artifact
+from device.agent.native_executor import NativeExecutor
 from device.agent.protocol import AgentError
-from device.agent.runtimes import NativeExecutor, open_artifact
+from device.agent.runtimes import open_artifact
 from device.native import engine as native_engine
 from device.native import modes
 from device.native.building import library
@@ -76,11 +77,11 @@ def test_repeated_layers_make_what_a_decision_makes_and_measuring_changes_nothin
     for mode in Mode:
         engine.modes = (mode,) * len(usual)
         engine.decide(rows[-1])
-        assert last not in engine._memory.tobytes()
+        assert last not in bytes(engine._memory.content)
         engine.begin(rows[0])
         for layer in range(len(usual)):
             engine.repeat(layer, 3)
-        assert last in engine._memory.tobytes()
+        assert last in bytes(engine._memory.content)
     engine.modes = usual
     found = measured_modes(engine, list(rows), 0.02)
     assert engine.modes == usual and len(found) == len(usual)

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from convert.native.writer import native_artifact
+from device.agent.native_executor import NativeExecutor
 from device.agent.protocol import AgentError
-from device.agent.runtimes import NativeExecutor, open_artifact
+from device.agent.runtimes import open_artifact
 from device.native import building
 from device.native.building import library
 from device.native.engine import Engine, Mode, NativeError, kernels_here

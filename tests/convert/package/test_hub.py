@@ -22,8 +22,16 @@ from policy.bundle_writer import copy_bundle, write_bundle
 from policy.files import write_folder
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import weight_shapes
-from policy.spec import ArtifactFormat, ContinuousHead, DiscreteHead, ObservationField, Precision, RuntimeName, Squash
+from policy.spec import (
+    ArtifactFormat,
+    ContinuousHead,
+    DiscreteHead,
+    ObservationField,
+    Precision,
+    RuntimeName,
+    Squash,
+    weight_shapes,
+)
 from train import evaluate
 
 
@@ -58,7 +66,7 @@ def test_an_artifact_of_the_folder_passes_as_on_a_device(cartpole: Path) -> None
     executor = open_artifact(RuntimeName.ONNXRUNTIME, packed.path / entry.file, packed.spec)
     golden = packed.golden()
     message = check_golden(
-        packed.spec, entry, executor, golden.observations[:, None], packed.expected(entry), golden.actions,
+        packed.spec, entry, executor, golden.observations[:, None], packed.expected_rows(entry), packed.golden_rows(),
         RuntimeName.ONNXRUNTIME,
     )  # fmt: skip
     assert message["action_agreement"] == 1.0

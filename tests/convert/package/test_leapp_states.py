@@ -43,7 +43,7 @@ def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None
     assert history.brought == again.brought
     for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
         action = forward_float(bundle.spec, bundle.weights(), history.observe(values))[0]
-        np.testing.assert_allclose(run(policy, again.observe(values)[None])[0], action, atol=1e-5)
+        np.testing.assert_allclose(run(policy, np.array(again.observe(values))[None])[0], action, atol=1e-5)
         history.acted(action)
         again.acted(action)
 
@@ -64,6 +64,6 @@ def test_int8_keeps_its_states(tmp_path: Path) -> None:
             start += size
         made = dict(zip((each.name for each in session.get_outputs()), session.run(None, fed), strict=True))
         state = {name: made[output] for name, output in described.feedback.items()}
-        (wanted,) = artifact.run(["action"], {"observation": history.observe(values)[None]})
+        (wanted,) = artifact.run(["action"], {"observation": np.array(history.observe(values))[None]})
         np.testing.assert_array_equal(made["action"], wanted)
         history.acted(wanted[0])

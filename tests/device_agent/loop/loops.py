@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,22 @@ def until(found: Callable[[], Any], what: str) -> Any:
 class LoopProcess:
     """A loop to talk to."""
 
-    def __init__(self, bundle: Path, socket: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Path,
+        socket: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "device.agent.loop"),
+    ) -> None:
         self.socket = socket
         named = () if any(each.startswith("--fallback") for each in arguments) else (f"--fallback={FALLBACK}",)
-        command = [sys.executable, "-m", "device.agent.loop", f"--bundle={bundle}", f"--socket={socket}", *named]
         self.process = subprocess.Popen(
-            [*command, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [*command, f"--bundle={bundle}", f"--socket={socket}", *named, *arguments],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def connect(self) -> Client:

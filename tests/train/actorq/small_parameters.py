@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.network import weight_shapes
 from policy.spec import (
     ContinuousHead,
     DiscreteHead,
@@ -14,6 +13,7 @@ from policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    weight_shapes,
 )
 from train.actorq.wire import Pushed
 

@@ -15,9 +15,9 @@ from convert.pipeline import build_graph, half_weights
 from convert.reference import float_reference
 from policy.errors import PolicyError, QuantizationError
 from policy.integer import forward_integer, quantize_network
-from policy.network import choose_actions, weight_shapes
+from policy.network import choose_actions
 from policy.quantization import fake_symmetric
-from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
+from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
 from train.actorq.settings import BITS
 from train.actorq.wire import Published, WireError, publish, quantization_error, unpacked

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from policy.bundle import Bundle
-from policy.network import forward_float, normalise, split, weight_shapes
+from policy.network import forward_float, normalise, split
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -16,6 +16,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    weight_shapes,
 )
 from tests.train import small_runs
 from train.algorithms.common.distributions import log_softmax, sample_actions

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from policy import integer
+from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.network import normalise
-from policy.quantization_aware import INPUT, TrainedQuantization, WeightRange
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 from train.algorithms.ppo import PPOSettings
 from train.networks.forward import activations, mlp, relu

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policy.bundle import Bundle
-from policy.quantization_aware import TrainedQuantization, WeightRange
+from policy.contract.quantization import TrainedQuantization, WeightRange
 from policy.spec import Normaliser
 from tests.train.small_runs import SMALL
 from train import __main__ as command

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policy.bundle import CALIBRATION_FILE, GOLDEN_FILE, Bundle
+from policy.bundle import Bundle
 from policy.bundle_writer import npz, write_bundle
 from policy.errors import BundleError
 from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import choose_actions, forward_float, weight_shapes
+from policy.network import choose_actions, forward_float
+from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE
 from policy.spec import (
     Convolution,
     DiscreteHead,
@@ -25,6 +26,7 @@ from policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    weight_shapes,
 )
 from train.deciding import greedy
 from train.networks.weights import initial_weights

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from policy.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from train.quantization.aware import FULL_BITS
 from train.quantization.mixed_precision import check_compute
 from train.quantization.weight_control import WeightControl

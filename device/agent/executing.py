@@ -1,0 +1,48 @@
+"""What a loaded artifact is to the agent, whichever runtime executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from device.agent.protocol import AgentError, ErrorCode
+from policy.spec import RuntimeName
+
+Input = Any
+"""An observation as an executor takes it: made by its ``input``."""
+
+Row = Any
+"""float32 (A,) with ``tolist`` and ``tobytes``: of numpy, or an ``array("f")``."""
+
+
+class Executor(Protocol):
+    """A loaded artifact."""
+
+    def input(self, values: Sequence[float]) -> Input:
+        """A raw observation (N,) as the runtime takes it: of a float32 ``memoryview`` a view, of others a copy."""
+
+    def is_finite(self, observation: Input) -> bool:
+        """Whether an input holds neither NaN nor infinity."""
+
+    def decide(self, observation: Input) -> Any:
+        """One decision, with as little around the runtime as possible.
+
+        Args:
+            observation: of :meth:`input`, or float32 (1, N) of numpy, C-contiguous.
+
+        Returns:
+            int for a discrete policy, a row of float32 (A,) for a continuous one.
+        """
+
+    def outputs(self) -> Row:
+        """Outputs (A,) of the last decision: logits, or the continuous action. A copy."""
+
+
+def runtime_error(name: RuntimeName, error: Exception) -> AgentError:
+    """RUNTIME: the runtime refuses an artifact, in its own words."""
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return AgentError(
+        ErrorCode.RUNTIME,
+        f"{name.value} cannot execute this artifact: {first_line}",
+        "Convert it again, or load another runtime or precision.",
+    )

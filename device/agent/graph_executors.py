@@ -1,0 +1,156 @@
+"""Graphs in the runtimes that take and give numpy's arrays: tflite-runtime, LiteRT, onnxruntime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from device.agent.protocol import AgentError, ErrorCode
+from policy.spec import PolicySpec
+
+Floats = NDArray[np.float32]
+
+
+class _Arrays:
+    """Inputs as these runtimes take them."""
+
+    def input(self, values: Sequence[float]) -> Floats:
+        """See :class:`device.agent.executing.Executor`: (1, N)."""
+        return np.asarray(values, np.float32)[None]
+
+    def is_finite(self, observation: Floats) -> bool:
+        """See :class:`device.agent.executing.Executor`."""
+        # Their squares' sum is finite where all of them are; where it is not, one of them may just be very large.
+        return math.isfinite(np.vdot(observation, observation)) or bool(np.isfinite(observation).all())
+
+
+class LiteExecutor(_Arrays):
+    """tflite-runtime and LiteRT, which share one interface.
+
+    ``set_tensor``, ``invoke``, ``get_tensor`` is the fastest public way: holding a view of a tensor would make
+    ``invoke`` refuse, and making a new one each time costs more than the copy of a few floats.
+    """
+
+    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec, threads: int) -> None:
+        content = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
+        interpreter = module.Interpreter(**content, num_threads=threads)
+        interpreter.allocate_tensors()
+        inputs = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_input_details()]
+        results = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_output_details()]
+        source, outputs, action = _match(spec, inputs, results)
+        self._input, self._outputs = source.key, outputs.key
+        self._action = None if action is None else action.key
+        self._set, self._invoke, self._get = interpreter.set_tensor, interpreter.invoke, interpreter.get_tensor
+
+    def decide(self, observation: Floats) -> Any:
+        """See :class:`device.agent.executing.Executor`."""
+        self._set(self._input, observation)
+        self._invoke()
+        if self._action is None:
+            return self._get(self._outputs)[0]
+        return self._get(self._action).item()
+
+    def outputs(self) -> Floats:
+        """See :class:`device.agent.executing.Executor`."""
+        result: Floats = self._get(self._outputs)[0]
+        return result
+
+
+class OnnxExecutor(_Arrays):
+    """onnxruntime with input and outputs bound to fixed arrays, so that a call allocates and looks up nothing."""
+
+    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec, threads: int) -> None:
+        module.set_default_logger_severity(3)  # errors only
+        options = onnx_session_options(module)
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = module.ExecutionMode.ORT_SEQUENTIAL
+        content = model if isinstance(model, bytes) else str(model)
+        session = module.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        inputs = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_inputs()]
+        results = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_outputs()]
+        source, outputs, action = _match(spec, inputs, results)
+        self._observation = np.zeros((1, spec.observation_size), np.float32)
+        self._outputs = np.zeros((1, spec.output_size), np.float32)
+        self._action = None if action is None else np.zeros(action.shape, action.dtype)
+        binding = session.io_binding()
+        _bind(binding.bind_input, source.key, self._observation)
+        _bind(binding.bind_output, outputs.key, self._outputs)
+        if action is not None:
+            _bind(binding.bind_output, action.key, self._action)
+        self._run, self._binding = session.run_with_iobinding, binding
+
+    def decide(self, observation: Floats) -> Any:
+        """See :class:`device.agent.executing.Executor`."""
+        np.copyto(self._observation, observation)
+        self._run(self._binding)
+        return self._outputs[0].copy() if self._action is None else self._action.item()
+
+    def outputs(self) -> Floats:
+        """See :class:`device.agent.executing.Executor`."""
+        return self._outputs[0].copy()
+
+
+def onnx_session_options(module: Any) -> Any:
+    """Fresh options of onnxruntime, with integer products that are exact on every processor.
+
+    x86 without VNNI multiplies uint8 by int8 in pairs whose 16-bit sum saturates: int8 policies were up to 66 output
+    steps off there. With this entry the weights become uint8 when a session begins on such a processor, whose products
+    cannot saturate; on others nothing changes.
+    """
+    options = module.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
+def _bind(bind: Any, name: str, array: NDArray[Any] | None) -> None:
+    assert array is not None
+    bind(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
+
+
+_ONNX_TYPES = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(int32)": np.dtype(np.int32),
+}
+
+
+class _Tensor:
+    """An input or output of a graph as a runtime describes it; ``key`` is what the runtime calls it by."""
+
+    def __init__(self, key: Any, name: str, shape: Any, dtype: Any) -> None:
+        self.key, self.name, self.shape = key, name, tuple(shape)
+        self.dtype = None if dtype is None else np.dtype(dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> tuple[_Tensor, _Tensor, _Tensor | None]:
+    """(observation, outputs, action or None) of a graph, told apart by type and shape, which every converter keeps.
+
+    Raises:
+        AgentError: RUNTIME: the graph is not one of this policy; says what it has and what is wanted.
+    """
+    floats = [t for t in results if t.dtype == np.float32 and t.shape == (1, spec.output_size)]
+    integers = [t for t in results if t.dtype in (np.int32, np.int64) and np.prod(t.shape, dtype=int) == 1]
+    source = [t for t in inputs if t.dtype == np.float32 and t.shape == (1, spec.observation_size)]
+    wanted_results = 2 if spec.is_discrete else 1
+    if (
+        len(inputs) == len(source) == len(floats) == 1
+        and len(results) == wanted_results
+        and len(integers) == wanted_results - 1
+    ):
+        return source[0], floats[0], integers[0] if spec.is_discrete else None
+    outputs = f"float32[1, {spec.output_size}]" + (" and an integer [1]" if spec.is_discrete else "")
+    raise AgentError(
+        ErrorCode.RUNTIME,
+        f"the graph takes {', '.join(map(str, inputs))} and gives {', '.join(map(str, results))}; policy "
+        f"{spec.name!r} needs float32[1, {spec.observation_size}] to {outputs}.",
+        "Convert the policy again.",
+    )

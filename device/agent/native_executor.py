@@ -1,0 +1,87 @@
+"""The project's own engine as an executor: without numpy, which a device need not have for it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from device.agent.executing import Input, runtime_error
+from device.agent.protocol import AgentError, ErrorCode
+from policy.spec import PolicySpec, RuntimeName
+
+CHECKED = 8
+"""Observations on which the engine decides alike before and after its layers' modes were chosen."""
+
+
+class NativeExecutor:
+    """See :class:`device.agent.executing.Executor`.
+
+    Its helping threads begin only where an artifact has layers that are large enough, and end with the executor.
+
+    Raises:
+        AgentError: BAD_FIELD: more threads than it takes.
+    """
+
+    def __init__(self, module: Any, model: Path | bytes, spec: PolicySpec, threads: int) -> None:
+        if threads > module.MOST_THREADS:
+            raise AgentError(
+                ErrorCode.BAD_FIELD,
+                f"threads is {threads}; the native engine takes 1 to {module.MOST_THREADS}.",
+                f"Load it with threads={module.MOST_THREADS}, or fewer.",
+            )
+        artifact = model if isinstance(model, bytes) else model.read_bytes()
+        self._library: Path = module.library()
+        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.output_size, threads)
+        self.decide = self._engine.decide if spec.is_discrete else self._continuous
+
+    @staticmethod
+    def input(values: Sequence[float]) -> Input:
+        """See :class:`device.agent.executing.Executor`."""
+        return values if isinstance(values, memoryview) else array("f", values)
+
+    @staticmethod
+    def is_finite(observation: Input) -> bool:
+        """See :class:`device.agent.executing.Executor`."""
+        return math.isfinite(sum(observation))  # as doubles, so many float32 have a finite sum
+
+    def _continuous(self, observation: Input) -> array[float]:
+        self._engine.decide(observation)
+        return self.outputs()
+
+    def outputs(self) -> array[float]:
+        """See :class:`device.agent.executing.Executor`."""
+        result: array[float] = self._engine.outputs[:]
+        return result
+
+    def choose_modes(self, observations: Sequence[Input], bundle: Path, sha256: str) -> None:
+        """Execute each layer as is faster on this device: as was measured before, or is measured now.
+
+        Args:
+            observations: real ones, of :meth:`input`.
+            bundle: the folder; of a release, what is measured is kept for its next start.
+            sha256: of the artifact.
+
+        Raises:
+            AgentError: RUNTIME: the engine then decides otherwise than before, which no choice may make it do.
+        """
+        from device.native import modes  # as import_runtime: by name, and only where it is asked for
+
+        engine, path, few = self._engine, modes.kept_file(bundle), observations[:CHECKED]
+        before = [(self.decide(each), self.outputs().tobytes())[1] for each in few]
+        key = modes.key_of(engine, self._library, sha256)
+        chosen = modes.kept_modes(path, key, len(engine.modes))
+        if chosen is None:
+            measured = modes.measured_modes(engine, observations)
+            chosen = tuple(each.faster for each in measured)
+            modes.keep_modes(path, key, measured)
+        engine.modes = chosen
+        if before != [(self.decide(each), self.outputs().tobytes())[1] for each in few]:
+            raise runtime_error(RuntimeName.NATIVE, ValueError("it decides otherwise in another mode of its layers"))
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """How each layer is executed: ``dense``, all rows of weights, or ``sparse``, those that count."""
+        return tuple(mode.name.lower() for mode in self._engine.modes)
