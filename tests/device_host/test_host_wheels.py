@@ -21,6 +21,7 @@ from policy.manifest import FileRecord
 from policy.spec import RuntimeName
 
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
+NATIVE = RuntimeName.NATIVE
 
 
 def facts(machine: str, *pythons: str, glibc: tuple[int, int] | None = (2, 36), numpy: str = "") -> TargetFacts:
@@ -88,6 +89,16 @@ def test_32_bit_arm_needs_the_devices_own_numpy() -> None:
     assert names(select(facts("armv7l", "3.11", numpy="1.24.2"), (TFLITE,))) == ["tflite-runtime 2.14.0"]
     with pytest.raises(UnsupportedDeviceError, match="ai-edge-litert"):
         select(facts("armv7l", "3.11", numpy="1.24.2"), (LITERT,))
+
+
+def test_the_native_engine_needs_no_wheel_and_gets_numpy_where_there_is_one() -> None:
+    """Numpy is for flights on the device alone; the agent decides without it, on any C library."""
+    for described in (facts("armv7l", "3.11"), facts("aarch64", "3.9"), facts("aarch64", "3.11", glibc=None)):
+        assert names(select(described, (NATIVE,))) == []
+    assert names(select(facts("aarch64", "3.11"), (NATIVE,))) == ["numpy 1.26.4"]
+    assert select(facts("x86_64", "3.8", "3.10"), (NATIVE,)).python.series == "3.10"
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.8 is older than 3\.9"):
+        select(facts("aarch64", "3.8"), (NATIVE,))
 
 
 @pytest.mark.parametrize("machine", ["riscv64", "i686", "armv6l"])
