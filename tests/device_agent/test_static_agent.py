@@ -157,7 +157,7 @@ def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: 
             assert found == (pytest.approx(value) if isinstance(value, float) else value), name
     memory = agent.ask("memory", runs=10)
     assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
-    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint('agent/*.[ch]')[:16]}"):  # type: ignore[index, union-attr]
+    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint(building.AGENT_SOURCES)[:16]}"):  # type: ignore[index, union-attr]
         assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 250_000, "resident: its weights and 0.25 MB"
     assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
 
