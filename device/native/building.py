@@ -17,6 +17,7 @@ from policy.files import locked, write_atomically
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / "artifacts" / "native"
+AGENT_SOURCES = "agent/**/*.[ch]"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "python.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
@@ -71,7 +72,7 @@ def agent(machine: str) -> Path:
     """
     if machine not in TARGETS:
         raise BuildError(f"the static agent is not built for {machine!r}; known are {', '.join(TARGETS)}.")
-    path = KEPT / f"agent-{machine}-{fingerprint('agent/*.[ch]')[:16]}"
+    path = KEPT / f"agent-{machine}-{fingerprint(AGENT_SOURCES)[:16]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # As for a machine without a system: what the compiler needs then, long divisions for example, it adds itself.

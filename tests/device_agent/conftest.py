@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
+from device.native import building
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact, write_bundle
 from policy.integer import forward_integer, quantize_network
@@ -38,6 +40,11 @@ from policy.spec import (
 HIDDEN = 16
 BEARING, YAW_RATE = 24, 28
 RUNTIMES = tuple(RuntimeName)
+EMULATORS = {
+    "x86_64": (),
+    "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
+    "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
+}
 
 
 class AgentProcess:
@@ -254,3 +261,30 @@ def make_artifacts() -> Callable[[Bundle], Bundle]:
 def fresh_observations() -> np.ndarray:
     """Real observations that are neither calibration nor golden ones, float32 (32, 32)."""
     return recorded_observations(32, 9000)
+
+
+@pytest.fixture(scope="session", params=EMULATORS)
+def program(request: pytest.FixtureRequest) -> tuple[object, ...]:
+    """The command that runs the agent of a processor here."""
+    machine = request.param
+    emulator = () if machine == platform.machine() else EMULATORS[machine]
+    if machine != platform.machine() and not (emulator and shutil.which(emulator[0])):
+        pytest.skip("needs QEMU: apt-get install qemu-user")
+    return (*emulator, building.agent(machine))
+
+
+@pytest.fixture(scope="session")
+def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agent as gcc's sanitizers watch it, compiled."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    made = tmp_path_factory.mktemp("sanitized") / "agent"
+    options = (
+        "-std=gnu11 -g -O1 -DAGENT_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
+    )
+    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
+    sources = ["agent/agent.c", "engine.c", "plain.c", "x86.c", "neon.c"]
+    subprocess.run(
+        ["gcc", *options.split(), *quiet.split(), "-o", str(made), *sources, "-lm"], cwd=building.HERE, check=True
+    )
+    return made

@@ -20,7 +20,7 @@ from device.host.places import project_root
 from policy.bundle import Bundle
 from policy.network import choose_actions
 from policy.spec import ArtifactFormat, Precision
-from tests.device_agent.loop.loops import LoopProcess
+from tests.device_agent.loop.loops import LoopProcess, in_python
 from tests.device_agent.test_static_agent import bundle
 
 __all__ = ["bundle"]  # Policy I with its native int8 artifact
@@ -87,7 +87,7 @@ def test_a_loop_and_its_client_without_packages(bundle: Bundle, tmp_path: Path) 
     place, golden = code(tmp_path, HERE), bundle.golden()
     start = [sys.executable, "-I", "-S", "-c", START.format(code=place, module="loop.__main__")]
     arguments = ("--rate=50", "--priority=0", "--stale-ms=60000", "--pace=observation")
-    loop = LoopProcess(bundle.path, tmp_path / "I.sock", *arguments, command=start)
+    loop = LoopProcess([*start, f"--bundle={bundle.path}"], tmp_path / "I.sock", *arguments)
     with loop.connect() as controller:
         for row in golden.observations[:3]:
             controller.send(row)
@@ -110,7 +110,7 @@ def test_a_loop_and_its_client_without_packages(bundle: Bundle, tmp_path: Path) 
 
 def test_a_client_takes_arrays_of_any_kind(bundle: Bundle, tmp_path: Path) -> None:
     row = bundle.golden().observations[0]
-    loop = LoopProcess(bundle.path, tmp_path / "I.sock", "--rate=50", "--priority=0", "--pace=observation")
+    loop = LoopProcess(in_python(bundle.path), tmp_path / "I.sock", "--rate=50", "--priority=0", "--pace=observation")
     found = []
     with loop.connect() as controller:
         assert isinstance(controller, Client)

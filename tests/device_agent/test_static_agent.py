@@ -28,12 +28,6 @@ from policy.spec import Precision
 from tests.device_agent.conftest import AgentProcess
 from tests.device_agent.test_agent_protocol import FIELD_NAMES, JSON_VALUES, WRONG_LINES
 
-EMULATORS = {
-    "x86_64": (),
-    "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
-    "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
-}
-
 
 class StaticAgent:
     """A running policy-agent."""
@@ -81,16 +75,6 @@ def pack(bundle: Bundle) -> Path:
     return bundle.path.parent / "files" / command.PACK
 
 
-@pytest.fixture(scope="module", params=EMULATORS)
-def program(request: pytest.FixtureRequest) -> tuple[object, ...]:
-    """The command that runs the agent of a processor here."""
-    machine = request.param
-    emulator = () if machine == platform.machine() else EMULATORS[machine]
-    if machine != platform.machine() and not (emulator and shutil.which(emulator[0])):
-        pytest.skip("needs QEMU: apt-get install qemu-user")
-    return (*emulator, building.agent(machine))
-
-
 @pytest.fixture
 def agent(program: tuple[object, ...], pack: Path) -> Iterator[StaticAgent]:
     running = StaticAgent(*program, pack)
@@ -99,20 +83,8 @@ def agent(program: tuple[object, ...], pack: Path) -> Iterator[StaticAgent]:
 
 
 @pytest.fixture(scope="module")
-def sanitized(pack: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaticAgent]:
-    """The agent as gcc's sanitizers watch it."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
-    made = tmp_path_factory.mktemp("sanitized") / "agent"
-    options = (
-        "-std=gnu11 -g -O1 -DAGENT_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
-    )
-    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
-    sources = ["agent/agent.c", "engine.c", "plain.c", "x86.c", "neon.c"]
-    subprocess.run(
-        ["gcc", *options.split(), *quiet.split(), "-o", str(made), *sources, "-lm"], cwd=building.HERE, check=True
-    )
-    running = StaticAgent(made, pack)
+def sanitized(sanitized_program: Path, pack: Path) -> Iterator[StaticAgent]:
+    running = StaticAgent(sanitized_program, pack)
     yield running
     assert running.end() == 0
 
@@ -157,7 +129,7 @@ def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: 
             assert found == (pytest.approx(value) if isinstance(value, float) else value), name
     memory = agent.ask("memory", runs=10)
     assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
-    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint('agent/*.[ch]')[:16]}"):  # type: ignore[index, union-attr]
+    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint(building.AGENT_SOURCES)[:16]}"):  # type: ignore[index, union-attr]
         assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 250_000, "resident: its weights and 0.25 MB"
     assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
 

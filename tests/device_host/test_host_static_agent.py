@@ -1,25 +1,34 @@
-"""The agent without Python, deployed: no wheels, the same requests, and verified as any release is."""
+"""The agent without Python, deployed: no wheels, the same requests, verified as any release is; served in a loop."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from convert.pipeline import convert_each, missing
+from device.agent.loop.client import Client
+from device.agent.loop.frames import Flag, release_number
 from device.host import __main__ as cli
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import DeployResult, deploy
 from device.host.errors import AgentError, VerificationError
+from device.host.local_device import running_local_device
 from device.host.releases import rollback
 from policy.bundle import Bundle
 from policy.locate import ZOO
 from policy.spec import ArtifactFormat, Precision
-from tests.device_host.devices import TestDevice
+from tests.device_agent.loop.loops import next_where
+from tests.device_host.devices import TestDevice, as_test_device, eventually, runs
 
-INT8 = Precision.INT8
+INT8, FALLBACK, PATIENCE_S = Precision.INT8, 19, 60.0
+USUAL = ("--rate=20", "--priority=0", "--trial=0.5", "--most-missed=1e6", "--stale-ms=5000")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,9 @@ def _written(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
-def test_more_threads_and_a_loop_are_refused(connection: Connection, deployed: DeployResult, policy_i: Bundle) -> None:
+def test_more_threads_and_precisions_are_refused(
+    connection: Connection, deployed: DeployResult, policy_i: Bundle
+) -> None:
     with AgentSession(connection, "I", threads=2) as agent, pytest.raises(AgentError, match="ended with status 2"):
         agent.request("hello")
     with AgentSession(connection, "I", threads=1) as agent:
@@ -108,5 +119,77 @@ def test_the_command(
     assert cli.main(["deploy", "--policy", str(policy_i.path), "--agent", "native"]) == 0
     assert "int8 in native (512 golden vectors" in capsys.readouterr().out
     assert not list((tmp_path / "device" / "home" / "quarl").glob("envs/*"))
-    assert cli.main(["serve", "--policy", "I", "--rate", "20"]) == 1
-    assert "serves in no loop yet" in capsys.readouterr().err
+
+
+def run(verb: str, *arguments: str) -> int:
+    """One verb on the local device."""
+    return cli.main([verb, "--target", "local", "--policy", "I", *arguments])
+
+
+def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
+    """Its reply, which has to be a good one."""
+    capsys.readouterr()
+    status = run(verb, "--json", *arguments)
+    output = capsys.readouterr()
+    assert status == 0, output
+    reply: dict[str, Any] = json.loads(output.out)
+    return reply
+
+
+def test_it_serves_and_is_started_again_when_it_is_killed(
+    policy_i: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = policy_i.golden().observations
+    actions = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs.argmax(axis=1)
+    root = tmp_path / "a-device-whose-home-has-a-path-that-is-longer-than-the-address-of-a-socket-may-be"
+    monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(root))
+    with running_local_device(root) as local:
+        device = as_test_device(local)
+        with device.connect() as connection:
+            deploy(connection, policy_i, [INT8], without_python=True)
+        try:
+            for arguments, why in (
+                (("--fallback=99",), "fallback is (99.0,)"),
+                (("--fallback=19", "--threads=2"), "this agent decides with 1"),
+                (("--fallback=19", "--bits=4"), "requested is int4"),
+                (("--fallback=19", "--runtime=litert"), "requested is int8 in litert"),
+            ):
+                assert run("serve", *USUAL, *arguments) == 1
+                assert why in capsys.readouterr().err
+            done = answer(capsys, "serve", *USUAL, f"--fallback={FALLBACK}")
+            release = device.releases("I")[-1]
+            assert (done["state"], done["manager"], done["restarts"]) == ("active", "supervisor", 0)
+            assert done["release"] == done["loop"]["release"] == release
+            assert done["loop"]["loaded"]["runtime"] == "native"
+            assert done["loop"]["counts"]["decided_ns"]["count"] > 0, "tried without a controller"
+            socket = device.home / "quarl" / "run" / "I.sock"
+
+            def decides() -> None:
+                with Client.connect(socket) as client:
+                    assert client.release == release_number(release) != 0
+                    assert next_where(client, lambda each: each.sequence == 0).index == FALLBACK
+                    for observation, action in zip(golden[:5], actions[:5], strict=True):
+                        wanted = client.send(observation)
+                        found = next_where(client, lambda each, wanted=wanted: each.sequence == wanted)
+                        assert (found.index, found.flags & ~Flag.MISSED & ~Flag.HELD) == (action, Flag(0))
+
+            decides()
+            pid, kept = answer(capsys, "serving")["pid"], device.home / "quarl" / "services" / "I.state"
+            assert Path(f"/proc/{pid}/comm").read_text().strip() != "python3"
+            os.kill(pid, signal.SIGKILL)
+
+            def again() -> bool:
+                state = json.loads(kept.read_text())
+                return state["state"] == "active" and state["pid"] != pid and state["restarts"] >= 1
+
+            assert eventually(again, PATIENCE_S), kept.read_text()
+            assert not runs(pid)
+            decides()
+            capsys.readouterr()
+            assert run("serving") == 0
+            assert "20 decisions a second by clock" in capsys.readouterr().out
+            last = answer(capsys, "serving")["pid"]
+            assert answer(capsys, "unserve")["was_served"]
+            assert not runs(last) and not socket.exists()
+        finally:
+            run("unserve")

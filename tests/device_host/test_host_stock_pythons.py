@@ -51,9 +51,7 @@ def test_a_policy_is_deployed_verified_and_flown(stock: StockPython, bundle: Bun
         for name in ("python3", "python3.11", "python3.12", "python3.13"):
             write_program(local.folder.bin / name, f'exec {shlex.join(stock.command(HERE))} "$@"')
         if stock.machine != HERE:
-            write_program(
-                local.folder.bin / "uname", f'[ "$1" = -m ] && echo {stock.machine} || exec /bin/uname "$@"'
-            )
+            write_program(local.folder.bin / "uname", f'[ "$1" = -m ] && echo {stock.machine} || exec /bin/uname "$@"')
         with as_test_device(local).connect() as connection:
             done = deploy(connection, bundle, [Precision.INT8], [RuntimeName.NATIVE])
             assert done.wheels_sent == () and [check.max_error for check in done.checks] == [0.0]

@@ -12,7 +12,7 @@ import pytest
 
 from policy.bundle import Bundle
 from policy.locate import PROJECT_ROOT as ROOT
-from tests.device_agent.loop.loops import LoopProcess, until
+from tests.device_agent.loop.loops import LoopProcess, in_python, until
 
 cyclonedds = pytest.importorskip("cyclonedds", reason="cyclonedds is not installed; type make robots")
 
@@ -50,7 +50,7 @@ def loop(tmp_path: Path) -> Iterator[LoopProcess]:
 
     copy_bundle(Bundle.load(ZOO / "I"), tmp_path / "I", "zoo")
     convert_all([Bundle.load(tmp_path / "I")], [Precision.INT8], [ArtifactFormat.TFLITE])
-    made = LoopProcess(tmp_path / "I", tmp_path / "I.sock", "--rate=20", "--priority=0")
+    made = LoopProcess(in_python(tmp_path / "I"), tmp_path / "I.sock", "--rate=20", "--priority=0")
     made.connect().socket.close()
     until(lambda: not made.status()["controller"], "the end of the first connection")
     yield made

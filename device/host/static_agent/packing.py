@@ -19,9 +19,9 @@ from device.agent.operations import help_reply
 from policy.bundle import Bundle
 from policy.errors import PolicyError
 from policy.manifest import ArtifactEntry
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
 
-MAGIC, VERSION, LINE = b"QPAGENT\0", 1, 64
+MAGIC, VERSION, LINE = b"QPAGENT\0", 2, 64
 TIMED_LINES = 64
 """Golden observations that ``latency`` with the path ``decide`` is timed on."""
 WITHOUT = ("episodes",)
@@ -56,6 +56,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
     numbers = (rows, spec.observation_size, spec.output_size, int(spec.is_discrete), len(requests))
     fields = "".join(f"{each.size} {each.name}\n" for each in spec.observation)
     wanted = f"{spec.observation_size} numbers: " + ", ".join(f"{each.name} ({each.size})" for each in spec.observation)
+    bounds = (spec.head.low, spec.head.high) if isinstance(spec.head, ContinuousHead) and spec.is_bounded else ()
     decisions = golden.actions.astype("<i4" if spec.is_discrete else "<f4")
     sections = (
         bundle.artifact_data(entry),
@@ -74,6 +75,9 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         decisions.tobytes(),
         np.array(entry.output_step or [0.0] * spec.output_size, "<f4").tobytes(),
         b"".join(requests),
+        struct.pack("<Q", round(1e9 * spec.control_period_s)),
+        np.array(spec.fallback, "<f4").tobytes(),
+        np.array(bounds, "<f8").tobytes(),
     )
     head = struct.calcsize(f"<8sII{2 * len(sections)}I")
     table, body, offset = [], b"", -head % LINE + head

@@ -15,9 +15,15 @@ from policy.spec import Precision, RuntimeName
 
 STARTER_TEXT = f"""#!/bin/sh
 # Starts the agent of this release, a program without Python: one JSON object a line. Try {{"op": "help"}}.
+# Or, run-agent loop --help: in a loop.
 here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
 cd -- "$here" || exit 1
-[ "$1" != loop ] || {{ echo "This release's agent serves in no loop yet; deploy the agent in Python." >&2; exit 1; }}
+if [ "$1" = loop ]; then
+  releases=${{here%/*}} release=
+  [ "${{releases##*/}}" != releases ] || release=${{here##*/}}
+  shift
+  set -- loop --release="$release" "$@"
+fi
 exec "${{QUARL_AGENT:-$here/{PROGRAM}}}" "${{QUARL_PACK:-$here/{PACK}}}" "$@"
 """
 

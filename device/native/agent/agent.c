@@ -1,6 +1,6 @@
 /* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, and needs no Python, no C
  * library, nothing: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without episodes, period
- * and several threads; its errors have the same codes. */
+ * and several threads; its errors have the same codes. `policy-agent policy.pack loop` serves in a robot's loop (loop/). */
 #include "../engine.h"
 #include "device.h"
 #include "json.h"
@@ -653,19 +653,22 @@ static void serve(void)
     }
 }
 
-void start(const long *stack);
-void start(const long *stack)
+#include "loop/service.h"
+
+static void run(int count, char *const *words, char *const *environment)
 {
-    static const char USAGE[] = "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n";
+    static const char USAGE[] = "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n"
+                                "policy-agent policy.pack loop --help: in a robot's loop\n";
     began = now_ns();
-    int known = stack[0] >= 2;
-    for (long i = 2; i < stack[0]; i++) known &= equals("--threads=1", (const char *)stack[1 + i], length_of((const char *)stack[1 + i]));
+    const int in_loop = count >= 3 && equals("loop", words[2], length_of(words[2]));
+    int known = count >= 2;
+    for (int i = 2; i < count && !in_loop; i++) known &= equals("--threads=1", words[i], length_of(words[i]));
     if (!known) {
         write_all(2, USAGE, sizeof USAGE - 1);
         leave(2);
     }
     size_t bytes = 0;
-    pack = mapped((const char *)stack[2], &bytes);
+    pack = mapped(words[1], &bytes);
     const char *why = wrong_pack(pack, bytes);
     if (why) {
         write_all(2, "policy-agent: ", 14), write_all(2, why, length_of(why)), write_all(2, "\n", 1);
@@ -674,14 +677,15 @@ void start(const long *stack)
     sizes = section_of(pack, NUMBERS);
     call(PRCTL, 41, 1, 0, 0, 0, 0); /* PR_SET_THP_DISABLE: a page of 2 MB for the few kB that a policy touches */
     baseline = resident().now;
+    if (in_loop) serve_in_loop(count - 3, words + 3, environment);
     serve();
     leave(0);
 }
 
+/* The stack as the kernel leaves it: how many words there are, the words, a 0, the environment, a 0. */
+void start(const long *stack);
+void start(const long *stack) { run((int)stack[0], (char **)(stack + 1), (char **)(stack + stack[0] + 2)); }
+
 #ifdef AGENT_HOSTED                 /* under sanitizers, which bring a C library */
-int main(int argc, char **argv)
-{
-    const long stack[3] = {argc, (long)argv[0], argc > 1 ? (long)argv[1] : 0};
-    start(stack);
-}
+int main(int argc, char **argv, char **environment) { run(argc, argv, environment); }
 #endif

@@ -49,11 +49,13 @@ static int median_rank(int n)
     return k;
 }
 
+/* Percentiles, in thousandths, and the runs that support each. */
+static const struct { const char *name; int q, needed; } SHARES[5] = {
+    {"p50", 500, 11}, {"p90", 900, 64}, {"p95", 950, 130}, {"p99", 990, 662}, {"p99.9", 999, 6636},
+};
+
 static void put_statistics(struct text *t, const uint32_t *sorted, int n)
 {
-    static const struct { const char *name; int q, needed; } SHARES[5] = {
-        {"p50", 500, 11}, {"p90", 900, 64}, {"p95", 950, 130}, {"p99", 990, 662}, {"p99.9", 999, 6636},
-    };
     double sum = 0.0, squares = 0.0;
     for (int i = 0; i < n; i++) sum += sorted[i];
     const double mean = sum / n;

@@ -18,6 +18,9 @@ enum section {
     DECISIONS,                      /* of the float policy: int32[rows], or float[rows][outputs] of a continuous one */
     STEPS,                          /* of each output's scale, float[outputs] */
     LINES,                          /* requests to time: act lines of golden observations */
+    PERIOD,                         /* of control, uint64, ns */
+    FALLBACK_ACTION,                /* the policy's own, float[outputs], or of a discrete policy its index; empty: none */
+    BOUNDS,                         /* of a continuous policy's action, double[2][outputs]: low, high; empty: none */
     SECTIONS
 };
 
@@ -34,7 +37,7 @@ static const void *section_of(const struct pack *p, enum section which) { return
 static const char *wrong_pack(const struct pack *p, size_t bytes)
 {
     if (!p || bytes < sizeof *p || __builtin_memcmp(p->magic, "QPAGENT", 8)) return "it is no policy.pack";
-    if (p->version != 1) return "it is of another version";
+    if (p->version != 2) return "it is of another version";
     if (p->bytes != bytes) return "it is not whole";
     for (int i = 0; i < SECTIONS; i++)
         if (p->section[i].offset % 64 || p->section[i].offset > bytes || p->section[i].size > bytes - p->section[i].offset) return "a section lies outside";
@@ -44,6 +47,9 @@ static const char *wrong_pack(const struct pack *p, size_t bytes)
     const uint64_t inputs = 4ull * n->rows * n->observation, outputs = 4ull * n->rows * n->outputs;
     if (p->section[OBSERVATIONS].size != inputs || p->section[OUTPUTS].size != outputs || p->section[TOLERANCE].size != outputs) return "its golden vectors are not whole";
     if (p->section[DECISIONS].size != (n->discrete ? 4ull * n->rows : outputs) || p->section[STEPS].size != 4ull * n->outputs) return "its golden vectors are not whole";
+    const uint32_t fallback = p->section[FALLBACK_ACTION].size, bounds = p->section[BOUNDS].size;
+    if (p->section[PERIOD].size != 8 || (bounds && bounds != 16ull * n->outputs)) return "its bounds are not whole";
+    if (fallback && fallback != 4ull * (n->discrete ? 1 : n->outputs)) return "its fallback is not whole";
     return 0;
 }
 #endif

@@ -7,6 +7,10 @@
 #if defined __x86_64__
 enum { READ = 0, WRITE = 1, CLOSE = 3, LSEEK = 8, MMAP = 9, MADVISE = 28, GETPID = 39, UNAME = 63, GETRUSAGE = 98 };
 enum { PRCTL = 157, AFFINITY = 204, CLOCK = 228, EXIT = 231, OPENAT = 257 };
+enum { RT_SIGPROCMASK = 14, SOCKET = 41, CONNECT = 42, SENDTO = 44, RECVFROM = 45, BIND = 49, LISTEN = 50, UMASK = 95 };
+enum { GETUID = 102, GETEUID = 107, SCHED_SETSCHEDULER = 144, MLOCKALL = 151, SCHED_SETAFFINITY = 203, MKDIRAT = 258 };
+enum { UNLINKAT = 263, PPOLL = 271, TIMERFD_CREATE = 283, TIMERFD_SETTIME = 286, ACCEPT4 = 288, SIGNALFD4 = 289 };
+enum { PRLIMIT64 = 302, O_DIRECTORY = 0x10000 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -20,6 +24,10 @@ __asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp
 #elif defined __aarch64__
 enum { OPENAT = 56, CLOSE = 57, LSEEK = 62, READ = 63, WRITE = 64, EXIT = 94, CLOCK = 113, AFFINITY = 123, UNAME = 160 };
 enum { GETRUSAGE = 165, PRCTL = 167, GETPID = 172, MMAP = 222, MADVISE = 233 };
+enum { MKDIRAT = 34, UNLINKAT = 35, PPOLL = 73, SIGNALFD4 = 74, TIMERFD_CREATE = 85, TIMERFD_SETTIME = 86 };
+enum { SCHED_SETSCHEDULER = 119, SCHED_SETAFFINITY = 122, RT_SIGPROCMASK = 135, UMASK = 166, GETUID = 174 };
+enum { GETEUID = 175, SOCKET = 198, BIND = 200, LISTEN = 201, CONNECT = 203, SENDTO = 206, RECVFROM = 207 };
+enum { MLOCKALL = 230, ACCEPT4 = 242, PRLIMIT64 = 261, O_DIRECTORY = 0x4000 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
@@ -33,6 +41,10 @@ __asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n bl start\n");
 #elif defined __arm__
 enum { READ = 3, WRITE = 4, CLOSE = 6, LSEEK = 19, GETPID = 20, GETRUSAGE = 77, UNAME = 122, PRCTL = 172, MMAP = 192 };
 enum { MADVISE = 220, AFFINITY = 242, EXIT = 248, CLOCK = 263, OPENAT = 322 };
+enum { UMASK = 60, MLOCKALL = 152, SCHED_SETSCHEDULER = 156, RT_SIGPROCMASK = 175, GETUID = 199, GETEUID = 201 };
+enum { SCHED_SETAFFINITY = 241, SOCKET = 281, BIND = 282, CONNECT = 283, LISTEN = 284, SENDTO = 290, RECVFROM = 292 };
+enum { MKDIRAT = 323, UNLINKAT = 328, PPOLL = 336, TIMERFD_CREATE = 350, TIMERFD_SETTIME = 353, SIGNALFD4 = 355 };
+enum { ACCEPT4 = 366, PRLIMIT64 = 369, O_DIRECTORY = 0x4000 };
 static long call(long number, long a, long b, long c, long d, long e, long f)
 {
     register long r7 __asm__("r7") = number, r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;

@@ -12,12 +12,12 @@ static void put_char(struct text *t, char c)
     if (t->at < t->end) *t->at++ = c;
 }
 
-static void put_bytes(struct text *t, const char *s, size_t n)
+__attribute__((noinline)) static void put_bytes(struct text *t, const char *s, size_t n)
 {
     while (n--) put_char(t, *s++);
 }
 
-static void put(struct text *t, const char *s)
+__attribute__((noinline)) static void put(struct text *t, const char *s)
 {
     while (*s) put_char(t, *s++);
 }

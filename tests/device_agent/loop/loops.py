@@ -1,4 +1,4 @@
-"""A loop in a process of its own, over the small policy of the agent's tests."""
+"""A loop in a process of its own, over the small policy of the agent's tests: in Python, or the program without it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from device.agent.loop.client import Action, Client, LoopError, request
+from policy.spec import Precision
 
 FALLBACK = 19
 PATIENCE_S = 60.0
@@ -25,21 +27,40 @@ def until(found: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"{what} did not come within {PATIENCE_S:g} s")
 
 
+class Kind(Enum):
+    """Which agent serves."""
+
+    PYTHON = "python"
+    STATIC = "static"
+
+    @property
+    def exact(self) -> Precision:
+        """A precision in which it decides as that one's reference does, to the last observation."""
+        return Precision.FP32 if self is Kind.PYTHON else Precision.INT8
+
+
+def in_python(bundle: Path) -> list[str]:
+    """The command of the loop in Python."""
+    return [sys.executable, "-m", "device.agent.loop", f"--bundle={bundle}"]
+
+
 class LoopProcess:
-    """A loop to talk to."""
+    """A loop to talk to.
+
+    Args:
+        command: its beginning.
+        socket: of the loop.
+        arguments: the options besides.
+        environment: None: this process's.
+    """
 
     def __init__(
-        self,
-        bundle: Path,
-        socket: Path,
-        *arguments: str,
-        environment: dict[str, str] | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "device.agent.loop"),
+        self, command: Sequence[object], socket: Path, *arguments: str, environment: dict[str, str] | None = None
     ) -> None:
         self.socket = socket
         named = () if any(each.startswith("--fallback") for each in arguments) else (f"--fallback={FALLBACK}",)
         self.process = subprocess.Popen(
-            [*command, f"--bundle={bundle}", f"--socket={socket}", *named, *arguments],
+            [*map(str, command), f"--socket={socket}", *named, *arguments],
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

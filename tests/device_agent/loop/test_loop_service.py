@@ -1,10 +1,14 @@
-"""The loop as a process: what it decides, what it falls back from, and what it does when something is wrong."""
+"""The loop as a process: what it decides, what it falls back from, and what it does when something is wrong.
+
+Both agents serve in one, in Python and without it, and what is written here holds of either.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -20,36 +24,43 @@ import pytest
 import device.agent.loop
 from device.agent.loop.client import Client, LoopError, open_socket, receive, request
 from device.agent.loop.frames import Flag, Header, Kind
+from device.native import building
 from policy.bundle import Bundle
-from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, LoopProcess, next_where, until
+from tests.device_agent.loop import loops
+from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, LoopProcess, in_python, next_where, until
 
 StartLoop = Callable[..., Any]
+ActionsOf = Callable[[Bundle], Any]
 EVENT = ("--pace=observation", "--rate=0.1", "--priority=0")
 CLOCK = ("--pace=clock", "--rate=50", "--priority=0")
 
 
-def test_each_observation_is_answered_with_the_policys_action(start_loop: StartLoop, pilot: Bundle) -> None:
-    golden = pilot.golden()
-    with start_loop(pilot.path, "--precision=fp32", *EVENT).connect() as client:
+def test_each_observation_is_answered_with_the_policys_action(
+    kind: loops.Kind, start_loop: StartLoop, actions_of: ActionsOf, pilot: Bundle
+) -> None:
+    observations, actions = pilot.golden().observations[:40], actions_of(pilot)[:40]
+    with start_loop(pilot.path, f"--precision={kind.exact.value}", *EVENT).connect() as client:
         assert (client.description.observation_size, client.description.output_size) == (32, 25)
         assert client.description.period_ns == 10_000_000_000
-        for observation, action in zip(golden.observations[:40], golden.actions[:40], strict=True):
+        for observation, action in zip(observations, actions, strict=True):
             sequence = client.send(observation)
             answer = next_where(client, lambda a, wanted=sequence: a.sequence == wanted)
             assert (answer.flags, answer.index) == (Flag(0), action)
             assert answer.observed_ns < answer.sent_ns
 
 
-def test_a_continuous_policys_action_is_its_outputs(start_loop: StartLoop, gliding: Bundle) -> None:
-    wanted = gliding.golden()
+def test_a_continuous_policys_action_is_its_outputs(
+    kind: loops.Kind, start_loop: StartLoop, actions_of: ActionsOf, gliding: Bundle
+) -> None:
+    observations, wanted = gliding.golden().observations, actions_of(gliding)
     fallback = ",".join(["0"] * gliding.spec.output_size)
-    loop = start_loop(gliding.path, "--precision=fp32", f"--fallback={fallback}", *EVENT)
+    loop = start_loop(gliding.path, f"--precision={kind.exact.value}", f"--fallback={fallback}", *EVENT)
     with loop.connect() as client:
-        client.send(wanted.observations[3])
+        client.send(observations[3])
         answer = next_where(client, lambda a: a.sequence == 1)
         assert (answer.index, answer.flags) == (-1, Flag(0))
         assert len(answer.outputs) == gliding.spec.output_size
-        assert np.abs(np.array(answer.outputs) - wanted.actions[3]).max() < 1e-4
+        assert np.abs(np.array(answer.outputs) - wanted[3]).max() < 1e-4
 
 
 def test_by_the_clock_the_fallback_comes_before_the_first_observation_and_after_the_last(
@@ -191,9 +202,7 @@ def test_a_supervisor_hears_ready_heartbeats_and_the_end(start_loop: StartLoop, 
         assert not loop.socket.exists()
 
 
-def test_what_cannot_be_served_is_refused_before_the_socket_listens(
-    start_loop: StartLoop, pilot: Bundle, copied: Path
-) -> None:
+def test_what_cannot_be_served_is_refused_before_the_socket_listens(start_loop: StartLoop, pilot: Bundle) -> None:
     for arguments, why in (
         (("--fallback=25",), "fallback is (25.0,)"),
         (("--fallback=1,2",), "fallback is (1.0, 2.0)"),
@@ -202,11 +211,6 @@ def test_what_cannot_be_served_is_refused_before_the_socket_listens(
         refused = start_loop(pilot.path, *arguments)
         _, log = refused.process.communicate(timeout=PATIENCE_S)
         assert refused.process.returncode == 1 and why in log and not refused.socket.exists()
-    artifact = copied / "int8.tflite"
-    artifact.write_bytes(artifact.read_bytes()[:-1] + b"\x01")
-    refused = start_loop(copied)
-    _, log = refused.process.communicate(timeout=PATIENCE_S)
-    assert refused.process.returncode == 1 and "int8.tflite" in log
     first = start_loop(pilot.path, *CLOCK)
     first.connect().socket.close()
     second = start_loop(pilot.path, f"--socket={first.socket}")
@@ -218,6 +222,21 @@ def test_what_cannot_be_served_is_refused_before_the_socket_listens(
     with start_loop(pilot.path, f"--socket={first.socket}", *CLOCK).process:  # a dead loop's socket is taken over
         until(lambda: _listens(first.socket), "the second loop")
         os.kill(int(request(first.socket, PATIENCE_S, op="hello")["agent"]["pid"]), signal.SIGTERM)
+
+
+def test_an_artifact_that_was_changed_is_not_served(
+    start_any: StartLoop, pack_of: Callable[[Path], Path], pilot: Bundle, copied: Path, tmp_path: Path
+) -> None:
+    artifact = copied / "int8.tflite"
+    artifact.write_bytes(artifact.read_bytes()[:-1] + b"\x01")
+    data = bytearray(pack_of(pilot.path).read_bytes())
+    data[int.from_bytes(data[16:20], "little") + 300] ^= 1
+    (tmp_path / "changed.pack").write_bytes(data)
+    static = [building.agent(platform.machine()), tmp_path / "changed.pack", "loop"]
+    for command, why in ((in_python(copied), "int8.tflite"), (static, "its hash is another")):
+        refused = start_any(command)
+        _, log = refused.process.communicate(timeout=PATIENCE_S)
+        assert refused.process.returncode == 1 and why in log and not refused.socket.exists()
 
 
 def _status(loop: LoopProcess) -> dict[str, Any] | None:
@@ -256,13 +275,13 @@ int main(int argc, char **argv) {
 
 
 def test_a_robots_program_in_c_is_answered_as_one_in_python(
-    start_loop: StartLoop, pilot: Bundle, tmp_path: Path
+    kind: loops.Kind, start_loop: StartLoop, pilot: Bundle, tmp_path: Path
 ) -> None:
     (tmp_path / "robot.c").write_text(C_ROBOT)
     include = Path(device.agent.loop.__file__).parent
     command = [sys.executable, "-m", "ziglang", "cc", "-Wall", "-Werror", f"-I{include}", "robot.c", "-o", "robot"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    loop = start_loop(pilot.path, "--precision=fp32", *EVENT)
+    loop = start_loop(pilot.path, f"--precision={kind.exact.value}", *EVENT)
     observation = pilot.golden().observations[7]
     with loop.connect() as client:
         client.send(observation)

@@ -1,0 +1,68 @@
+/* How punctual the loop is: times in ns and counts since it began, or since they were read with a reset. What each of
+ * them means stands in device/agent/loop/punctuality.py. */
+#ifndef AGENT_LOOP_PUNCTUALITY_H
+#define AGENT_LOOP_PUNCTUALITY_H
+#include "../system.h"
+#include "frames.h"
+#include "histogram.h"
+
+enum times { WOKE_LATE, DECIDED, RUNTIME, ANSWERED, SENT_LATE, AGE, JITTER, TIMES };
+
+struct punctuality {
+    struct histogram time[TIMES];
+    int64_t ticks, skipped, late, missed_ever;
+    uint64_t since_ns, flags[256];  /* how many actions had them */
+    long usage[18];                 /* struct rusage: 64 bits each, or 32 on armv7l */
+};
+enum { USER_S, USER_US, SYSTEM_S, SYSTEM_US, MINOR = 8, MAJOR, VOLUNTARY = 16, INVOLUNTARY };
+
+static void reset_punctuality(struct punctuality *p)
+{
+    for (int i = 0; i < TIMES; i++) clear_histogram(&p->time[i]);
+    for (int i = 0; i < 256; i++) if (p->flags[i]) p->flags[i] = 0;
+    p->ticks = p->skipped = p->late = 0;
+    p->since_ns = now_ns();
+    call(GETRUSAGE, 0, (long)p->usage, 0, 0, 0, 0);
+}
+
+static void count_missed(struct punctuality *p, int64_t late, int64_t skipped)
+{
+    p->late += late, p->skipped += skipped, p->missed_ever += late + skipped;
+}
+
+static void put_count(struct text *t, const char *key, int64_t n) { put(t, key), put_signed(t, n); }
+
+static void put_punctuality(struct text *t, const struct punctuality *p)
+{
+    static const struct { const char *key; unsigned bit; } COUNTED[] = {
+        {",\"stale\":", STALE}, {",\"non_finite\":", NON_FINITE}, {",\"fallback\":", FALLBACK}, {",\"held\":", HELD},
+        {",\"wrong_release\":", WRONG_RELEASE},
+    };
+    static const char *const KEYS[TIMES] = {
+        ",\"woke_late_ns\":", ",\"decided_ns\":", ",\"runtime_ns\":", ",\"answered_ns\":", ",\"sent_late_ns\":",
+        ",\"age_ns\":", ",\"jitter_ns\":",
+    };
+    const int64_t due = p->ticks + p->skipped, lost = p->late + p->skipped;
+    long used[18] = {0};
+    call(GETRUSAGE, 0, (long)used, 0, 0, 0, 0);
+    for (int i = 0; i < 18; i++) used[i] -= p->usage[i];
+    put(t, "{\"seconds\":"), put_double(t, (double)(now_ns() - p->since_ns) / 1e9);
+    put_count(t, ",\"ticks\":", p->ticks), put_count(t, ",\"skipped\":", p->skipped);
+    put_count(t, ",\"late\":", p->late);
+    put(t, ",\"missed_per_million\":");
+    if (due) put_double(t, (double)lost * 1e6 / (double)due);
+    else put(t, "null");
+    for (size_t i = 0; i < sizeof COUNTED / sizeof *COUNTED; i++) {
+        uint64_t n = 0;
+        for (unsigned flags = 0; flags < 256; flags++) if (flags & COUNTED[i].bit) n += p->flags[flags];
+        put(t, COUNTED[i].key), put_unsigned(t, n);
+    }
+    for (int i = 0; i < TIMES; i++) put(t, KEYS[i]), put_histogram(t, &p->time[i]);
+    put_count(t, ",\"page_faults\":{\"minor\":", used[MINOR]), put_count(t, ",\"major\":", used[MAJOR]);
+    put_count(t, "},\"context_switches\":{\"voluntary\":", used[VOLUNTARY]);
+    put_count(t, ",\"involuntary\":", used[INVOLUNTARY]);
+    put(t, "},\"cpu_s\":");
+    put_double(t, (double)(used[USER_S] + used[SYSTEM_S]) + (double)(used[USER_US] + used[SYSTEM_US]) / 1e6);
+    put_char(t, '}');
+}
+#endif
