@@ -25,7 +25,7 @@ from tests.device_agent.test_static_agent import bundle
 
 __all__ = ["bundle"]  # Policy I with its native int8 artifact
 
-START = "import sys; sys.path.insert(0, {code!r}); from device.agent.{module} import main; sys.exit(main())"
+START = "import sys; sys.path[:0] = [{code!r}]; from device.agent.{module} import main; sys.exit(main())"
 HERE = platform.machine()
 
 
@@ -95,7 +95,7 @@ def test_a_loop_and_its_client_without_packages(bundle: Bundle, tmp_path: Path) 
             assert action is not None and not action.flags
             assert action.index == int(np.argmax(action.outputs))
     program = (
-        f"import sys; sys.path.insert(0, {place!r})\n"
+        f"import sys; sys.path[:0] = [{place!r}]\n"
         "from device.agent.loop.client import Client\n"
         f"with Client.connect({str(loop.socket)!r}) as policy:\n"
         f"    policy.send({golden.observations[3].tolist()!r})\n"

@@ -78,8 +78,8 @@ class Decider:
 
         The next decision is made from it; the inbox may not be written to before that.
         """
-        _, kind, flags, count, sequence, release, observed_ns, _, _, _ = HEADER.unpack_from(inbox.room)
-        if kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
+        magic, kind, flags, count, sequence, release, observed_ns, _, _, _ = HEADER.unpack_from(inbox.room)
+        if magic != MAGIC or kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
             return False
         if count == self.observation_size:
             self._observation, self._brought = inbox.observation, None
