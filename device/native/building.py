@@ -18,11 +18,12 @@ from policy.files import locked, write_atomically
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / "artifacts" / "native"
 AGENT_SOURCES = "agent/**/*.[ch]"
-SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "python.c")
+SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "division.c", "python.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
     "aarch64": ("-target", "aarch64-linux-none", "-mcpu=cortex_a53"),
     "armv7l": ("-target", "arm-linux-none", "-mcpu=cortex_a7+neon"),
+    "armv6l": ("-target", "arm-linux-none", "-mcpu=arm1176jzf_s"),
 }
 """By the processor's name as ``platform.machine()`` has it: no C library, no dynamic linker of its own."""
 FLAGS = (
@@ -76,7 +77,7 @@ def agent(machine: str) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # As for a machine without a system: what the compiler needs then, long divisions for example, it adds itself.
-        system = "freestanding-eabihf" if machine == "armv7l" else "freestanding"
+        system = "freestanding-eabihf" if machine.startswith("arm") else "freestanding"
         target = [word.replace("linux-none", system) for word in TARGETS[machine]]
         flags = [*(flag for flag in FLAGS if flag not in ("-nostdlib", "-fPIC")), *STATIC]
         sources = ["agent/agent.c", *(source for source in SOURCES if source != "python.c")]

@@ -44,6 +44,7 @@ EMULATORS = {
     "x86_64": (),
     "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
     "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
+    "armv6l": ("qemu-arm", "-cpu", "arm1176"),
 }
 
 

@@ -30,8 +30,9 @@ EMULATORS = {
     "x86_64": (),
     "aarch64": ("qemu-aarch64", "-cpu", "cortex-a53"),
     "armv7l": ("qemu-arm", "-cpu", "cortex-a7"),
+    "armv6l": ("qemu-arm", "-cpu", "arm1176"),
 }
-KERNELS = {"x86_64": ("plain",), "aarch64": ("neon", "plain"), "armv7l": ("neon", "plain")}
+KERNELS = {"x86_64": ("plain",), "aarch64": ("neon", "plain"), "armv7l": ("neon", "plain"), "armv6l": ("plain",)}
 MODES = ("dense", "sparse")
 OPTIONS = ("-static", "-s", "-I.")
 Network = tuple[PolicySpec, IntegerNetwork, np.ndarray]
