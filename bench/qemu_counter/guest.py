@@ -90,10 +90,11 @@ def main(argv: list[str]) -> int:
     request = {"op": "load", "precision": precision, "runtime": runtime, "threads": 1}
     reply = json.loads(agent.handle(json.dumps(request).encode()))
     if reply["ok"]:
-        observations = agent.serving.observations
         wanted = int(warmup) + int(runs)
-        rows = [observations[index % len(observations)] for index in range(wanted)]
-        lines = [json.dumps({"op": "act", "observation": row[0].tolist(), "outputs": False}).encode() for row in rows]
+        taken = [index % len(agent.serving.rows) for index in range(wanted)]
+        rows = [agent.serving.observations[index] for index in taken]
+        values = [agent.serving.rows[index].tolist() for index in taken]
+        lines = [json.dumps({"op": "act", "observation": row, "outputs": False}).encode() for row in values]
         decide = agent.serving.executor.decide
         for index in range(wanted):
             pair(WARM_UP if index < int(warmup) else PAIR)

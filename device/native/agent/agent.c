@@ -155,16 +155,17 @@ static int read_observation(struct text *t, const struct request *r, struct valu
     uint32_t n = 0, wrong = sizes->observation;
     struct value element = {NOTHING, 0, 0};
     while (list.kind == LIST && *s != ']') {
-        const struct value v = {kind_of(*s), s, behind_value(s, list.end, 0, &why)};
+        const char *behind;
+        int whole;
+        const int is_finite = (*s >= '0' && *s <= '9') || (*s == '-' && s[1] != 'I');
+        const double x = is_finite ? number_that_begins(s, list.end, &behind, &whole) : 0.0;
+        if (!is_finite) behind = behind_value(s, list.end, 0, &why);
         if (n < sizes->observation) {
-            int whole;
-            const int is_finite = v.kind == NUMBER && ((*s >= '0' && *s <= '9') || (*s == '-' && s[1] != 'I'));
-            const double x = is_finite ? read_number(s, v.end, &whole) : 0.0;
-            if ((!is_finite || !(x >= -(double)LARGEST && x <= (double)LARGEST)) && wrong == sizes->observation) wrong = n, element = v;
+            if ((!is_finite || !(x >= -(double)LARGEST && x <= (double)LARGEST)) && wrong == sizes->observation) wrong = n, element = (struct value){kind_of(*s), s, behind};
             observation[n] = wrong == n ? 0.0f : (float)x;
         }
         n++;
-        s = blank(v.end, list.end);
+        s = blank(behind, list.end);
         s = blank(*s == ',' ? s + 1 : s, list.end);
     }
     if (list.kind == LIST && n == sizes->observation && wrong == n) return 1;
@@ -427,6 +428,7 @@ static size_t copy_line(uint32_t number)
     for (number %= sizes->lines; number && s < end; s++) number -= *s == '\n';
     size_t n = 0;
     while (s + n < end && s[n] != '\n' && n < MOST_LINE) request_line[n] = s[n], n++;
+    request_line[n] = '\n';
     return n;
 }
 
@@ -459,7 +461,9 @@ static int latency(struct text *t, const struct request *r)
     for (int64_t i = 0; i < runs; i++) {
         length = through_lines ? copy_line((uint32_t)i) : 0;
         const uint64_t from = now_ns();
+        COUNT_FROM_HERE;
         call_once(through_lines, (uint32_t)i, length);
+        COUNT_TO_HERE;
         const uint64_t to = now_ns();
         times[i] = to - from > UINT32_MAX ? UINT32_MAX : (uint32_t)(to - from);
         if (to < chunk || i + 1 == runs) continue;
@@ -575,7 +579,8 @@ static int answer(char *begin, char *end, struct text *t)
     const char *why, *s = blank(begin, end), *behind;
     fault = (struct text){fault_text, fault_text, fault_text + sizeof fault_text};
     r->op = r->id = (struct value){NOTHING, 0, 0};
-    if (!(behind = behind_value(s, end, 0, &why)) || blank(behind, end) != end) {
+    behind = s < end && *s == '{' ? behind_members(s, end, &r->members, &why) : behind_value(s, end, 0, &why);
+    if (!behind || blank(behind, end) != end) {
         put(&fault, "the line is not valid JSON ("), put(&fault, behind ? "something follows" : why), put(&fault, ").");
         return refuse(t, r, "bad_json", "Type one JSON object a line, for example {\"op\": \"help\"}");
     }
@@ -583,7 +588,6 @@ static int answer(char *begin, char *end, struct text *t)
         put(&fault, "the line is "), put_short(&fault, (struct value){kind_of(*s), s, behind}), put(&fault, "; a request is a JSON object.");
         return refuse(t, r, "bad_request", "Type one with an \"op\", for example {\"op\": \"help\"}");
     }
-    read_members((struct value){OBJECT, s, behind}, &r->members);
     r->op = member_of(&r->members, "op");
     const struct value id = member_of(&r->members, "id");
     const int is_whole = id.kind == NUMBER && (is_digit(id.begin, id.end) || (*id.begin == '-' && is_digit(id.begin + 1, id.end)));

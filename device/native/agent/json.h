@@ -1,5 +1,6 @@
-/* One line of JSON: its form is checked as a whole, then the members of its object are looked at. Nothing is allocated;
- * values stay where they are in the line. As Python reads it, NaN and Infinity are numbers, too. */
+/* One line of JSON: its form is checked as a whole, and with it the members of its object are found. Nothing is
+ * allocated; values stay where they are in the line, behind which one byte may be read, and is no digit. As Python reads
+ * it, NaN and Infinity are numbers, too. */
 #ifndef AGENT_JSON_H
 #define AGENT_JSON_H
 #include "number.h"
@@ -18,7 +19,13 @@ static const char *blank(const char *s, const char *end)
     return s;
 }
 
-static int is_digit(const char *s, const char *end) { return s < end && *s >= '0' && *s <= '9'; }
+static int is_digit(const char *s, const char *end) { return s < end && (unsigned)*s - '0' < 10; }
+
+static const char *behind_digits(const char *s)
+{
+    while ((unsigned)*s - '0' < 10) s++;
+    return s;
+}
 
 static const char *literal(const char *s, const char *end, const char *word)
 {
@@ -66,15 +73,15 @@ static const char *behind_word(const char *s, const char *end)
 static const char *behind_number(const char *s, const char *end)
 {
     const char *found;
-    if ((found = literal(s, end, "NaN")) || (found = literal(s, end, "Infinity")) || (found = literal(s, end, "-Infinity"))) return found;
+    if (s < end && (*s == 'N' || *s == 'I' || *s == '-') && ((found = literal(s, end, "NaN")) || (found = literal(s, end, "Infinity")) || (found = literal(s, end, "-Infinity")))) return found;
     if (s < end && *s == '-') s++;
     if (!is_digit(s, end)) return 0;
-    if (*s++ != '0') while (is_digit(s, end)) s++;
-    if (s < end && *s == '.' && is_digit(s + 1, end)) for (s++; is_digit(s, end);) s++;
+    s = *s == '0' ? s + 1 : behind_digits(s);
+    if (s < end && *s == '.' && is_digit(s + 1, end)) s = behind_digits(s + 1);
     if (s < end && (*s | 32) == 'e') {
         const char *e = s + 1;
         if (e < end && (*e == '+' || *e == '-')) e++;
-        if (is_digit(e, end)) for (s = e; is_digit(s, end);) s++;
+        if (is_digit(e, end)) s = behind_digits(e);
     }
     return s;
 }
@@ -90,6 +97,7 @@ static const char *behind_value(const char *s, const char *end, int depth, const
     }
     if (*s != '[' && *s != '{') {
         const char *found;
+        if (is_digit(s, end)) return behind_number(s, end);
         if ((found = literal(s, end, "true")) || (found = literal(s, end, "false")) || (found = literal(s, end, "null"))) return found;
         return behind_number(s, end);
     }
@@ -151,24 +159,37 @@ static size_t resolved(struct value word, char *to, size_t room)
     return n;
 }
 
-/* The members of an object whose form was checked; of a key that stands twice, the last. Those beyond MOST_MEMBERS are
- * left out, but the last place keeps one of them: so many keys are never all known. */
-static void read_members(struct value of, struct object *to)
+/* Where an object that begins at s ends, or NULL, as behind_value; and its members: of a key that stands twice, the last.
+ * Those beyond MOST_MEMBERS are left out, but the last place keeps one of them: so many keys are never all known. */
+static const char *behind_members(const char *s, const char *end, struct object *to, const char **why)
 {
-    const char *why, *s = blank(of.begin + 1, of.end);
-    for (to->count = 0; *s != '}'; s = blank(*s == ',' ? s + 1 : s, of.end)) {
-        struct member m = {.length = 0};
-        const char *key = s;
-        s = behind_word(s, of.end);
+    to->count = 0;
+    s = blank(s + 1, end);
+    if (s < end && *s == '}') return s + 1;
+    for (;;) {
+        struct member m;
+        const char *const key = s;
+        *why = "an object's key is no word";
+        if (s >= end || *s != '"' || !(s = behind_word(s, end))) return 0;
         m.length = resolved((struct value){WORD, key, s}, m.key, MOST_KEY);
-        s = blank(blank(s, of.end) + 1, of.end);
-        m.value = (struct value){kind_of(*s), s, behind_value(s, of.end, 0, &why)};
-        s = blank(m.value.end, of.end);
+        s = blank(s, end);
+        *why = "there is no ':' behind a key";
+        if (s >= end || *s++ != ':') return 0;
+        s = blank(s, end);
+        m.value.begin = s;
+        if (!(s = behind_value(s, end, 1, why))) return 0;
+        m.value.kind = kind_of(*m.value.begin), m.value.end = s;
         int i = 0;
         while (i < to->count && !(to->member[i].length == m.length && m.length <= MOST_KEY && !__builtin_memcmp(to->member[i].key, m.key, m.length))) i++;
         if (i == MOST_MEMBERS) i--;
-        to->member[i] = m;
+        to->member[i].length = m.length, to->member[i].value = m.value;
+        for (size_t k = 0; k < m.length && k < MOST_KEY; k++) to->member[i].key[k] = m.key[k];
         if (i == to->count) to->count++;
+        s = blank(s, end);
+        *why = "a list or an object does not end";
+        if (s < end && *s == '}') return s + 1;
+        if (s >= end || *s != ',') return 0;
+        s = blank(s + 1, end);
     }
 }
 

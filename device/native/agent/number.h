@@ -4,24 +4,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* a * 2^63 / d, both with their highest bit, and whether something is left. */
+/* a * 2^63 / d, both with their highest bit, and whether something is left: two digits of 32 bits, each guessed from the
+ * divisor's upper one and corrected (Knuth, The Art of Computer Programming 2, 4.3.1, algorithm D). */
 static uint64_t divided(uint64_t a, uint64_t d, int *more)
 {
-#ifdef __SIZEOF_INT128__
-    const unsigned __int128 dividend = (unsigned __int128)a << 63;
-    const uint64_t q = (uint64_t)(dividend / d);
-    *more = (uint64_t)(dividend - (unsigned __int128)q * d) != 0;
-#else
-    uint64_t q = a >= d;
-    if (q) a -= d;
-    for (int i = 0; i < 63; i++) {
-        const int over = (int)(a >> 63);
-        a <<= 1, q <<= 1;
-        if (over || a >= d) a -= d, q |= 1;
+    const uint64_t d1 = d >> 32, d0 = (uint32_t)d;
+    uint64_t rest = a >> 1, quotient = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint64_t next = i ? 0 : (a & 1) << 31; /* the dividend's lower half has one bit */
+        uint64_t digit = rest / d1, left = rest - digit * d1;
+        while (digit >> 32 || digit * d0 > (left << 32 | next)) {
+            digit--, left += d1;
+            if (left >> 32) break;
+        }
+        rest = (rest << 32 | next) - digit * d;
+        quotient = quotient << 32 | digit;
     }
-    *more = a != 0;
-#endif
-    return q;
+    *more = rest != 0;
+    return quotient;
 }
 
 /* a * b: its upper 64 bits; the lower in *low. */
@@ -108,34 +108,61 @@ static double slowly(const char *digits, int n, int e, int more)
     return rounded(quotient, power - 61, more || top.used);
 }
 
-/* Read a number, whose form JSON allows, from s to end. `whole`: it has neither fraction nor exponent. */
-static double read_number(const char *s, const char *end, int *whole)
+/* All of its digits, zeros in front apart, for `slowly`. */
+static double slowly_read(const char *s, const char *end, int e)
 {
     static char digits[MOST_DIGITS];
-    const int negative = *s == '-';
-    int n = 0, point = 0, more = 0;
-    int64_t e = 0;
-    uint64_t m = 0;
-    *whole = 1;
-    for (s += negative; s < end && *s != 'e' && *s != 'E'; s++) {
-        if (*s == '.') {
-            point = 1, *whole = 0;
-            continue;
-        }
-        if (n || *s != '0') {       /* zeros in front are no digits */
-            if (n < 19) m = 10 * m + (uint64_t)(*s - '0');
-            if (n < MOST_DIGITS) digits[n++] = *s;
-            else more |= *s != '0', e++;
-        }
-        e -= point;
+    int n = 0, more = 0;
+    for (; s < end && (*s | 32) != 'e'; s++) {
+        if (*s == '.' || (!n && *s == '0')) continue;
+        if (n < MOST_DIGITS) digits[n++] = *s;
+        else more |= *s != '0', e++;
     }
-    if (s < end) {
+    return slowly(digits, n, e, more);
+}
+
+/* The first 19 digits from `first`, of a number that has more. */
+static uint64_t leading(const char *first)
+{
+    uint64_t m = 0;
+    for (int n = 0; n < 19; first++) if (*first != '.') m = 10 * m + (uint64_t)(*first - '0'), n++;
+    return m;
+}
+
+/* Read a number whose form JSON allows, and behind which stands something else before `end`, or at it; *behind: where it
+ * ends. `whole`: it has neither fraction nor exponent. */
+static double number_that_begins(const char *s, const char *end, const char **behind, int *whole)
+{
+    const int negative = *s == '-';
+    const char *const begin = s += negative;
+    int64_t e = 0;
+    uint64_t m = 0;                 /* of up to 19 digits, zeros in front apart */
+    unsigned digit;
+    while (*s == '0') s++;
+    const char *first = s;
+    for (; (digit = (unsigned)*s - '0') < 10; s++) m = 10 * m + digit;
+    int n = (int)(s - first);
+    *whole = *s != '.';
+    if (!*whole) {
+        const char *const point = ++s;
+        if (!n) {
+            while (*s == '0') s++;
+            first = s;
+        }
+        const char *const from = s;
+        for (; (digit = (unsigned)*s - '0') < 10; s++) m = 10 * m + digit;
+        e = point - s, n += (int)(s - from);
+    }
+    if (n > 19) m = leading(first);
+    const char *const last = s;
+    if (s < end && (*s | 32) == 'e') {
         const int down = *++s == '-';
         int64_t stated = 0;
         *whole = 0;
-        for (s += *s == '-' || *s == '+'; s < end; s++) stated = stated < 100000 ? 10 * stated + *s - '0' : stated;
+        for (s += *s == '-' || *s == '+'; s < end && *s >= '0' && *s <= '9'; s++) stated = stated < 100000 ? 10 * stated + *s - '0' : stated;
         e += down ? -stated : stated;
     }
+    *behind = s;
     double x = 0.0;
     static const uint64_t FIVE[28] = {1, 5, 25, 125, 625, 3125, 15625, 78125, 390625, 1953125, 9765625, 48828125, 244140625, 1220703125, 6103515625, 30517578125, 152587890625, 762939453125, 3814697265625, 19073486328125, 95367431640625, 476837158203125, 2384185791015625, 11920928955078125, 59604644775390625, 298023223876953125, 1490116119384765625, 7450580596923828125};
     if (!m && n <= 19) x = 0.0;
@@ -160,7 +187,13 @@ static double read_number(const char *s, const char *end, int *whole)
         }
     } else if (e > 100000) x = n ? __builtin_inf() : 0.0;
     else if (e < -100000) x = 0.0;
-    else x = slowly(digits, n, (int)e, more);
+    else x = slowly_read(begin, last, (int)e);
     return negative ? -x : x;
+}
+
+static double read_number(const char *s, const char *end, int *whole)
+{
+    const char *behind;
+    return number_that_begins(s, end, &behind, whole);
 }
 #endif

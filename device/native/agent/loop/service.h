@@ -66,11 +66,10 @@ static void put_status(struct text *t)
 static struct text answer_in_loop(char *begin, char *end)
 {
     static struct request r;
-    const char *why, *s = blank(begin, end), *behind = behind_value(s, end, 0, &why);
+    const char *why, *s = blank(begin, end), *behind = s < end && *s == '{' ? behind_members(s, end, &r.members, &why) : 0;
     struct text t = {buffer, buffer, buffer + sizeof buffer};
     r.op = r.id = (struct value){NOTHING, 0, 0};
-    if (behind && *s == '{' && blank(behind, end) == end) {
-        read_members((struct value){OBJECT, s, behind}, &r.members);
+    if (behind && blank(behind, end) == end) {
         r.op = member_of(&r.members, "op");
     } else {                        /* the agent says what is wrong with it */
         answer(begin, end, &t);
