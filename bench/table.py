@@ -52,6 +52,8 @@ NAMES = (
     "loop-punctuality",
     "loop-punctuality-emulated",
     "mavlink",
+    "agents",
+    "agents-emulated",
     *(f"trained-{method}" for method in ("ppo", "a2c", "dqn", "ddpg", "d4pg")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

@@ -17,6 +17,7 @@ from bench.report.pivot import Pivot
 from bench.report.selection import Selection, flown_today
 from bench.report.tables import Table
 from bench.tables import (
+    agents,
     agreement,
     case_study,
     flight_dynamics,
@@ -153,6 +154,8 @@ TABLES: dict[str, Declared] = {
     "loop-round-trips": answered("loop", loop.ROUND_TRIPS.table, "bench/loop.py"),
     "loop-punctuality": answered("loop", loop.PUNCTUALITY.table, "bench/loop.py"),
     "loop-punctuality-emulated": answered("device-loop", loop.PUNCTUALITY.table, "bench/loop.py --target pi@virtual"),
+    "agents": answered("agents", agents.AGENTS.table, "bench/agents.py"),
+    "agents-emulated": answered("device-agents", agents.AGENTS.table, "bench/agents.py --target pi@virtual"),
     mavlink.MAVLINK.name: answered("mavlink", mavlink.MAVLINK.table, "bench/mavlink.py"),
     gate.GATE: answered("gate", gate.BUNDLES.table, "bench/gate.py"),
     gate.WRONG: answered("gate", gate.WRONGS.table, "bench/gate.py"),
