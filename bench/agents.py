@@ -3,8 +3,8 @@
     python bench/agents.py --policy I
     python bench/agents.py --policy I --target pi@virtual --keep
 
-Each start is a fresh process, the three in turn. Verifying a release before it starts is the same for all of them and is
-not in these times; Python compiles its code each time, as it does behind that.
+Each start is a fresh process, the three in turn. Verifying a release before it starts is the same for all of them and
+is not in these times; Python compiles its code each time, as it does behind that.
 """
 
 from __future__ import annotations
@@ -98,10 +98,9 @@ def _started(connection: Connection, policy: str, release: str, precision: Preci
     ]
     lines = "".join(json.dumps(each) + "\n" for each in requests)
     # Nothing is written into the release, which would be another one then.
-    command = (
-        f"cd ~/quarl/policies/{shlex.quote(policy)}/releases/{shlex.quote(release)} && printf %s {shlex.quote(lines)} | "
-        'sh -c "$(sed \'s/env -i/env -i PYTHONDONTWRITEBYTECODE=1/\' run-agent)" "$PWD/run-agent"'
-    )
+    folder = f"quarl/policies/{shlex.quote(policy)}/releases/{shlex.quote(release)}"
+    unwritten = 'sh -c "$(sed \'s/env -i/env -i PYTHONDONTWRITEBYTECODE=1/\' run-agent)" "$PWD/run-agent"'
+    command = f"cd ~/{folder} && printf %s {shlex.quote(lines)} | {unwritten}"
     done = connection.run(command, timeout=TIMEOUT_S)
     replies = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     replies = [each for each in replies if "progress" not in each]

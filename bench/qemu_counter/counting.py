@@ -157,8 +157,8 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
 
 
 def lines_counted(bundle: Path, precision: Precision) -> tuple[int, int, int]:
-    """Instructions from a request's line to its reply: of the agent in Python with LiteRT and with the native engine, and
-    of the program without Python.
+    """Instructions from a request's line to its reply: of the agent in Python with LiteRT and with the native engine,
+    and of the program without Python.
 
     Args:
         bundle: a bundle's folder that has the artifacts.

@@ -12,8 +12,8 @@ Three agents beside each other, Policy {{ results.policy }} in {{ results.precis
 Medians of {{ results.agents[0].starts }} starts of each, in turn. First action: from the process's start until an \
 action is there and every golden vector was checked; of the program without Python, from its first instruction. MB \
 resident: after loading (10⁶ bytes; the artifact has {{ results.artifact_bytes | thousands }} bytes). Line to reply: \
-the agent's whole work on one JSON line, median of {{ results.runs | thousands }} in each start; instructions: counted on \
-an emulated Cortex-A53.
+the agent's whole work on one JSON line, median of {{ results.runs | thousands }} in each start; instructions: \
+counted on an emulated Cortex-A53.
 Measured on {{ results.device.model or results.device.cpu_model }}, {{ results.device.os }}{{ ", emulated" if \
 results.device.emulated }} ({{ results.target }}), from {{ results.machine }}; code {{ results.code }}.
 """
