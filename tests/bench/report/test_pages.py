@@ -229,6 +229,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
         sweep = ["cartpole-a2c", "--bits", "4,8", "--seeds", "0", "--episodes", "2", "--keep", "--jobs", "1"]
         assert main_of("bench.study sweep")(sweep) == 0
+        assert main_of("convert")(["--policy", "I", "--bits", "8", "--format", "native"]) == 0
         for bits in ("4", "8"):  # two releases
             assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0
             assert main_of("device.host")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0
