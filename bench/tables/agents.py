@@ -33,7 +33,7 @@ def rows_of(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 AGENTS = Pivot(
-    name="agents",
+    name="agents{{ '' if results.target == 'local' else '-emulated' }}",
     words=WORDS,
     lead={"agent": "{{ label }}"},
     columns=[
