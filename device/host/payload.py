@@ -2,7 +2,7 @@
 
 run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
 run-agent loop            starts it as a service in a robot's loop instead: device/agent/loop
-lib/device/agent/         the agent
+lib/device/agent/         the agent, as source; for a Python of the host's series as bytecode, too
 lib/policy/               what it imports of the contract: the reader of bundles, never their writer
 lib/airlearning_envs/     what it imports of the simulator: its core, never its Gymnasium face
 bundle/                   policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs;
@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import MAGIC_NUMBER, source_hash
 from modulefinder import ModuleFinder
 from pathlib import Path
 
@@ -126,6 +129,8 @@ def build_payload(
         BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
     """
     files = code_files(root or project_root(), wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
+    if wheel_set.python.version[:2] == sys.version_info[:2]:
+        files += [compiled(file) for file in files if file.path.endswith(".py")]
     files += bundle_files(bundle, precisions, runtimes)
     environments = tuple(wheel.folder for wheel in wheel_set.wheels)
     brings_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
@@ -192,6 +197,19 @@ def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
         engine = building.library(engine_for).read_bytes()
         files_of_code.append(PayloadFile(f"{CODE}/device/native/{native.SHIPPED.name}", engine))
     return files_of_code
+
+
+def compiled(file: PayloadFile) -> PayloadFile:
+    """A module's bytecode: a device whose Python is of this one's series imports it in place of compiling the module.
+
+    It is signed with the release as the source is; a Python with another magic number takes the source. The same source
+    gives the same bytes: marshal's version 2 has no references between objects, whose number differs from run to run.
+    """
+    path = file.path.removeprefix(f"{CODE}/")
+    code = compile(file.data, path, "exec", dont_inherit=True, optimize=0)
+    # PEP 552: the flags of a file that is not compared with its source; that one's hash.
+    header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(file.data)
+    return PayloadFile(f"{file.path}c", header + marshal.dumps(code, 2))
 
 
 def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:

@@ -2,7 +2,8 @@
 
 Sources: ``format.h`` the artifact, ``engine.c`` checking and deciding, ``norm.h`` layer normalisation, ``team.h``
 several threads, ``plain.c`` the readable kernels, all that ARMv6 has (``division.c``), ``x86.c`` AVX2 and AVX-512,
-``neon.c`` and ``neon64.h`` ARMv7 and AArch64. ``device.native.building`` compiles them, ``device.native.engine`` runs an artifact in Python,
+``neon.c`` and ``neon64.h`` ARMv7 and AArch64. ``device.native.building`` compiles them, ``device.native.engine`` runs
+an artifact in Python,
 ``device.native.modes`` measures which rows of weights to take. A release brings the library: ``libnative.so``.
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from device.host.payload import STAYS_AT_HOME, build_payload, code_files, starter
+from device.host.payload import STAYS_AT_HOME, build_payload, code_files, compiled, starter
 from device.host.places import project_root
 from device.host.probe import PythonFacts
 from device.host.wheels import WheelSet, load_pins
@@ -67,12 +67,36 @@ def closure_of(module: str) -> set[str]:
 
 def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> None:
     found = {path.removeprefix("lib/") for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
+    bytecode = {path for path in found if path.endswith(".pyc")}
+    assert bytecode == {f"{path}c" for path in found - bytecode if path.endswith(".py")}
+    found -= bytecode
     modules = ("device.agent.__main__", "device.agent.loop.__main__", "device.agent.loop.client")
     assert found == {"device/agent/loop/quarl_loop.h"}.union(*map(closure_of, modules))
     assert {"policy/reading/bundle_files.py", "device/__init__.py", "airlearning_envs/flights.py"} <= found
     assert not {path for path in found if "writer" in path or "gym_env" in path or "device/host" in path}
     for file in code_files(project_root()):
         assert b"import gymnasium" not in file.data
+
+
+def test_bytecode_is_for_the_hosts_series_and_always_the_same(bundle: Bundle) -> None:
+    module = next(file for file in code_files(project_root()) if file.path.endswith("device/agent/server.py"))
+    program = (
+        "import hashlib, sys; from pathlib import Path; from device.host.payload import PayloadFile, compiled\n"
+        "data = Path('device/agent/server.py').read_bytes()\n"
+        "print(compiled(PayloadFile('lib/device/agent/server.py', data)).sha256)"
+    )
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=project_root(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == compiled(module).sha256
+    other = WheelSet(PythonFacts("python3", (sys.version_info[0], sys.version_info[1] + 1, 0), 64), ())
+    assert not [file for file in build_payload(bundle, [INT8], [LITERT], other).files if file.path.endswith(".pyc")]
 
 
 def test_the_code_runs_alone(bundle: Bundle, tmp_path: Path) -> None:
