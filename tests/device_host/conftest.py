@@ -129,10 +129,16 @@ PROGRAMS = "sh cat chmod cut df dirname ln mkdir mv readlink rm sed sha256sum ss
 """What a device without Python has: a shell, ssh-keygen, and a few of coreutils, which busybox has too."""
 
 
-@pytest.fixture(scope="module")
-def bare_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
-    """An embedded device whose PATH has the programs named above alone."""
+@pytest.fixture(scope="module", params=["embedded", pytest.param("openssh", marks=needs_sshd)])
+def bare_device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
+    """A device whose PATH has the programs named above alone, beside its home folder in bin."""
     root = tmp_path_factory.mktemp("bare")
+    if request.param == "openssh":
+        with openssh_server(root / "sshd", path=str(root / "sshd" / "bin")) as server:
+            (root / "sshd" / "python3").unlink()
+            _link_programs(root / "sshd" / "bin")
+            yield server
+        return
     start = "import sys; from device.host import local_server as s; e = s.device_environment; "
     start += "s.device_environment = lambda f: {**e(f), 'PATH': str(f.bin)}; sys.exit(s.main(sys.argv[1:]))"
     script = root / "server.sh"  # gets: interpreter, -m, the server's module, --root, its folder
@@ -140,9 +146,13 @@ def bare_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice
     script.chmod(0o755)
     with running_local_device(root, command_prefix=(str(script),)) as local:
         shutil.rmtree(local.folder.bin)
-        local.folder.bin.mkdir()
-        for program in PROGRAMS.split():
-            found = shutil.which(program)
-            assert found is not None, program
-            (local.folder.bin / program).symlink_to(found)
+        _link_programs(local.folder.bin)
         yield as_test_device(local)
+
+
+def _link_programs(folder: Path) -> None:
+    folder.mkdir()
+    for program in PROGRAMS.split():
+        found = shutil.which(program)
+        assert found is not None, program
+        (folder / program).symlink_to(found)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from device.agent.loop.client import Client
+from device.agent.loop.frames import release_number
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.deploy import DeployResult, deploy
@@ -26,10 +28,12 @@ from device.host.releases import list_releases, remove_releases, rollback
 from device.host.signing.keys import SigningKey, made_key
 from device.host.signing.record import Signing
 from device.host.switching import begin
+from device.host.without_python.device import LAUNCHER
 from policy.bundle import Bundle
 from policy.spec import ArtifactFormat, Precision, RuntimeName
+from tests.device_agent.loop.loops import next_where
 from tests.device_host import devices
-from tests.device_host.devices import TestDevice, let_sign
+from tests.device_host.devices import TestDevice, eventually, let_sign
 from tests.device_host.needs import needs_ssh
 
 pytestmark = needs_ssh
@@ -102,7 +106,10 @@ def test_python_is_named_where_it_is_needed(line: Connection, policy_i: Bundle, 
     with pytest.raises(UnsupportedDeviceError) as caught:
         deploy(line, policy_i, [INT8], [RuntimeName.NATIVE])
     assert "no python3" in caught.value.message and "AGENT=native" in caught.value.next_step
-    with helper(line, "") as session, pytest.raises(ServiceError, match="without Python no policy is served"):
+    with (
+        helper(line, "") as session,
+        pytest.raises(ServiceError, match="there is no Python, and without it no"),
+    ):
         begin(session, "I", None, 0.0)
         session.call("serving")
 
@@ -232,3 +239,31 @@ def test_a_revoked_key_and_its_spare(
         rollback(line, "I", deployed.release)
     assert list_releases(line).policies["I"].current == new.release
     remove_releases(line, "I", whole=True)
+
+
+def test_a_loop_that_the_devices_own_programs_start(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult
+) -> None:
+    """By the launcher that a deployment leaves there, verified at each start."""
+    root = bare_device.home / "quarl"
+    assert (root / "services" / "launch.sh").read_bytes() == LAUNCHER.read_bytes()
+    release, address = bare_device.releases("I")[-1], root / "run" / "I.sock"
+    words = f"I quarl/policies/I/current loop --socket={address} --rate=20 --priority=0 --fallback=19 --stale-ms=5000"
+    golden = policy_i.golden().observations[:5]
+    actions = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs[:5].argmax(axis=1)
+    process = line.start(f'cd "$HOME" && exec sh quarl/services/launch.sh {words}')
+    try:
+        assert eventually(address.exists, 60.0), process.stderr_lines()
+        with Client.connect(address) as client:
+            assert client.release == release_number(release)
+            for observation, action in zip(golden, actions, strict=True):
+                wanted = client.send(observation)
+                found = next_where(client, lambda each, wanted=wanted: each.sequence == wanted)
+                assert found.index == action
+    finally:
+        line.run(
+            f"for id in /proc/[0-9]*; do case $(readlink $id/cwd 2>/dev/null) in {root}/policies/I/releases/*) "
+            "kill ${id##*/};; esac; done"
+        )
+        assert process.wait(20.0) is not None
+        process.close()

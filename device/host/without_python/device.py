@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from device.host.connection import Connection
-from device.host.on_device.files import HelperError
+from device.host.on_device.files import HelperError, write_bytes
 from device.host.on_device.helper import Device
 from device.host.on_device.launch import GREETING
 from device.host.on_device.records import PROGRAM, RELEASE_FILE, STARTER, Record
@@ -29,10 +29,10 @@ from device.host.without_python.mirror import Mirror
 
 LAUNCHER = Path(__file__).with_name("launch.sh")
 CHECK_S = 120.0  # an emulated device takes its time
-NO_LOOP = "on a device without Python no policy is served in a loop by this project yet"
+NO_LOOP = "there is no Python, and without it no policy is served in a loop"
 NEXT_STEP = (
-    "On the device: sudo apt-get install python3; or start ~/quarl/policies/POLICY/current/run-agent loop there, by "
-    "what starts your other programs."
+    "On the device: sudo apt-get install python3; or let what starts your other programs start it, verified each time: "
+    "/bin/sh ~/quarl/services/launch.sh POLICY ~/quarl/policies/POLICY/current loop --rate=50 (docs/native.md)"
 )
 
 
@@ -62,22 +62,21 @@ class BareDevice(Device):
         super().__init__(home)
         self._connection, self._home = connection, home
         self.mirror = Mirror(connection, home)
-        shown = self.mirror.shell('printf "\\nhome=%s\\nmachine=%s\\n" "$(pwd -P)" "$(uname -m)"')
-        values = dict(line.partition("=")[::2] for line in shown.splitlines())  # start-up files may print, too
-        self.remote_home, self._machine = values["home"], values["machine"]
         self._holder: RemoteProcess | None = None
         self.pull()
 
     def pull(self) -> None:
         """Read what is there now."""
         self.mirror.pull()
-        self.trust = DeviceTrust(self.root, self.mirror.system, self._machine.lower())
+        self.trust = DeviceTrust(self.root, self.mirror.system, self.mirror.machine)
 
     def as_shown(self, reply: Reply) -> Reply:
         """A reply with the device's paths in the place of the mirror's."""
         text = json.dumps(reply)
         text = text.replace(json.dumps(str(self.mirror.system))[1:-1], str(SYSTEM))
-        shown: Reply = json.loads(text.replace(json.dumps(str(self._home))[1:-1], json.dumps(self.remote_home)[1:-1]))
+        shown: Reply = json.loads(
+            text.replace(json.dumps(str(self._home))[1:-1], json.dumps(self.mirror.remote_home)[1:-1])
+        )
         return shown
 
     def acquire(self, by: dict[str, Any], wait_s: float) -> None:
@@ -184,7 +183,7 @@ class BareDevice(Device):
             code = "verify" if refused.get("code") == "damaged" else str(refused.get("code"))
             raise HelperError(code, str(refused.get("message")))
         for name in (STARTER, PROGRAM):
-            sftp.chmod(f"{folder}/{name}", 0o755)
+            sftp.chmod(self.mirror.at(f"{folder}/{name}"), 0o755)
         return {"files": len(self.record.files)}
 
     def publish(self, request: Request) -> Reply:
@@ -192,7 +191,7 @@ class BareDevice(Device):
         incoming = self.upload_folder()
         self.verify(request)  # its agent has run meanwhile
         folder, name = self._remote(incoming), incoming.name
-        with self._connection.sftp().open(f"{folder}/{RELEASE_FILE}", "rb") as stream:
+        with self._connection.sftp().open(self.mirror.at(f"{folder}/{RELEASE_FILE}"), "rb") as stream:
             if stream.read(len(self.signed) + 1) != self.signed:
                 raise HelperError("verify", f"{RELEASE_FILE} was changed", files=[RELEASE_FILE])
         self.trust.accept(self.policy, name, self.signed)
@@ -202,9 +201,12 @@ class BareDevice(Device):
         return {"release": name}
 
     def switch(self, request: Request) -> Reply:
-        """Point ``current`` at a release."""
+        """Point ``current`` at a release, and leave beside it what verifies and starts it by hand."""
         if self.settings() is not None:
             raise HelperError("service", f"{self.policy} is served in a loop, and {NO_LOOP}", next=NEXT_STEP)
+        services = self.root / "services"
+        services.mkdir(mode=0o700, exist_ok=True)
+        write_bytes(services / LAUNCHER.name, LAUNCHER.read_bytes())  # for what starts a loop there by itself
         return Upkeep.switch(self, request)
 
     def drop(self, request: Request) -> Reply:

@@ -23,7 +23,7 @@ from device.host.on_device.trust import CLASS_FILE, SYSTEM
 
 _ENTERED = re.compile(r"quarl(/(trust|services|envs|policies(/[^/]+(/(releases(/[^/]+)?|incoming))?)?))?\Z")
 _READ = re.compile(
-    r"quarl/(trust/[^/]+|services/[^/]+\.json|policies/[^/]+/releases/[^/]+/(release\.json(\.sig)?|mark\.json(\.part)?))\Z"
+    r"quarl/(trust/[^/]+|services/([^/]+\.json|launch\.sh)|policies/[^/]+/releases/[^/]+/(release\.json(\.sig)?|mark\.json(\.part)?))\Z"
 )
 _MOST = 4 * MOST_RECORD  # bytes; what remembers the accepted releases may have as many
 _ELSEWHERE = "-> "
@@ -46,6 +46,13 @@ class Mirror:
     def __init__(self, connection: Connection, home: Path) -> None:
         self._connection, self._home = connection, home
         self._before: dict[str, _Entry] = {}
+        shown = self.shell('printf "\\nhome=%s\\nmachine=%s\\n" "$(pwd -P)" "$(uname -m)"')
+        values = dict(line.partition("=")[::2] for line in shown.splitlines())  # start-up files may print, too
+        self.remote_home, self.machine = values["home"], values["machine"].lower()
+
+    def at(self, name: str) -> str:
+        """A path in the device's home folder, whole: SFTP may start elsewhere than a shell."""
+        return f"{self.remote_home}/{name}"
 
     def shell(self, script: str, timeout: float = 120.0) -> str:
         """What a script printed that ran in the device's home folder.
@@ -64,7 +71,7 @@ class Mirror:
         self._home.mkdir(parents=True)
         sftp = self._connection.sftp()
         try:
-            root = sftp.lstat("quarl").st_mode or 0
+            root = sftp.lstat(self.at("quarl")).st_mode or 0
         except FileNotFoundError:
             root = 0
         if root:
@@ -86,15 +93,15 @@ class Mirror:
     def _copy(self, sftp: paramiko.SFTPClient, name: str, mode: int) -> None:
         path = self._home / name
         if stat.S_ISLNK(mode):
-            target = sftp.readlink(name) or ""
+            target = sftp.readlink(self.at(name)) or ""
             path.symlink_to(target if _CURRENT.match(target) else f"{_ELSEWHERE}{target}"[:4000])
         elif stat.S_ISDIR(mode):
             path.mkdir()
-            for entry in sftp.listdir_attr(name) if _ENTERED.match(name) else ():
+            for entry in sftp.listdir_attr(self.at(name)) if _ENTERED.match(name) else ():
                 if entry.filename not in ("", ".", "..") and "/" not in entry.filename and "\0" not in entry.filename:
                     self._copy(sftp, f"{name}/{entry.filename}", entry.st_mode or 0)
         elif stat.S_ISREG(mode):
-            path.write_bytes(_content(sftp, name) if _READ.match(name) else b"")
+            path.write_bytes(_content(sftp, self.at(name)) if _READ.match(name) else b"")
         else:
             os.mkfifo(path)
 
@@ -145,21 +152,21 @@ class Mirror:
     def _write(self, name: str, content: bytes) -> None:
         part = f"{name}.part"
         self.shell(f"rm -rf -- {shlex.quote(part)}")
-        self._connection.upload(content, part)
+        self._connection.upload(content, self.at(part))
         sftp = self._connection.sftp()
-        sftp.chmod(part, 0o600)
-        sftp.posix_rename(part, name)
+        sftp.chmod(self.at(part), 0o600)
+        sftp.posix_rename(self.at(part), self.at(name))
 
     def _link(self, name: str, target: str) -> None:
         new = f"{name}.{os.getpid()}"
         # SFTP servers do not agree on the order of a link's two ends, and `mv` would move into the folder it leads to.
         self.shell(f"rm -f -- {shlex.quote(new)} && ln -s -- {shlex.quote(target)} {shlex.quote(new)}; {SYNC}")
-        self._connection.sftp().posix_rename(new, name)
+        self._connection.sftp().posix_rename(self.at(new), self.at(name))
 
     def moved(self, old: str, new: str) -> None:
         """Rename a folder on the device and here, after what it holds has reached the disk."""
         self.shell(SYNC)
-        self._connection.sftp().posix_rename(old, new)
+        self._connection.sftp().posix_rename(self.at(old), self.at(new))
         (self._home / old).rename(self._home / new)
         self._before = self._now()
 
