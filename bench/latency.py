@@ -5,7 +5,7 @@
 
 A missing artifact is made first and deployed first. The fp32 artifact on the device and, where the device is this
 machine, Keras' model(x) and a tf.function of it take turns with what is asked for; with the native engine, which has no
-fp32, LiteRT's fp32 and int8.
+fp32, LiteRT's fp32 and int8, where the device has a Python to run them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: 
     run, policy = new_run(), bundle.spec.name
     with ExitStack() as stack:
         pairs = [(each, runtime) for each in asking.executed_by(runtime)]
-        if not runtime.artifact_format.holds(Precision.FP32):
+        if not asking.device.has_python:
+            command_line.say(f"LiteRT's fp32 and int8: left out, {asking.device.name} has no Python.")
+        elif not runtime.artifact_format.holds(Precision.FP32):
             # A release has all its precisions in all its runtimes that execute them.
             both = list(dict.fromkeys([*BESIDE, *asking.precisions]))
             with_both = access.bundle_with(str(bundle.path), both, RuntimeName.LITERT)

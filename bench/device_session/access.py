@@ -68,6 +68,15 @@ class Device:
         """Whether the connection leaves this machine."""
         return Transport(self.connection.transport_name)
 
+    @property
+    def has_python(self) -> bool:
+        """Whether it has a Python, without which the agent with the native engine is all that it runs."""
+        if not self.without_python:
+            return True  # else nothing is deployed there
+        from device.host.probe import probe
+
+        return bool(probe(self.connection).pythons)
+
     def deploy(self, bundle: Bundle, precisions: Sequence[Precision], runtime: RuntimeName) -> None:
         """Make the device serve these artifacts; nothing is sent when the very same release is current there.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,29 +23,35 @@ from device.host.helper_session import BOOTSTRAP, LAUNCHER, device_program, help
 from device.host.on_device import launch
 from device.host.payload import STARTER, check_policy_name
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
+from device.host.without_python.device import LAUNCHER as WITHOUT_PYTHON
 
 START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
 REQUEST_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 5.0
 _PID = b"quarl-agent-pid "
+_NO_PYTHON = b"quarl-agent-without-python"
 # When a process started, in ticks after boot: field 22 of its stat, counted after the name, which may hold spaces.
 # Process ids are used again; an id together with its start time is not.
 _START_TIME = 'sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d " " -f 20'
 Progress = Callable[[int, int], None]
 
 
-def agent_command(folder: str) -> str:
+def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> str:
     """The shell command that starts what will verify a release's folder and become its agent.
 
-    It first says its process id; ``exec`` all the way makes that the agent's own. Then it reads LAUNCHER.
+    It first says whether there is no Python, and its process id; ``exec`` all the way makes that the agent's own. Then
+    it reads LAUNCHER, or without Python launch.sh.
     Where setpriv exists (util-linux), the kernel kills the agent when the SSH session's process dies, so that a lost
     connection leaves no agent computing.
     """
+    words = " ".join(map(shlex.quote, ("--greet", *arguments)))
     script = (
         f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
+        'for name in python3 python3.11 python3.12 python3.13; do python=$(command -v "$name") && break; done; '
+        f'[ -n "$python" ] || echo {_NO_PYTHON.decode()}; '
         f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
-        'for name in python3 python3.11 python3.12 python3.13; do python=$(command -v "$name") && break; done; '
+        f'[ -n "$python" ] || exec $tie sh -s -- {shlex.quote(policy)} "$(pwd -P)" {words}; '
         f'exec $tie "$python" -I -S -c {shlex.quote(BOOTSTRAP)}'
     )
     return f"exec sh -c {shlex.quote(script)}"
@@ -87,11 +93,13 @@ class AgentSession:
         self._next_id = 0
 
     def __enter__(self) -> AgentSession:
-        process = self._connection.start(agent_command(self._folder))
+        process = self._connection.start(agent_command(self._folder, self._policy, self._arguments))
         self._process = process
+        bare = False
         try:
             while True:
                 line = process.read_line(START_TIMEOUT_S)
+                bare = bare or line == _NO_PYTHON
                 if line == b"missing":
                     raise ReleaseError(
                         f"{self._connection.name} has no {'release ' + self._release if self._release else 'release'} "
@@ -101,10 +109,13 @@ class AgentSession:
                 if line.startswith(_PID):
                     folder = self._remember(line[len(_PID) :].decode(errors="replace"))
                     break
-            root = 'root = (module.Path.home() / "quarl").resolve()\n'
-            what = f"root, {self._policy!r}, module.Path({folder!r}), {self._arguments!r}, greet=True"
-            program = device_program(LAUNCHER, f"{root}module.start({what})\n")
-            process.send(f"{len(program)}\n".encode() + program)
+            if bare:
+                process.send(WITHOUT_PYTHON.read_bytes())
+            else:
+                root = 'root = (module.Path.home() / "quarl").resolve()\n'
+                what = f"root, {self._policy!r}, module.Path({folder!r}), {self._arguments!r}, greet=True"
+                program = device_program(LAUNCHER, f"{root}module.start({what})\n")
+                process.send(f"{len(program)}\n".encode() + program)
             self._check_greeting(process.read_line(START_TIMEOUT_S))
         except (EndOfOutputError, LineTimeoutError):
             error = self._died("starting")
@@ -140,7 +151,7 @@ class AgentSession:
         except (ValueError, KeyError, TypeError):
             raise AgentError(
                 f"The starter on {self._connection.name} wrote something that is no greeting: {line[:200]!r}.",
-                "Try `python3 -V` on the device.",
+                "Try `python3 -V` and `sh -c true` on the device.",
                 agent_code="protocol",
             ) from None
         if refused:

@@ -96,7 +96,7 @@ def deploy(
     Raises:
         TrustError: the device trusts no key of this host. Nothing was sent.
         BundleError: the bundle is damaged or lacks an artifact. Nothing was sent.
-        UnsupportedDeviceError, WheelError: no wheels for this device. Nothing was sent.
+        UnsupportedDeviceError, WheelError: no wheels for this device, or no Python. Nothing was sent.
         DeviceLockedError: another deployment is at work. Nothing was changed.
         DeviceFullError, VerificationError, CheckFailedError, ConnectionLostError: the old release still serves and
             nothing of the new one is left, unless the message says that it is unknown which one serves.

@@ -35,6 +35,7 @@ from device.host.on_device import (
 )
 from device.host.on_device import helper as helper_module
 from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
+from device.host.without_python.session import ShellHelper
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 30.0  # the device gives the lock back when it hears nothing for so long
@@ -47,7 +48,7 @@ BOOTSTRAP = 'import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())
 class HelperSession:
     """A running helper on the device."""
 
-    def __init__(self, connection: Connection, process: RemoteProcess) -> None:
+    def __init__(self, connection: Connection, process: RemoteProcess | ShellHelper) -> None:
         self._connection = connection
         self._process = process
         self._closed = threading.Event()
@@ -188,9 +189,16 @@ def helper(connection: Connection, python: str, *, silence_s: float = SILENCE_S)
 
     Args:
         connection: to the device.
-        python: the interpreter there (``probe`` knows it).
+        python: the interpreter there (``probe`` knows it); where there is none, "": it is done from here then.
         silence_s: seconds without a heartbeat after which the device gives up on us.
     """
+    if not python:
+        session = HelperSession(connection, ShellHelper(connection))
+        try:
+            yield session
+        finally:
+            session.close()
+        return
     script = _script(silence_s)
     process = connection.start(f"exec {shlex.quote(python)} -c {shlex.quote(BOOTSTRAP)}")
     try:

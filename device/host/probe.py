@@ -28,7 +28,7 @@ echo "kernel=$(uname -sr)"
 echo "home=$HOME"
 echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)"
 echo "disk=$(df -Pk "$HOME" 2>/dev/null | tail -n 1)"
-echo "memory=$(grep -E '^(MemTotal|MemAvailable):' /proc/meminfo 2>/dev/null | tr '\n' ' ')"
+echo "memory=$(sed -n '/^MemTotal:/p;/^MemAvailable:/p' /proc/meminfo 2>/dev/null | tr '\n' ' ')"
 echo "model=$(tr -d '\0' </proc/device-tree/model 2>/dev/null)"
 for name in python3 python3.11 python3.12 python3.13; do
   path=$(command -v "$name" 2>/dev/null) || continue
@@ -55,6 +55,7 @@ found = said.emulation(said.ROOT, said.read_cpuinfo(said.ROOT), platform.machine
 print("emulated=%s" % found[0])
 """
 AGENT = Path(__file__).resolve().parent.parent / "agent"
+NO_PYTHON = "On the device: sudo apt-get install python3; or deploy the agent that needs none: type AGENT=native"
 _DISK = re.compile(r"\s(\d+)\s+(\d+)\s+(-?\d+)\s+\d+%")
 _MEMORY = re.compile(r"(MemTotal|MemAvailable):\s+(\d+) kB")
 MACHINES = {"aarch64": "aarch64", "arm64": "aarch64", "x86_64": "x86_64", "amd64": "x86_64"}
@@ -96,13 +97,13 @@ class TargetFacts:
 
     @property
     def python(self) -> PythonFacts:
-        """The interpreter that `python3` names."""
-        return self.pythons[0]
+        """The interpreter that `python3` names; where there is none, one whose path is empty."""
+        return self.pythons[0] if self.pythons else PythonFacts("", (0, 0, 0), 0)
 
     def summary(self) -> str:
         """One line for people."""
         glibc = f"glibc {self.glibc[0]}.{self.glibc[1]}" if self.glibc else "no glibc"
-        pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons)
+        pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons) or "none"
         return (
             f"{self.model or self.machine} ({self.machine}), Python {pythons}, {glibc}, "
             f"{self.memory_total_bytes / 1e6:.0f} MB memory, {self.free_disk_bytes / 1e9:.1f} GB disk free"
@@ -113,7 +114,7 @@ def parse_facts(output: str, device: str) -> TargetFacts:
     """Read what the probe script printed.
 
     Raises:
-        UnsupportedDeviceError: there is no Python 3, or the home folder's name cannot stand in a path of packages.
+        UnsupportedDeviceError: the home folder's name cannot stand in a path of packages.
         RemoteCommandError: the script did not run to its end.
     """
     values: dict[str, str] = {}
@@ -139,15 +140,10 @@ def parse_facts(output: str, device: str) -> TargetFacts:
             f"The probe of {device} did not run to its end; it printed {output[-200:]!r}.",
             "The device needs a POSIX shell as `sh`.",
         )
-    if not pythons:
-        raise UnsupportedDeviceError(
-            f"{device} ({values.get('machine', 'unknown machine')}) has no python3 (CPython) on its PATH.",
-            "On the device: sudo apt-get install python3",
-        )
     disk, memory = _DISK.search(values.get("disk", "")), dict(_MEMORY.findall(values.get("memory", "")))
     glibc = re.search(r"glibc (\d+)\.(\d+)", values.get("glibc", ""))
     machine = MACHINES.get(values["machine"].lower(), values["machine"].lower())
-    if pythons[0].bits == 32:
+    if pythons and pythons[0].bits == 32:
         machine = _THIRTY_TWO_BIT.get(machine, machine)
     return TargetFacts(
         machine=machine,
@@ -166,7 +162,7 @@ def probe(connection: Connection) -> TargetFacts:
     """Ask the device what it is, with one command.
 
     Raises:
-        UnsupportedDeviceError: it has no Python 3, or a home folder that cannot be used.
+        UnsupportedDeviceError: it has a home folder that cannot be used.
         RemoteCommandError, ConnectionLostError.
     """
     result = connection.run("exec sh -s", stdin=PROBE_SCRIPT.encode(), timeout=60, check=False)
@@ -181,6 +177,8 @@ def is_emulated(connection: Connection, facts: TargetFacts) -> bool:
     Raises:
         RemoteCommandError, ConnectionLostError.
     """
+    if not facts.pythons:
+        return False
     sources = {f"device.agent.{name}": (AGENT / f"{name}.py").read_text() for name in ("conditions", "fingerprint")}
     script = program_of(sources, EMULATION_SCRIPT)
     result = connection.run(f"exec {shlex.quote(facts.python.path)} -s -", stdin=script, timeout=60)

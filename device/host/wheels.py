@@ -23,7 +23,7 @@ from pathlib import Path
 
 from device.host.errors import UnsupportedDeviceError, WheelError
 from device.host.places import cache_folder
-from device.host.probe import MACHINES, PythonFacts, TargetFacts
+from device.host.probe import MACHINES, NO_PYTHON, PythonFacts, TargetFacts
 from policy.manifest import FileRecord
 from policy.spec import RuntimeName
 
@@ -107,6 +107,8 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
     Raises:
         UnsupportedDeviceError: there is none; says for each interpreter what is missing, and what is supported.
     """
+    if not facts.pythons:
+        raise UnsupportedDeviceError(f"The device ({facts.machine}) has no python3 (CPython) on its PATH.", NO_PYTHON)
     pins = load_pins() if pins is None else pins
     needs_wheels = any(runtime.distribution for runtime in runtimes)  # else numpy is for flights on the device alone
     if facts.glibc is None and needs_wheels:

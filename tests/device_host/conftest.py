@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from airlearning_envs.flights import blind_policy
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from convert.pipeline import convert_all
+from convert.pipeline import convert_all, convert_each, missing
 from device.host.connection import Connection
 from device.host.deploy import DeployResult, install
 from device.host.local_device import running_local_device
@@ -20,6 +21,7 @@ from device.host.probe import probe
 from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
+from policy.locate import ZOO
 from policy.spec import (
     ArtifactFormat,
     DiscreteHead,
@@ -112,3 +114,45 @@ def make_bundle(
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A real bundle; tests must not change it."""
     return make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", "tiny")
+
+
+@pytest.fixture(scope="session")
+def policy_i(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Policy I in int8 for the native engine; tests must not change it."""
+    folder = tmp_path_factory.mktemp("bundle") / "I"
+    shutil.copytree(ZOO / "I", folder)
+    convert_each(missing([(Bundle.load(folder), Precision.INT8, ArtifactFormat.NATIVE)]))
+    return Bundle.load(folder)
+
+
+PROGRAMS = "sh cat chmod cut df dirname ln mkdir mv readlink rm sed sha256sum ssh-keygen sync tail tr uname wc"
+"""What a device without Python has: a shell, ssh-keygen, and a few of coreutils, which busybox has too."""
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("openssh", marks=needs_sshd)])
+def bare_device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
+    """A device whose PATH has the programs named above alone, beside its home folder in bin."""
+    root = tmp_path_factory.mktemp("bare")
+    if request.param == "openssh":
+        with openssh_server(root / "sshd", path=str(root / "sshd" / "bin")) as server:
+            (root / "sshd" / "python3").unlink()
+            _link_programs(root / "sshd" / "bin")
+            yield server
+        return
+    start = "import sys; from device.host import local_server as s; e = s.device_environment; "
+    start += "s.device_environment = lambda f: {**e(f), 'PATH': str(f.bin)}; sys.exit(s.main(sys.argv[1:]))"
+    script = root / "server.sh"  # gets: interpreter, -m, the server's module, --root, its folder
+    script.write_text(f'#!/bin/sh\npython=$1\nshift 3\nexec "$python" -c "{start}" "$@"\n')
+    script.chmod(0o755)
+    with running_local_device(root, command_prefix=(str(script),)) as local:
+        shutil.rmtree(local.folder.bin)
+        _link_programs(local.folder.bin)
+        yield as_test_device(local)
+
+
+def _link_programs(folder: Path) -> None:
+    folder.mkdir()
+    for program in PROGRAMS.split():
+        found = shutil.which(program)
+        assert found is not None, program
+        (folder / program).symlink_to(found)

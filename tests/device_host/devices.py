@@ -130,12 +130,15 @@ def served_text(connection: Connection, policy: str) -> str:
 
 
 @contextlib.contextmanager
-def openssh_server(root: Path, certify: Callable[[Path], str] = lambda host_key: "") -> Iterator[TestDevice]:
+def openssh_server(
+    root: Path, certify: Callable[[Path], str] = lambda host_key: "", path: str = "/usr/local/bin:/usr/bin:/bin"
+) -> Iterator[TestDevice]:
     """A real OpenSSH sshd on loopback with its own keys, port and home folder, as the current user.
 
     Args:
         root: a fresh folder for its keys, configuration and home.
         certify: given the host key's file; returns more lines of its configuration.
+        path: PATH on the device, behind the folder that has its python3; a test may remove that.
 
     Raises:
         FileNotFoundError: sshd is not installed; says how to install it.
@@ -158,7 +161,7 @@ def openssh_server(root: Path, certify: Callable[[Path], str] = lambda host_key:
         f"ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n"
         f"AuthorizedKeysFile {client_key}.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n"
-        f"SetEnv HOME={home} PATH={root}:/usr/local/bin:/usr/bin:/bin\nSubsystem sftp internal-sftp\n"
+        f"SetEnv HOME={home} PATH={root}:{path}\nSubsystem sftp internal-sftp\n"
         "LogLevel VERBOSE\n" + certify(host_key)
     )
     known = root / "known_hosts"

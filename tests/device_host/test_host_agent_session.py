@@ -71,7 +71,7 @@ def test_a_starter_that_names_no_process_is_ended(
 ) -> None:
     file = tmp_path / "pid"
     command = f"echo $$ >{file}; echo 'quarl-agent-pid {numbers}'; exec cat"
-    monkeypatch.setattr("device.host.agent_session.agent_command", lambda folder: command)
+    monkeypatch.setattr("device.host.agent_session.agent_command", lambda *words: command)
     session = AgentSession(connection, policy)
     with pytest.raises(AgentError, match="named no process") as caught, session:
         pass

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from convert.pipeline import convert_each, missing
 from device.agent.loop.client import Client
 from device.agent.loop.frames import Flag, release_number
 from device.host import __main__ as cli
@@ -22,22 +20,12 @@ from device.host.errors import AgentError, VerificationError
 from device.host.local_device import running_local_device
 from device.host.releases import rollback
 from policy.bundle import Bundle
-from policy.locate import ZOO
 from policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import next_where
 from tests.device_host.devices import TestDevice, as_test_device, eventually, runs
 
 INT8, FALLBACK, PATIENCE_S = Precision.INT8, 19, 60.0
 USUAL = ("--rate=20", "--priority=0", "--trial=0.5", "--most-missed=1e6", "--stale-ms=5000")
-
-
-@pytest.fixture(scope="module")
-def policy_i(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Policy I in int8 for the native engine."""
-    folder = tmp_path_factory.mktemp("bundle") / "I"
-    shutil.copytree(ZOO / "I", folder)
-    convert_each(missing([(Bundle.load(folder), INT8, ArtifactFormat.NATIVE)]))
-    return Bundle.load(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device.host.on_device.files import HelperError, differences, entries, remove, running_in, sync, what_is, write_json
-from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, OWN_FILES, one_line, read_marker
+from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, OWN_FILES, Record, one_line, read_marker
 from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
@@ -70,11 +70,18 @@ class Upkeep(Store):
 
         return len(files), differences(folder, files, (MARKER,), compared)
 
+    def differing(self, record: Record) -> list[str]:
+        """What in a release's folder is not as its record says."""
+        return differences(self.release_folder(self.policy, record.release), record.files, OWN_FILES)
+
+    def running(self, policy: str) -> dict[str, list[int]]:
+        """The processes that run from a policy's releases, by release."""
+        return running_in(self.folder(policy) / "releases")
+
     def check(self, request: Request) -> Reply:
         """Compare a release that is here already, and the wheels it needs, with what was recorded of them."""
         record = self.accepted(self.policy, request["release"])
-        folder = self.release_folder(self.policy, record.release)
-        wrong = differences(folder, record.files, OWN_FILES)
+        wrong = self.differing(record)
         wheels = self.environments_compared({"environments": record.environments})
         missing = [f"envs/{name}: {', '.join(reasons)}" for name, reasons in wheels["damaged"].items()]
         mark = self.mark(self.policy, record.release)
@@ -97,7 +104,7 @@ class Upkeep(Store):
         """
         record, folder = self.accepted(self.policy, request["release"]), self.folder(self.policy)
         self.require_layout()
-        if wrong := differences(folder / "releases" / record.release, record.files, OWN_FILES):
+        if wrong := self.differing(record):
             raise HelperError("damaged", f"release {record.release} is not as it was signed: {', '.join(wrong)}")
         before = self.current(self.policy)
         mark = self.mark(self.policy, request["release"])
@@ -135,7 +142,7 @@ class Upkeep(Store):
         marks = {name: self.mark(self.policy, name) for name in good}
         chosen = [name for name, mark in marks.items() if mark is not None]  # a good one has no other mark
         kept = {*names[-KEEP_RELEASES:], current, request.get("previous"), *before[-1:], *others[-1:], *chosen[-1:]}
-        busy = running_in(self.folder(self.policy) / "releases")
+        busy = self.running(self.policy)
         gone = [name for name in names if name not in kept and name not in busy]
         for name in gone:
             remove(self.release_folder(self.policy, name))
@@ -147,7 +154,7 @@ class Upkeep(Store):
         """Remove the unpacked wheels that no release needs."""
         needed: set[str] = set()
         for policy in self.policies():
-            busy = running_in(self.folder(policy) / "releases")
+            busy = self.running(policy)
             for record in self.releases(policy):
                 if record.damage and (record.release in busy or record.release == self.current(policy)):
                     return []  # it works, and nobody knows what it needs
@@ -169,7 +176,7 @@ class Upkeep(Store):
         if wanted is not None and wanted == current:
             raise HelperError("serving", f"release {wanted} of {self.policy} serves")
         gone = [wanted] if wanted is not None else [name for name in names if whole or name != current]
-        busy = {name: pids for name, pids in running_in(self.folder(self.policy) / "releases").items() if name in gone}
+        busy = {name: pids for name, pids in self.running(self.policy).items() if name in gone}
         if busy and not request.get("force", False):
             processes = "; ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
             raise HelperError("in-use", f"an agent runs from {processes}")
