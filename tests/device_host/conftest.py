@@ -136,21 +136,26 @@ def bare_device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if request.param == "openssh":
         with openssh_server(root / "sshd", path=str(root / "sshd" / "bin")) as server:
             (root / "sshd" / "python3").unlink()
-            _link_programs(root / "sshd" / "bin")
+            link_programs(root / "sshd" / "bin")
             yield server
         return
-    start = "import sys; from device.host import local_server as s; e = s.device_environment; "
-    start += "s.device_environment = lambda f: {**e(f), 'PATH': str(f.bin)}; sys.exit(s.main(sys.argv[1:]))"
-    script = root / "server.sh"  # gets: interpreter, -m, the server's module, --root, its folder
-    script.write_text(f'#!/bin/sh\npython=$1\nshift 3\nexec "$python" -c "{start}" "$@"\n')
-    script.chmod(0o755)
-    with running_local_device(root, command_prefix=(str(script),)) as local:
+    with running_local_device(root, command_prefix=(only_programs(root),)) as local:
         shutil.rmtree(local.folder.bin)
-        _link_programs(local.folder.bin)
+        link_programs(local.folder.bin)
         yield as_test_device(local)
 
 
-def _link_programs(folder: Path) -> None:
+def only_programs(folder: Path) -> str:
+    """The path of what starts the embedded device's server so that PATH is its ``bin`` alone."""
+    start = "import sys; from device.host import local_server as s; e = s.device_environment; "
+    start += "s.device_environment = lambda f: {**e(f), 'PATH': str(f.bin)}; sys.exit(s.main(sys.argv[1:]))"
+    script = folder / "server.sh"  # gets: interpreter, -m, the server's module, --root, its folder
+    script.write_text(f'#!/bin/sh\npython=$1\nshift 3\nexec "$python" -c "{start}" "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def link_programs(folder: Path) -> None:
     folder.mkdir()
     for program in PROGRAMS.split():
         found = shutil.which(program)
