@@ -159,5 +159,7 @@ def link_programs(folder: Path) -> None:
     folder.mkdir()
     for program in PROGRAMS.split():
         found = shutil.which(program)
+        if found is None and program == "ssh-keygen":
+            pytest.skip("OpenSSH's client is not installed: apt-get install openssh-client")
         assert found is not None, program
         (folder / program).symlink_to(found)
