@@ -63,10 +63,13 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     with connect(arguments.target) as connection:
         releases = {name: _deployed(connection, bundle, precision, name) for name in FORMS}
         starts: dict[str, list[dict[str, Any]]] = {name: [] for name in FORMS}
-        for turn in range(arguments.starts):
-            command_line.say(f"start {turn + 1} of {arguments.starts} …")
-            for name, release in releases.items():
-                starts[name].append(_started(connection, bundle.spec.name, release, precision, arguments.runs))
+        try:
+            for turn in range(arguments.starts):
+                command_line.say(f"start {turn + 1} of {arguments.starts} …")
+                for name, release in releases.items():
+                    starts[name].append(_started(connection, bundle.spec.name, release, precision, arguments.runs))
+        finally:
+            connection.run(f"rm -f {' '.join(map(_archive, releases.values()))}", check=False)
     command_line.say("counting instructions …")
     device = starts["python, litert"][0].pop("device")
     found = [{"agent": name, **_medians(rows), "starts": len(rows)} for name, rows in starts.items()]

@@ -54,8 +54,7 @@ class StockPython:
         def make(root: Path) -> None:
             say(f"Unpacking Debian's Python {self.series} for {self.machine} (25 MB) …")
             packages = ("python3-minimal", f"libpython{self.series}-stdlib")
-            lines = [line for line in own_sources(self.suite) if f" {self.suite} main" in line]
-            lines = lines or [f"deb http://deb.debian.org/debian {self.suite} main"]
+            lines = [line for line in own_sources(self.suite) if f" {self.suite} main" in line]  # no updates
             unpack(root, self.architecture, self.suite, packages, lines)
             if not (root / "lib").exists():  # where /usr is merged, a package of the base system makes the link
                 (root / "lib").symlink_to("usr/lib")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+import pytest
 
+from device.host import __main__ as cli
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection, connect
 from device.host.errors import ConnectionFailedError
@@ -105,6 +108,21 @@ def let_sign(home: Path, *keys: SigningKey) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f'{PRINCIPAL} namespaces="{NAMESPACE}" {key.public}\n' for key in keys or [signing_key()]]
     (folder / SIGNERS_FILE).write_text("".join(lines))
+
+
+def run_verb(policy: str, verb: str, *arguments: str) -> int:
+    """One verb of the command line on the local device."""
+    return cli.main([verb, "--target", "local", "--policy", policy, *arguments])
+
+
+def good_reply(capsys: pytest.CaptureFixture[str], policy: str, verb: str, *arguments: str) -> dict[str, Any]:
+    """What a verb answers in JSON, when it ends well."""
+    capsys.readouterr()
+    status = run_verb(policy, verb, "--json", *arguments)
+    output = capsys.readouterr()
+    assert status == 0, output
+    reply: dict[str, Any] = json.loads(output.out)
+    return reply
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from device.agent.loop.client import Client
 from device.agent.loop.frames import Flag
-from device.host import __main__ as cli
 from device.host.deploy import deploy
 from device.host.errors import ServiceError
 from device.host.local_device import running_local_device
@@ -20,7 +20,7 @@ from device.host.releases import list_releases
 from policy.bundle import Bundle
 from policy.spec import Precision
 from tests.device_agent.loop.loops import next_where
-from tests.device_host.devices import TestDevice, as_test_device, eventually, runs
+from tests.device_host.devices import TestDevice, as_test_device, eventually, good_reply, run_verb, runs
 
 FALLBACK, PATIENCE_S = 19, 60.0
 
@@ -39,19 +39,12 @@ def home(tmp_path_factory: pytest.TempPathFactory, bundle: Bundle) -> Iterator[T
             run("unserve")
 
 
-def run(verb: str, *arguments: str) -> int:
-    """One verb on the local device."""
-    return cli.main([verb, "--target", "local", "--policy", "tiny", *arguments])
+run = partial(run_verb, "tiny")
 
 
 def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
     """Its reply, which has to be a good one."""
-    capsys.readouterr()
-    status = run(verb, "--json", *arguments)
-    output = capsys.readouterr()
-    assert status == 0, output
-    reply: dict[str, Any] = json.loads(output.out)
-    return reply
+    return good_reply(capsys, "tiny", verb, *arguments)
 
 
 def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

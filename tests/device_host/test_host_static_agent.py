@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from device.host.releases import rollback
 from policy.bundle import Bundle
 from policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import next_where
-from tests.device_host.devices import TestDevice, as_test_device, eventually, runs
+from tests.device_host.devices import TestDevice, as_test_device, eventually, good_reply, run_verb, runs
 
 INT8, FALLBACK, PATIENCE_S = Precision.INT8, 19, 60.0
 USUAL = ("--rate=20", "--priority=0", "--trial=0.5", "--most-missed=1e6", "--stale-ms=5000")
@@ -109,19 +110,12 @@ def test_the_command(
     assert not list((tmp_path / "device" / "home" / "quarl").glob("envs/*"))
 
 
-def run(verb: str, *arguments: str) -> int:
-    """One verb on the local device."""
-    return cli.main([verb, "--target", "local", "--policy", "I", *arguments])
+run = partial(run_verb, "I")
 
 
 def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> dict[str, Any]:
     """Its reply, which has to be a good one."""
-    capsys.readouterr()
-    status = run(verb, "--json", *arguments)
-    output = capsys.readouterr()
-    assert status == 0, output
-    reply: dict[str, Any] = json.loads(output.out)
-    return reply
+    return good_reply(capsys, "I", verb, *arguments)
 
 
 def test_it_serves_and_is_started_again_when_it_is_killed(

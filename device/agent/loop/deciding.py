@@ -63,7 +63,7 @@ class Decider:
         values = array("f", bytes(VALUE_BYTES * self.output_size) if self._discrete else fallback)
         self._fallback = (int(fallback[0]) if self._discrete else CONTINUOUS, values.tobytes())
         self._decided = self._held = self._fallback
-        self._size = self._sequence = self.observed_ns = self.runtime_ns = 0
+        self._sequence = self.observed_ns = self.runtime_ns = 0
         self.flags = self._taken_flags = 0
         self._fresh = False
         self._observation = self._golden = serving.observations[0]
