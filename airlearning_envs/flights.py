@@ -19,6 +19,7 @@ from airlearning_envs.rules.causes import EndCause
 from airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
 from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from airlearning_envs.task import NavigationTask
+from policy.observing import pilot
 from policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
@@ -160,7 +161,8 @@ def fly(
 
     Args:
         config: the task.
-        decide: what ``observe`` gives, observations (E, 32) float32 by default -> actions (E,) int or (E, 3) float.
+        decide: what ``observe`` gives, observations (E, 32) float32 by default -> actions (E,) int or (E, 3) float. It
+            is told where episodes begin and end (:mod:`policy.observing.pilot`).
         episodes: how many.
         seed: which.
         batch: how many fly at once, E.
@@ -187,8 +189,9 @@ def fly(
         replayable=core.simulator.capabilities.replayable,
     )
     if width == 1 and simulator is not None:
-        return _fly_one_by_one(core, lambda seen: decide(observe(core, seen)), seed, results, progress, watch)
+        return _fly_one_by_one(core, decide, observe, seed, results, progress, watch)
     observation = core.reset(np.arange(width), seed)
+    pilot.begin(decide, np.ones(width, bool))
     total_return, next_id = np.zeros(width, np.float32), width
     flying, done = np.ones(width, bool), 0
     while done < episodes:
@@ -207,6 +210,8 @@ def fly(
         observation[again] = core.reset_where(mask, np.arange(next_id, next_id + len(again)))
         total_return[again] = 0.0
         flying[idle] = False
+        pilot.begin(decide, mask)
+        pilot.end(decide, ~flying)
         next_id += len(again)
         if progress is not None:
             progress(done, episodes)
@@ -225,6 +230,7 @@ def _note(results: FlightResults, core: NavigationTask, rows: NDArray[np.int64],
 def _fly_one_by_one(
     core: NavigationTask,
     decide: Decide,
+    observe: Observe,
     seed: int,
     results: FlightResults,
     progress: Callable[[int, int], None] | None,
@@ -236,7 +242,7 @@ def _fly_one_by_one(
     try:
         while done < results.episodes:
             try:
-                total_return = _fly_whole(core, decide, seed, done, watch)
+                total_return = _fly_whole(core, decide, observe, seed, done, watch)
             except SpoiledFlightError as error:
                 spoiled.append(str(error))
                 in_a_row += 1
@@ -255,14 +261,20 @@ def _fly_one_by_one(
 
 
 def _fly_whole(
-    core: NavigationTask, decide: Decide, seed: int, episode: int, watch: Callable[[NavigationTask], None] | None
+    core: NavigationTask,
+    decide: Decide,
+    observe: Observe,
+    seed: int,
+    episode: int,
+    watch: Callable[[NavigationTask], None] | None,
 ) -> Floats:
     """An episode from its beginning to its end; (1,) the sum of its rewards."""
     observation, total_return = core.reset(np.array([episode]), seed), np.zeros(1, np.float32)
+    pilot.begin(decide, np.ones(1, bool))
     if watch is not None:
         watch(core)
     while not core.cause[0]:
-        step = core.step(decide(observation))
+        step = core.step(decide(observe(core, observation)))
         observation = step.observation
         total_return += step.reward
         if watch is not None:

@@ -49,13 +49,14 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decid
     if policy == "random":
         return random_policy(seed), as_it_is
     from policy.locate import working_bundle
-    from policy.network import choose_actions, forward_float
+    from policy.network import forward_float
+    from policy.observing.pilot import deciding
 
     bundle = working_bundle(policy)
     fields, observe = shown_to(bundle.spec.observation, config)
     bundle.spec.check_observation(fields)
     weights = bundle.weights()
-    return lambda observation: choose_actions(bundle.spec, forward_float(bundle.spec, weights, observation)), observe
+    return deciding(bundle.spec, lambda observation: forward_float(bundle.spec, weights, observation)), observe
 
 
 def fly_scenes(

@@ -24,7 +24,7 @@ class AcceptanceError(PolicyError):
 
 
 def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """How far outputs (n, output_size) act as the policy's own on the same observations, 1 at most.
+    """How far results (n, result_size) act as the policy's own on the same observations, 1 at most.
 
     Of a discrete head: the fraction of observations with the same action. Of a continuous one: the least, over its
     outputs, of the explained share of the variance,
@@ -33,6 +33,7 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
 
     which is 0 or less for an output that is stuck.
     """
+    outputs, wanted = outputs[:, : spec.output_size], wanted[:, : spec.output_size]
     if not isinstance(spec.head, ContinuousHead):
         return float(np.mean(outputs.argmax(axis=1) == wanted.argmax(axis=1)))
     width = np.array(output_spans(spec, float(wanted.min()), float(wanted.max())))

@@ -100,6 +100,8 @@ def inspect(
     unchecked = units_above_zero(spec, seen).any(axis=0) & ~units_above_zero(spec, fresh).any(axis=0)
     maps = (network.input, *(layer.result for layer in network.layers))
     names = ("input", *layer_names(spec))
+    for found in (seen, fresh):
+        found[-1] = found[-1][:, : spec.output_size]
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
         fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
@@ -122,7 +124,7 @@ def _warnings(
     low, high = normaliser_bounds(spec.normaliser)
     rows = normalised(spec, observations)
     start, at_bounds = 0, (rows <= low) | (rows >= high)
-    for field in spec.observation:
+    for field in (each for each in spec.observation if not each.is_state):
         part = observations[:, start : start + field.size]
         start += field.size
         if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():

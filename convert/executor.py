@@ -26,7 +26,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent.executing import Executor
+from device.agent.executing import Executor, results
 from device.agent.runtimes import installed_runtimes, open_artifact
 from policy.errors import PolicyError
 from policy.quantization import Floats
@@ -48,7 +48,7 @@ class ExecutionResult:
 
     Attributes:
         version: of the runtime.
-        outputs: float32 (n, output_size).
+        outputs: float32 (n, result_size): next states stand behind the outputs.
         actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
     """
 
@@ -124,8 +124,8 @@ class RuntimeProcess:
             raise ExecutionError(reply["error"])
         shape, action = ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
         actions = np.fromfile(_path(self._made), action, int(np.prod(shape))).reshape(shape)
-        outputs = np.fromfile(_path(self._made), np.float32, rows * spec.output_size, offset=actions.nbytes)
-        return ExecutionResult(reply["version"], outputs.reshape(rows, spec.output_size), actions)
+        outputs = np.fromfile(_path(self._made), np.float32, rows * spec.result_size, offset=actions.nbytes)
+        return ExecutionResult(reply["version"], outputs.reshape(rows, spec.result_size), actions)
 
     def _request(self, job: dict[str, Any], timeout_s: float) -> dict[str, str]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -200,12 +200,12 @@ def decide_all(
     """Decide on raw observations, each float32 (1, N), one at a time.
 
     Returns:
-        Outputs, float32 (n, A), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
+        Results, float32 (n, A + S), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
     """
     outputs, actions = [], []
     for observation in observations:
         actions.append(executor.decide(observation))
-        outputs.append(executor.outputs())
+        outputs.append(results(executor))
     return np.array(outputs, np.float32), np.array(actions)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from convert.flatbuffer import GraphWriter
 from convert.onnx_builder import GraphBuilder
+from convert.tflite_layers import part
 from policy.contract.features import BINARY, FloatOperator, FloatStep
 
 Operator, Tflite = FloatOperator, schema.BuiltinOperator
@@ -23,6 +26,7 @@ _ONNX = {
     Operator.ABSOLUTE: "Abs",
     Operator.EXPONENTIAL: "Exp",
     Operator.TANH: "Tanh",
+    Operator.SIGMOID: "Sigmoid",
 }
 _TFLITE = {
     Operator.ADD: (Tflite.ADD, "Add"),
@@ -37,23 +41,26 @@ _TFLITE = {
     Operator.ABSOLUTE: (Tflite.ABS, "Abs"),
     Operator.EXPONENTIAL: (Tflite.EXP, "Exp"),
     Operator.TANH: (Tflite.TANH, ""),
+    Operator.SIGMOID: (Tflite.LOGISTIC, ""),
 }
 
 
-def onnx_program(graph: GraphBuilder, steps: tuple[FloatStep, ...], given: str, name: str) -> str:
-    """Add a program's steps behind what it is given (1, n); the last result's tensor, (1, m).
+def onnx_program(graph: GraphBuilder, steps: tuple[FloatStep, ...], given: Sequence[str], name: str) -> str:
+    """Add a program's steps behind what it is given, (1, n) each; the last result's tensor, (1, m).
 
     Args:
         graph: to add to.
         steps: the program.
-        given: the tensor of value 0.
+        given: the tensors of the first values.
         name: begins the names of all tensors.
     """
-    values, called = [given], name
+    values, called = list(given), name
     for number, step in enumerate(steps):
         name = f"{called}/{number}"
         operands = [values[place] for place in step.operands]
-        if step.operator is Operator.TAKE:
+        if step.operator is Operator.TAKE and (run := run_of(step)):
+            values.append(onnx_part(graph, operands[0], *run, name))
+        elif step.operator is Operator.TAKE:
             places = graph.constant(f"{name}/places", np.array(step.places, np.int64))
             values.append(graph.node("Gather", [*operands, places], name, axis=1))
         elif step.operator is Operator.JOIN:
@@ -68,9 +75,22 @@ def onnx_program(graph: GraphBuilder, steps: tuple[FloatStep, ...], given: str, 
     return values[-1]
 
 
-def tflite_program(graph: GraphWriter, steps: tuple[FloatStep, ...], given: int, name: str) -> int:
+def run_of(step: FloatStep) -> tuple[int, int] | None:
+    """First place and the one behind the last, where a TAKE takes a run of neighbours."""
+    first, end = step.places[0], step.places[-1] + 1
+    return (first, end) if step.places == tuple(range(first, end)) else None
+
+
+def onnx_part(graph: GraphBuilder, x: str, start: int, end: int, output: str) -> str:
+    """Elements ``start`` … ``end`` − 1 of (1, n) in an ONNX graph."""
+    ends = zip(("start", "end", "axis"), (start, end, 1), strict=True)
+    bounds = [graph.constant(f"{output}/{name}", np.array([value], np.int64)) for name, value in ends]
+    return graph.node("Slice", [x, *bounds], output)
+
+
+def tflite_program(graph: GraphWriter, steps: tuple[FloatStep, ...], given: Sequence[int], name: str) -> int:
     """Add a program to a TFLite graph; returns the tensor of its result."""
-    values = [given]
+    values = list(given)
     for number, step in enumerate(steps):
         values.append(_tflite_step(graph, step, [values[place] for place in step.operands], f"{name}/{number}"))
     return values[-1]
@@ -86,6 +106,8 @@ def join_rows(graph: GraphWriter, rows: list[int], name: str) -> int:
 
 def _tflite_step(graph: GraphWriter, step: FloatStep, operands: list[int], name: str) -> int:
     sizes = [graph.tensors[tensor].shape[1] for tensor in operands]
+    if step.operator is Operator.TAKE and (run := run_of(step)):
+        return part(graph, operands[0], run[0], run[1] - run[0], name)
     if step.operator is Operator.TAKE:
         y = graph.tensor(name, [1, len(step.places)], np.float32)
         places = graph.constant(f"{name}/places", np.array(step.places, np.int32))

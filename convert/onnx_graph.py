@@ -6,6 +6,8 @@
       fp32, fp16:  Conv ─ Relu … Gemm ─ Relu … ──┤
       int8 … int2: QuantizeLinear ─ (DequantizeLinear ─ Gemm ─ Relu ─ QuantizeLinear) … ─ DequantizeLinear ─ Clip
                    (another activation is float between levels: … ─ DequantizeLinear ─ Tanh ─ QuantizeLinear)
+    recurrent:   both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
+                 to ``next_state``; between integers both are dequantized, and the hidden state has levels of its own
     discrete:   logits ─ ArgMax ─ action
     continuous: Tanh or Clip ─ Mul gain ─ Add offset (─ targets) ─ action
 
@@ -37,8 +39,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from convert.features import onnx_program
-from convert.interface import ACTION, LOGITS, OBSERVATION
+from convert.features import onnx_part, onnx_program
+from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
 from convert.onnx_builder import GraphBuilder
 from device.agent.graph_executors import onnx_session_options
 from device.agent.runtimes import import_runtime
@@ -79,7 +81,11 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
     graph = GraphBuilder()
     constant = _half_constant if half else GraphBuilder.constant
     x, vector = _normalised(graph, spec)
+    states = _States(graph, spec)
     for index, name in enumerate(layer_names(spec)):
+        fed = x
+        if name in spec.network.states:
+            x = states.hidden(name)
         kernel, bias = f"{name}/kernel", f"{name}/bias"
         convolutions = spec.network.convolutions
         if index < len(convolutions):
@@ -95,9 +101,11 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             x = graph.node("Gemm", operands, f"{name}/raw")
             if f"{name}/gamma" in weights:
                 x = _layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], constant)
-        if name != "head":
+        if name in spec.network.states:
+            x = states.advance(name, fed, x)
+        elif name != "head":
             x = _activation(graph, x, spec.network, name, f"{name}/output")
-    return _policy(graph, spec, x)
+    return _policy(graph, spec, x, states)
 
 
 def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
@@ -106,8 +114,8 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     scales = _affine(graph, "input", network.input)
     x, vector = _normalised(graph, spec)
     x = graph.node("QuantizeLinear", [x, *scales], "input/levels")
-    input_map = network.input
-    for index, layer in enumerate(network.layers):
+    states = _States(graph, spec)
+    for index, (layer, input_map) in enumerate(network.fed):
         first_dense = index == len(spec.network.convolutions) > 0
         x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/input")
         if first_dense:
@@ -120,10 +128,57 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         if vector is not None and index == len(spec.network.convolutions) - 1:
             # Its ReLU comes behind its levels, among which zero is not the lowest: a cut there keeps a Conv in float.
             layer = replace(layer, relu=False)
+        fed = x
+        if layer.cell is not None:
+            fed = _reach(graph, x, f"{layer.name}/fed", layer.cell.fed)
+            scales = _affine(graph, f"{layer.name}/hidden", layer.result)
+            x = graph.node("QuantizeLinear", [states.hidden(layer.name), *scales], f"{layer.name}/hidden_levels")
+            x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/hidden_input")
         x, scales = _integer_layer(graph, spec.network, layer, input_map, x)
-        input_map = layer.result
+        if layer.cell is not None:
+            x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/dequantized")
+            x = states.advance(layer.name, fed, _reach(graph, x, f"{layer.name}/sums", layer.output))
+            scales = _affine(graph, f"{layer.name}/next", layer.result)
+            x = graph.node("QuantizeLinear", [x, *scales], f"{layer.name}/next_levels")
     x = graph.node("DequantizeLinear", [x, *scales], "head/dequantized")
-    return _policy(graph, spec, _reach(graph, x, "head/reach", input_map))
+    return _policy(graph, spec, _reach(graph, x, "head/reach", network.layers[-1].result), states)
+
+
+class _States:
+    """The recurrent layers' states in a graph."""
+
+    def __init__(self, graph: GraphBuilder, spec: PolicySpec) -> None:
+        self._graph, self._recurrences = graph, spec.network.states
+        self._following: list[str] = []
+        self._parts: dict[str, str] = {}
+        self.size, start = spec.state_size, 0
+        for name, each in self._recurrences.items():
+            end = start + each.state_size
+            whole = each.state_size == self.size
+            self._parts[name] = STATE if whole else onnx_part(graph, STATE, start, end, f"{name}/before")
+            start = end
+
+    def hidden(self, name: str) -> str:
+        """The hidden state that a layer's linear part is fed."""
+        recurrence = self._recurrences[name]
+        if recurrence.units == recurrence.state_size:
+            return self._parts[name]
+        return onnx_part(self._graph, self._parts[name], 0, recurrence.units, f"{name}/hidden")
+
+    def advance(self, name: str, fed: str, sums: str) -> str:
+        """The next hidden state, given the sums of what is fed and of the hidden state."""
+        recurrence = self._recurrences[name]
+        y = onnx_program(self._graph, recurrence.program(), [fed, sums, self._parts[name]], f"{name}/gates")
+        self._following.append(y)
+        if recurrence.units == recurrence.state_size:
+            return y
+        return onnx_part(self._graph, y, 0, recurrence.units, f"{name}/output")
+
+    def finish(self) -> None:
+        """Give the next states their name."""
+        operator = "Concat" if len(self._following) > 1 else "Identity"
+        attributes = {"axis": 1} if len(self._following) > 1 else {}
+        self._graph.node(operator, self._following, NEXT_STATE, **attributes)
 
 
 def executed_operators(data: bytes) -> list[str]:
@@ -141,7 +196,7 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]
     """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
-    x = onnx_program(graph, spec.features, OBSERVATION, "features")
+    x = onnx_program(graph, spec.features, [OBSERVATION], "features")
     if mean.any():
         x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
@@ -154,19 +209,13 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
-        vector = _part(graph, x, start, spec.observation_size, "vector")
-        x = _part(graph, x, 0, start, "image/elements")
+        vector = onnx_part(graph, x, start, spec.observation_size, "vector")
+        x = onnx_part(graph, x, 0, start, "image/elements")
     if spec.network.convolutions:
         shape = graph.constant("image/shape", np.array([1, *observation_shape(spec)], np.int64))
         x = graph.node("Reshape", [x, shape], "image/rows")
         x = graph.node("Transpose", [x], "image", perm=[0, 3, 1, 2])
     return x, vector
-
-
-def _part(graph: GraphBuilder, x: str, start: int, end: int, output: str) -> str:
-    ends = zip(("start", "end", "axis"), (start, end, 1), strict=True)
-    bounds = [graph.constant(f"{output}/{name}", np.array([value], np.int64)) for name, value in ends]
-    return graph.node("Slice", [x, *bounds], output)
 
 
 def _flat(graph: GraphBuilder, x: str, vector: str | None) -> str:
@@ -229,7 +278,7 @@ def _integer_layer(
     y = graph.node("QuantizeLinear", [y, *scales], f"{name}/levels")
     if few_levels:
         y = graph.node("Max", [y, scales[1]], f"{name}/cut")
-    if layer.norm is None and layer.table is None:
+    if layer.norm is None and layer.table is None:  # of a hidden state, the gates follow
         return y, scales
     y = graph.node("DequantizeLinear", [y, *scales], f"{name}/dequantized")
     if layer.norm is not None:
@@ -241,12 +290,12 @@ def _integer_layer(
     return graph.node("QuantizeLinear", [y, *scales], f"{name}/normalised_levels"), scales
 
 
-def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
+def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) -> bytes:
     if isinstance(spec.head, ContinuousHead):
         action = _continuous_head(graph, spec.head, raw)
         if spec.targets:
             given = graph.node("Concat", [action, OBSERVATION], "targets/given", axis=1)
-            onnx_program(graph, spec.targets, given, "targets")
+            onnx_program(graph, spec.targets, [given], "targets")
         graph.nodes[-1].output[0] = graph.nodes[-1].name = ACTION
         outputs = [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, spec.head.size])]
     else:
@@ -257,8 +306,12 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str) -> bytes:
             helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, [1, spec.output_size]),
             helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]),
         ]
-    observation = helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.observation_size])
-    made = helper.make_graph(graph.nodes, f"policy {spec.name}", [observation], outputs, graph.constants)
+    inputs = [helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.sensed_size])]
+    if states.size:
+        states.finish()
+        inputs.append(helper.make_tensor_value_info(STATE, TensorProto.FLOAT, [1, states.size]))
+        outputs.append(helper.make_tensor_value_info(NEXT_STATE, TensorProto.FLOAT, [1, states.size]))
+    made = helper.make_graph(graph.nodes, f"policy {spec.name}", inputs, outputs, graph.constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()

@@ -26,7 +26,7 @@ from policy.integer import IntegerNetwork, WeightBits, quantize_network, trained
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
 from policy.quantization import Floats, to_fp16
-from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]
@@ -68,7 +68,7 @@ class ArtifactCandidate:
     data: bytes
     reference: Reference
     weight_bits: WeightBits | None = None
-    normalised: bool = False
+    floats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -159,9 +159,9 @@ def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactForm
         make = _floats(artifact_format, precision)
         data = make(spec, quantized.contents.weights, half=precision is Precision.FP16)
         return ArtifactCandidate(precision, artifact_format, data, reference)
-    data, normalised = INTEGERS[artifact_format](spec, network), spec.network.layer_norm
+    data, floats = INTEGERS[artifact_format](spec, network), floats_between(spec.network)
     bits, warnings = quantized.weight_bits, quantized.warnings
-    return ArtifactCandidate(precision, artifact_format, data, reference, bits, normalised, warnings)
+    return ArtifactCandidate(precision, artifact_format, data, reference, bits, floats, warnings)
 
 
 def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
@@ -312,6 +312,12 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     )
 
 
+def floats_between(network: NetworkSpec) -> tuple[str, ...]:
+    """What of a network stays float between its integers, in words."""
+    norm = ("layer normalisation in float",) if network.layer_norm else ()
+    return norm + (("gates of recurrent layers in float",) if network.recurrences else ())
+
+
 def bits_words(bits: WeightBits) -> str:
     """``4``, or ``dense_0 8, dense_1 4, head 8``."""
     return str(bits) if isinstance(bits, int) else ", ".join(f"{layer} {width}" for layer, width in bits.items())
@@ -324,8 +330,8 @@ def execution(candidate: ArtifactCandidate) -> str:
     if candidate.precision is Precision.FP16:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
     if candidate.format is ArtifactFormat.NATIVE:
-        norm = "; layer normalisation in float" if candidate.normalised else ""
-        return f"packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine){norm}"
+        words = "packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine)"
+        return "; ".join([words, *candidate.floats])
     if candidate.format is ArtifactFormat.TFLITE:
         words = "int8 × int8 → int32 (LiteRT: XNNPACK, float multiplier; tflite-runtime: built-in kernels, fixed point)"
     else:
@@ -335,8 +341,7 @@ def execution(candidate: ArtifactCandidate) -> str:
         if convolutions := operators.count("QLinearConv") + operators.count("Conv") + operators.count("FusedConv"):
             counts = f"{operators.count('QLinearConv')} of {convolutions} convolutions QLinearConv, {counts}"
         words = f"int8 × int8 → int32 (onnxruntime: {counts})"
-    if candidate.normalised:
-        words = f"{words}; layer normalisation in float"
+    words = "; ".join([words, *candidate.floats])
     if (bits := candidate.weight_bits) != LARGEST_WEIGHT_BITS:
         width = f"{bits}-bit" if isinstance(bits, int) else "mixed"
         words = f"{width} weights in an int8 container: size and speed are int8's; {words}"

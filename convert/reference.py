@@ -4,8 +4,9 @@
   additions in another order can make (:func:`float_tolerance`).
 * int8 … int2: one of the two exact integer references, float multiplier or fixed point (``convert.rounding``), to the
   level. Measured: policies I, II and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps;
-  convolutions likewise. With a layer normalisation in float between the integers: within one step of them, for a float
-  that lies on the border of two levels may get either (``NORM_STEPS``).
+  convolutions likewise. With a layer normalisation or a recurrent layer's gates in float between the integers: within
+  one step of them, for a float that lies on the border of two levels may get either (``NORM_STEPS``). The next state is
+  right within the roundings of its program, and behind such floats within a level of its gates.
 
 All that is written of it has the same bits on every processor (:mod:`policy.exact`).
 
@@ -21,9 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from convert.rounding import fixed_point_head_inputs
-from policy.float_errors import Doubles, float_tolerance, output_rounding
+from policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
 from policy.integer import IntegerNetwork, head_inputs
 from policy.network import Weights, apply_head, forward_float
+from policy.observing.features import program_variance
 from policy.quantization import Floats
 from policy.spec import ContinuousHead, PolicySpec
 
@@ -41,6 +43,7 @@ DEVICE_STEPS = 1.0
 MORE_OFF = 1.5, 0.005
 # Steps come back as floats: scale · levels is rounded.
 STEP_SLACK = 1e-3
+LEVELS_OFF = 2.5
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class Reference:
 
     Attributes:
         observations: float32 (n, observation_size), raw.
-        outputs: float32 (n, output_size), by the numpy reference of the artifact's precision.
+        outputs: float32 (n, result_size), by the numpy reference of the artifact's precision.
         own: references of which one has to be met within ``own_tolerance``; ``outputs`` is the first.
-        own_tolerance: for each of them, (n, output_size) or what broadcasts to it, in the outputs' units.
-        tolerance: largest allowed |output − outputs| on any device, (n, output_size).
-        step: one step of each output's scale, (output_size,): the largest that squashing can make of it; None for a
+        own_tolerance: for each of them, (n, result_size) or what broadcasts to it, in the outputs' units.
+        tolerance: largest allowed |output − outputs| on any device, (n, result_size).
+        step: one step of each result's scale, (result_size,): the largest that squashing can make of it; None for a
             float artifact.
         most_off: share of all outputs that may be half a step or more off on a device; None where nothing is asked.
     """
@@ -90,20 +93,50 @@ def float_reference(
 
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
     """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
-    raw = head_inputs(spec, network, observations), fixed_point_head_inputs(spec, network, observations)
-    level = network.output_step
+    gates: dict[str, list[Floats]] = {}
+    both = head_inputs(spec, network, observations, gates=gates), fixed_point_head_inputs(spec, network, observations)
+    raw, level = [each[:, : spec.output_size] for each in both], network.output_step
     apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / level
-    normalised = any(layer.norm is not None for layer in network.layers)
-    own_steps = np.full(spec.output_size, OWN_STEPS + NORM_STEPS if normalised else OWN_STEPS)
+    floats = [index for index, layer in enumerate(network.layers) if layer.norm is not None or layer.cell is not None]
+    # Each recurrent layer has such floats of its own, all layer normalisations together are as one.
+    more = max(len(spec.network.recurrences), 1) * NORM_STEPS if floats else 0.0
+    own_steps = np.full(spec.output_size, OWN_STEPS + more)
+    rounding, wide = (
+        _of_states(network, gates, len(raw[0]), min(floats, default=0)),
+        _of_states(network, gates, len(raw[0])),
+    )
+    states = np.abs(both[0].astype(np.float64) - both[1])[:, spec.output_size :] + wide
     return Reference(
         observations,
-        outputs=apply_head(spec, raw[0], observations, exact=True),
-        own=tuple(apply_head(spec, each, observations, exact=True) for each in raw),
-        own_tolerance=tuple(_within(spec, each, observations, own_steps * level) for each in raw),
-        tolerance=_within(spec, raw[0], observations, (apart + DEVICE_STEPS + STEP_SLACK) * level),
-        step=output_steps(spec, network, raw[0], observations),
-        most_off=None if normalised else _most_off(raw[0], raw[1], level),
+        outputs=apply_head(spec, both[0], observations, exact=True),
+        own=tuple(apply_head(spec, each, observations, exact=True) for each in both),
+        own_tolerance=tuple(
+            np.concatenate([_within(spec, each, observations, own_steps * level), rounding], axis=1) for each in raw
+        ),
+        tolerance=np.concatenate(
+            [_within(spec, raw[0], observations, (apart + DEVICE_STEPS + STEP_SLACK) * level), states], axis=1
+        ),
+        step=np.concatenate([output_steps(spec, network, raw[0], observations), wide.max(axis=0, initial=0.0)]),
+        most_off=None if floats else _most_off(raw[0], raw[1], level),
     )
+
+
+def _of_states(network: IntegerNetwork, gates: dict[str, list[Floats]], rows: int, exact_up_to: int = -1) -> Doubles:
+    """How far the next states (n, state_size) may be off: by the roundings of their programs, and from the layer
+    ``exact_up_to`` + 1 on, whose levels may differ, by a level of each gate.
+
+    Six gates at most make an element of a state: the sum of six errors is at most 2.5 times their root of squares.
+    """
+    found = [np.zeros((rows, 0))]
+    for index, layer in enumerate(network.layers):
+        if layer.cell is None:
+            continue
+        given, steps = gates[layer.name], (layer.cell.fed.scale, layer.output.scale, 0.0)
+        exact = index <= exact_up_to
+        spread = [np.full(each.shape, 0.0 if exact else step**2) for each, step in zip(given, steps, strict=True)]
+        factor = DEVIATIONS if exact else LEVELS_OFF
+        found.append(factor * np.sqrt(program_variance(layer.cell.steps, given, spread)))
+    return np.concatenate(found, axis=1)
 
 
 def _most_off(one: Floats, other: Floats, step: float) -> float:
@@ -114,12 +147,12 @@ def _most_off(one: Floats, other: Floats, step: float) -> float:
 
 
 def _within(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
-    """How far ``far`` (m,) of the head's raw outputs takes each output, (n, output_size), its rounding included."""
+    """How far ``far`` (m,) of the head's raw outputs (n, m) takes each output, (n, m), its rounding included."""
     return _moved(spec, raw, observations, far) + output_rounding(spec, raw, observations)
 
 
 def _moved(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
-    """How far the outputs move, (n, output_size), where the head's raw ones (n, m) do by ``far`` (m,) up or down.
+    """How far the outputs move, (n, m), where the head's raw ones (n, m) do by ``far`` (m,) up or down.
 
     Where a tanh is flat that is next to nothing. Targets mix outputs: what each of them moves is added up.
     """

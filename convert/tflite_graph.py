@@ -5,6 +5,8 @@
       image and vector: SLICE both; the vector joins the flattened output of the last CONV_2D by CONCATENATION
       fp32, fp16:  CONV_2D … FULLY_CONNECTED … ──────────────────────────┤
       int8 … int2: QUANTIZE ─ CONV_2D … FULLY_CONNECTED (int8 × int8 → int32) … ─ DEQUANTIZE
+      recurrent: both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
+      to ``next_state``; between integers both are dequantized, and the hidden state has levels of its own
     discrete:   logits ─ ARG_MAX ─ action
     continuous: TANH or MINIMUM/MAXIMUM ─ MUL gain ─ ADD offset (─ targets) ─ action
 
@@ -29,7 +31,7 @@ from ai_edge_litert import schema_py_generated as schema
 from convert import tflite_layers as layers
 from convert.features import join_rows, tflite_program
 from convert.flatbuffer import GraphWriter
-from convert.interface import ACTION, LOGITS, OBSERVATION
+from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
 from policy.integer import IntegerNetwork, check_multipliers
 from policy.network import (
     Weights,
@@ -42,7 +44,49 @@ from policy.network import (
 from policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
 
 Operator = schema.BuiltinOperator
-Layers = Callable[[GraphWriter, int, int | None], int]
+
+
+class States:
+    """The recurrent layers' states in a graph."""
+
+    def __init__(self, graph: GraphWriter, spec: PolicySpec) -> None:
+        self._graph, self._recurrences = graph, spec.network.states
+        self._following: list[int] = []
+        self._parts: dict[str, int] = {}
+        self.tensor = graph.tensor(STATE, [1, spec.state_size], np.float32) if spec.state_size else None
+        start = 0
+        for name, each in self._recurrences.items():
+            assert self.tensor is not None
+            self._parts[name] = self._part(self.tensor, start, each.state_size, f"{name}/before")
+            start += each.state_size
+
+    def _part(self, x: int, start: int, size: int, name: str) -> int:
+        whole = self._graph.tensors[x].shape[1] == size
+        return x if whole else layers.part(self._graph, x, start, size, name)
+
+    def hidden(self, name: str) -> int:
+        """The hidden state that a layer's linear part is fed."""
+        return self._part(self._parts[name], 0, self._recurrences[name].units, f"{name}/hidden")
+
+    def advance(self, name: str, fed: int, sums: int) -> int:
+        """The next hidden state, given the sums of what is fed and of the hidden state."""
+        recurrence = self._recurrences[name]
+        y = tflite_program(self._graph, recurrence.program(), [fed, sums, self._parts[name]], f"{name}/gates")
+        self._following.append(y)
+        return self._part(y, 0, recurrence.units, f"{name}/output")
+
+    def finish(self) -> dict[str, int]:
+        """The next states under their name, if there are any."""
+        if not self._following:
+            return {}
+        graph, whole = self._graph, self._following[0]
+        if len(self._following) > 1:
+            whole = join_rows(graph, self._following, NEXT_STATE)
+        graph.tensors[whole].name = NEXT_STATE.encode()
+        return {NEXT_STATE: whole}
+
+
+Layers = Callable[[GraphWriter, int, int | None, States], int]
 """Adds the layers behind what the first of them takes; the vector behind an image, if there is one, comes after it."""
 
 
@@ -54,8 +98,11 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
     """
     put = layers.half_constant if half else GraphWriter.constant
 
-    def add(graph: GraphWriter, x: int, vector: int | None) -> int:
+    def add(graph: GraphWriter, x: int, vector: int | None, states: States) -> int:
         for index, name in enumerate(layer_names(spec)):
+            fed = x
+            if name in spec.network.states:
+                x = states.hidden(name)
             convolutions = spec.network.convolutions
             stride = convolutions[index].stride if index < len(convolutions) else 1
             normalised = f"{name}/gamma" in weights
@@ -64,7 +111,9 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
             x = layers.float_layer(graph, x, name, kernel, bias, stride, is_relu and not normalised, put)
             if normalised:
                 x = layers.layer_norm(graph, x, name, weights[f"{name}/gamma"], weights[f"{name}/beta"], put, is_relu)
-            if name != "head" and not is_relu:
+            if name in spec.network.states:
+                x = states.advance(name, fed, x)
+            elif name != "head" and not is_relu:
                 x = layers.activation(graph, x, name, spec.network)
             if vector is not None and index == len(convolutions) - 1:
                 x = layers.join(graph, x, vector, None, name)
@@ -81,15 +130,20 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     """
     check_multipliers(network)
 
-    def add(graph: GraphWriter, x: int, vector: int | None) -> int:
+    def add(graph: GraphWriter, x: int, vector: int | None, states: States) -> int:
         q = layers.quantize(graph, x, "input_levels", network.input)
-        input_map = network.input
-        for index, layer in enumerate(network.layers):
+        for index, (layer, input_map) in enumerate(network.fed):
+            fed, name = q, layer.name
+            if layer.cell is not None:
+                q = layers.quantize(graph, states.hidden(name), f"{name}/hidden_levels", layer.result)
             q = layers.integer_layer(graph, q, layer, input_map)
+            if layer.cell is not None:
+                both = (fed, f"{name}/fed"), (q, f"{name}/sums")
+                given = [layers.dequantize(graph, *each, layers.DEQUANTIZE_INT8) for each in both]
+                q = layers.quantize(graph, states.advance(name, *given), f"{name}/levels", layer.result)
             if vector is not None and index == len(spec.network.convolutions) - 1:
                 levels = layers.quantize(graph, vector, "vector_levels", layer.result)
                 q = layers.join(graph, q, levels, layer.result, layer.name)
-            input_map = layer.result
         return layers.dequantize(graph, q, "head/raw", layers.DEQUANTIZE_INT8)
 
     return _policy(spec, add)
@@ -97,8 +151,9 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 
 def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
-    observation = graph.tensor(OBSERVATION, [1, spec.observation_size], np.float32)
-    x = _normalised(graph, spec, tflite_program(graph, spec.features, observation, "features"))
+    observation = graph.tensor(OBSERVATION, [1, spec.sensed_size], np.float32)
+    states = States(graph, spec)
+    x = _normalised(graph, spec, tflite_program(graph, spec.features, [observation], "features"))
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
@@ -106,17 +161,18 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
         x = layers.part(graph, x, 0, start, "image/elements")
     if spec.network.convolutions:
         x = layers.reshape(graph, x, (1, *observation_shape(spec)), "image")
-    raw = add_layers(graph, x, vector)
+    raw = add_layers(graph, x, vector, states)
     if isinstance(spec.head, ContinuousHead):
         action = _continuous_head(graph, spec.head, raw)
         if spec.targets:
             given = join_rows(graph, [action, observation], "targets/given")
-            action = tflite_program(graph, spec.targets, given, "targets")
+            action = tflite_program(graph, spec.targets, [given], "targets")
         graph.tensors[action].name = ACTION.encode()
         outputs = {ACTION: action}
     else:
         outputs = _argmax(graph, raw)
-    return graph.serialise(spec.name, {OBSERVATION: observation}, outputs, f"policy {spec.name}, raw observation in")
+    inputs = {OBSERVATION: observation} | ({} if states.tensor is None else {STATE: states.tensor})
+    return graph.serialise(spec.name, inputs, outputs | states.finish(), f"policy {spec.name}, raw observation in")
 
 
 def _normalised(graph: GraphWriter, spec: PolicySpec, x: int) -> int:

@@ -129,7 +129,8 @@ class IntegerTable:
 
 def activation_map(network: NetworkSpec, layer: str, low: float, high: float) -> Affine:
     """The 8-bit map of a layer's output, given the range that was seen."""
-    fixed = None if layer == "head" else FIXED_MAPS.get(network.activation_of(layer))
+    kind = Activation.NONE if layer == "head" else network.activation_of(layer)
+    fixed = FIXED_MAPS.get(Activation.TANH if layer in network.states else kind)  # a hidden state lies in −1 … 1
     if fixed is not None and FIXED_FROM < max(-low, high) <= 1.0:  # a vector that joins a convolution may reach farther
         return fixed
     return affine_from_range(low, high)

@@ -47,7 +47,7 @@ class Golden:
 
     Attributes:
         observations: float32 (n, observation_size), raw.
-        outputs: float32 (n, output_size).
+        outputs: float32 (n, result_size).
         actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
     """
 
@@ -67,7 +67,7 @@ class Expected:
     """What an artifact has to compute on the golden observations.
 
     Attributes:
-        outputs: of the numpy reference of its precision, (n, output_size).
+        outputs: of the numpy reference of its precision, (n, result_size).
         tolerance: largest allowed |output − outputs| on a device, likewise, in the outputs' units.
     """
 

@@ -36,7 +36,7 @@ def check_golden_outputs(
     Args:
         spec, weights: the policy.
         observations: raw, (n, observation_size).
-        stored: the golden outputs, (n, output_size).
+        stored: the golden outputs, (n, result_size).
         where: the file that they are from.
         hashes: of the files that all of this is from, which were compared with them.
 
@@ -65,7 +65,7 @@ def _compare_floats(
 def _computed(
     forward: Callable[[Floats], Floats], observations: Floats, stored: Floats
 ) -> tuple[Floats, NDArray[np.float64]]:
-    """The outputs computed again, and what a few roundings of each output, (output_size,), are."""
+    """The outputs computed again, and what a few roundings of each output, (result_size,), are."""
     with np.errstate(all="ignore"):  # what becomes infinite differs from what is stored
         computed = np.concatenate([forward(observations[rows]) for rows in _blocks(len(observations))])
     return computed, FEW_ROUNDINGS * UNIT_ROUNDOFF * np.abs(stored).max(axis=0).astype(np.float64)

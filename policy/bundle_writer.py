@@ -55,7 +55,7 @@ def write_bundle(
         golden_observations: likewise; other ones than the calibration's make a better test. Those of the calibration's
             are added that excite units which none of them does.
         extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
-        golden_outputs: what another program made of the golden observations, (n, output_size): the policy's own, which
+        golden_outputs: what another program made of the golden observations, (n, result_size): the policy's own, which
             are stored, may differ from them by the roundings of float32 only.
 
     Raises:
@@ -99,7 +99,7 @@ def _check_observations(spec: PolicySpec, observations: np.ndarray, what: str) -
     """Refuse what :meth:`Bundle.load` would refuse once it is written."""
     batch = network.as_batch(spec, observations)
     require(bool(np.isfinite(batch).all()), f"{what} holds NaN or infinity; allowed are finite observations.")
-    columns = spec.observation_size + (2 * spec.output_size if what == "golden_observations" else 0)
+    columns = spec.observation_size + (2 * spec.result_size if what == "golden_observations" else 0)
     most = LARGEST_ARRAYS // (4 * columns)
     require(len(batch) <= most, f"{what} has {len(batch)} rows; a bundle holds at most {most} of this policy.")
 

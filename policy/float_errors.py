@@ -21,9 +21,10 @@ from policy.network import (
     normalised,
     normaliser_constants,
     split,
+    states_of,
     with_observations,
 )
-from policy.observing.features import program_variance
+from policy.observing.features import exact_program, program_variance
 from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
@@ -40,7 +41,7 @@ product = partial(exact_product, parts=COARSE)
 
 
 def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Doubles:
-    """Largest |difference| of each output on these observations, (output_size,), in the outputs' units.
+    """Largest |difference| of each result on these observations, (result_size,), in the outputs' units.
 
     Four standard deviations, of the observation where the output's is largest.
 
@@ -53,11 +54,17 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         ReLU:                      passes on what lies above zero; none of a unit four deviations or more below it
         other activations:         var' = (largest slope)² · var + (8 u · (1 + |f(x)|))², for libraries' own errors
         vector behind an image:    joins with the variance 0
+        recurrent layer:           its program's (:func:`program_variance`), the state it is given being exact
     """
+    raw = as_batch(spec, observations)
     x, vector = split(spec, normalised(spec, observations).astype(np.float64))
-    variance = _of_features(spec, as_batch(spec, observations)) if spec.features else np.zeros_like(x)
+    variance = _of_features(spec, raw[:, : spec.sensed_size]) if spec.features else np.zeros_like(x)
+    states, following = states_of(spec, raw.astype(np.float64), spec.sensed_size), [np.zeros((len(raw), 0))]
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
+        if name in states:
+            fed, spread, state = x, variance, states[name]
+            x, variance = state[:, : len(kernel)], np.zeros((len(raw), len(kernel)))
         if index < len(spec.network.convolutions):
             x, variance = _through_convolution(x, variance, kernel, bias, spec.network.convolutions[index].stride)
         else:
@@ -67,19 +74,26 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         if f"{name}/gamma" in weights:
             gamma, beta = (weights[f"{name}/{part}"].astype(np.float64) for part in ("gamma", "beta"))
             x, variance = _through_layer_norm(x, variance, gamma, beta)
-        if name != "head":
+        if name in states:
+            program, given = spec.network.states[name].program(), (fed, x, state)
+            variance = program_variance(program, given, (spread, variance, np.zeros_like(state)))
+            x = exact_program(program, *given)
+            following.append(variance)
+            x, variance = x[:, : len(kernel)], variance[:, : len(kernel)]
+        elif name != "head":
             x, variance = _through_activation(spec.network, name, x, variance)
         x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
     # |d squash| ≤ 1, then the gain
     gain = (np.array(spec.head.high) - np.array(spec.head.low)) / 2 if isinstance(spec.head, ContinuousHead) else 1.0
     if spec.targets:
         tolerance: Doubles = _of_targets(spec, x, observations, DEVIATIONS * np.sqrt(variance) * gain).max(axis=0)
-        return tolerance
-    return DEVIATIONS * np.sqrt(variance.max(axis=0)) * gain + head_rounding(spec)
+    else:
+        tolerance = DEVIATIONS * np.sqrt(variance.max(axis=0)) * gain + head_rounding(spec)
+    return np.concatenate([tolerance, DEVIATIONS * np.sqrt(np.concatenate(following, axis=1).max(axis=0))])
 
 
 def output_rounding(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray) -> Doubles:
-    """What roundings behind the last layer may do to each output, (output_size,), given its raw ones (n, m)."""
+    """What roundings behind the last layer may do to each output, (output_size,), given its raw ones, (n, …)."""
     if not spec.targets:
         return head_rounding(spec)
     largest: Doubles = _of_targets(spec, raw, observations, np.zeros(raw.shape)).max(axis=0)
@@ -91,15 +105,20 @@ def _of_targets(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray, tol
     given = with_observations(spec, head_outputs(spec, raw.astype(np.float32)), observations)
     spread = np.zeros(given.shape)
     spread[:, : raw.shape[1]] = ((tolerance + head_rounding(spec)) / DEVIATIONS) ** 2
-    return DEVIATIONS * np.sqrt(program_variance(spec.targets, given, spread))
+    return DEVIATIONS * np.sqrt(program_variance(spec.targets, (given,), (spread,)))
 
 
 def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
-    """Largest |difference| of each output, (output_size,), from those of another program, (n, output_size).
+    """Largest |difference| of each result, (result_size,), from those of another program, (n, result_size).
 
     That program rounds, too, and reading its weights may have multiplied and rounded them.
     """
-    rounding = float_tolerance(spec, weights, observations)
+    both, outputs, following = (
+        float_tolerance(spec, weights, observations),
+        outputs[:, : spec.output_size],
+        outputs[:, spec.output_size :],
+    )
+    rounding = both[: spec.output_size]
     if spec.targets:
         span = np.ptp(outputs, axis=0)
     elif isinstance(spec.head, ContinuousHead):
@@ -110,6 +129,8 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
         rounding, span = rounding + HEAD_ROUNDINGS * UNIT_ROUNDOFF * reach, np.ptp(outputs, axis=0)
     else:
         span = np.full(spec.output_size, np.ptp(outputs))
+    rounding = np.concatenate([rounding, both[spec.output_size :]])
+    span = np.concatenate([span, np.ptp(following, axis=0)])
     tolerance: Doubles = np.maximum(FOREIGN_ROUNDINGS * rounding, FOREIGN * span)
     return tolerance
 
@@ -125,7 +146,7 @@ def head_rounding(spec: PolicySpec) -> Doubles:
 def _of_features(spec: PolicySpec, observations: np.ndarray) -> Doubles:
     """Variance (n, feature_size) behind the normaliser, its clip left out."""
     _, inverse_scale = normaliser_constants(spec.normaliser)
-    variance: Doubles = program_variance(spec.features, observations) * inverse_scale.astype(np.float64) ** 2
+    variance: Doubles = program_variance(spec.features, (observations,)) * inverse_scale.astype(np.float64) ** 2
     return variance
 
 

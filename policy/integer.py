@@ -6,7 +6,9 @@ levels, so that the numbers are those of the n-bit grid.
 
 A convolution is the same arithmetic on the windows of its image. A ReLU cuts levels; any other activation is a table
 from levels to levels. A layer normalisation stays in float: its layer's levels are dequantized, normalised, activated
-and quantized again, for a mean and a root have no int8 kernels.
+and quantized again, for a mean and a root have no int8 kernels. So do the gates of a recurrent layer: both its linear
+layers are integers, whose levels a float program takes. The hidden state has a map of its own where it is multiplied;
+what is remembered is float, so that a slow change is not lost between two levels.
 
 Vector fields behind an image are quantized by the map of the last convolution's output, whose range covers both: so
 they join it without being rounded again, and zero need not be the lowest level behind that convolution's ReLU.
@@ -22,11 +24,13 @@ from numpy.typing import NDArray
 
 from policy import exact, quantization
 from policy.activations import IntegerTable, activate, activation_map, linear_map
+from policy.contract.features import FloatStep
 from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.errors import QuantizationError
 from policy.network import (
     Weights,
     apply_head,
+    as_batch,
     has_linear_part,
     is_normalised,
     join,
@@ -34,8 +38,10 @@ from policy.network import (
     linear_part,
     normalised,
     split,
+    states_of,
     windows,
 )
+from policy.observing.features import run_program
 from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats, scales_of_zeros, silent_map
 from policy.quantization_aware import hidden_map
 from policy.quantization_aware import kernel_scales as scales_of_kernel
@@ -67,6 +73,21 @@ class IntegerNorm:
 
 
 @dataclass(frozen=True)
+class IntegerCell:
+    """The gates behind the linear layer of a hidden state, in float, and the next hidden state quantized.
+
+    Attributes:
+        steps: the recurrent layer's program, given both linear layers' sums and the state.
+        fed: map of the sums of what is fed to the recurrent layer.
+        output: map of the hidden state, before and behind.
+    """
+
+    steps: tuple[FloatStep, ...]
+    fed: Affine
+    output: Affine
+
+
+@dataclass(frozen=True)
 class IntegerLayer:
     """One convolution or dense layer in integers.
 
@@ -91,11 +112,12 @@ class IntegerLayer:
     stride: int = 1
     norm: IntegerNorm | None = None
     table: IntegerTable | None = None
+    cell: IntegerCell | None = None
 
     @property
     def result(self) -> Affine:
         """Map of what the next layer is fed."""
-        following = self.norm or self.table
+        following = self.norm or self.table or self.cell
         return self.output if following is None else following.output
 
 
@@ -113,6 +135,14 @@ class IntegerNetwork:
     input: Affine
     layers: tuple[IntegerLayer, ...]
     weight_bits: WeightBits
+
+    @property
+    def fed(self) -> list[tuple[IntegerLayer, Affine]]:
+        """Every layer with the map of what it is fed: the layer's before it, or its own hidden state's."""
+        maps = [self.input, *(layer.result for layer in self.layers[:-1])]
+        return [
+            (layer, layer.result if layer.cell else before) for layer, before in zip(self.layers, maps, strict=True)
+        ]
 
     @property
     def output_step(self) -> float:
@@ -153,34 +183,41 @@ def quantize_network(
         maps[1:-1] = [hidden_map(trained, name) for name in spec.network.hidden_names]
     scales = {name: scales_of_layer(spec, name, weights[f"{name}/kernel"], bits[name]) for name in bits}
     for index in reversed(range(1, len(maps) - 1)):
-        if maps[index].scale == 1.0 and not any(ranges[layer_names(spec)[index - 1]]):
-            following = layer_names(spec)[index]
+        following = layer_names(spec)[index]
+        if (
+            maps[index].scale == 1.0
+            and not any(ranges[layer_names(spec)[index - 1]])
+            and following not in network.states
+        ):
             output = _linear_output(network, following, ranges, maps[index + 1])
             maps[index] = silent_map(maps[index], scales[following], output)
     layers = []
     for index, name in enumerate(layer_names(spec)):
         normalised = is_normalised(network, name)
+        fed = maps[index + 1 if name in network.states else index]
         output = _linear_output(network, name, ranges, maps[index + 1])
         relu = name != "head" and not normalised and network.activation_of(name) is Activation.RELU
         kernel_scales = scales[name]
         bias_floats = weights[f"{name}/bias"].astype(np.float64)
-        kernel_scales = scales_of_zeros(weights[f"{name}/kernel"], bias_floats, kernel_scales, maps[index], output)
+        kernel_scales = scales_of_zeros(weights[f"{name}/kernel"], bias_floats, kernel_scales, fed, output)
         if bits[name] == 8 and relu:
-            kernel_scales = agreeing_scales(kernel_scales, maps[index].scale, output.scale)
+            kernel_scales = agreeing_scales(kernel_scales, fed.scale, output.scale)
         kernel = quantization.quantize_symmetric(weights[f"{name}/kernel"], kernel_scales, bits[name])
         # b_q = round(b / (s_in · s_c))
-        bias_steps = np.float64(maps[index].scale) * kernel_scales.astype(np.float64)
+        bias_steps = np.float64(fed.scale) * kernel_scales.astype(np.float64)
         bias = np.rint(bias_floats / bias_steps)
         _check_accumulator(name, kernel, bias)
-        stride, norm, table = 1, None, None
+        stride, norm, table, cell = 1, None, None, None
         if index < len(spec.network.convolutions):
             stride = spec.network.convolutions[index].stride
         if normalised:
             norm = IntegerNorm(weights[f"{name}/gamma"], weights[f"{name}/beta"], network, maps[index + 1])
+        elif name in network.states:
+            cell = IntegerCell(network.states[name].program(), maps[index], maps[index + 1])
         elif has_linear_part(network, name):
             table = IntegerTable.made(network, name, output, maps[index + 1])
         bias_levels = bias.astype(np.int32)
-        layers.append(IntegerLayer(name, kernel, bias_levels, kernel_scales, output, relu, stride, norm, table))
+        layers.append(IntegerLayer(name, kernel, bias_levels, kernel_scales, output, relu, stride, norm, table, cell))
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
 
 
@@ -188,7 +225,7 @@ def _linear_output(network: NetworkSpec, layer: str, ranges: Mapping[str, Range]
     """Map of the integers that a layer computes, given that of what the next one is fed."""
     if not has_linear_part(network, layer):
         return result
-    if is_normalised(network, layer):
+    if is_normalised(network, layer) or layer in network.states:
         return quantization.affine_from_range(*ranges[linear_part(layer)])
     return linear_map(network, layer, *ranges[linear_part(layer)], result)
 
@@ -267,9 +304,8 @@ def check_multipliers(network: IntegerNetwork) -> None:
     Raises:
         QuantizationError: names the layer and the channel.
     """
-    input_map = network.input
-    for layer in network.layers:
-        multipliers, input_map = requantization_multipliers(layer, input_map), layer.result
+    for layer, input_map in network.fed:
+        multipliers = requantization_multipliers(layer, input_map)
         if multipliers.max() >= MULTIPLIER_LIMIT:
             channel = int(multipliers.argmax())
             raise QuantizationError(
@@ -361,7 +397,7 @@ def forward_integer(
     quantize: Quantize = quantization.quantize_affine,
     requantize: Requantize = float_multiplier,
 ) -> Floats:
-    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32; as :func:`head_inputs`."""
+    """Raw observations (batch, observation_size) to results (batch, result_size), float32; as :func:`head_inputs`."""
     return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize), observations)
 
 
@@ -371,17 +407,31 @@ def head_inputs(
     observations: np.ndarray,
     quantize: Quantize = quantization.quantize_affine,
     requantize: Requantize = float_multiplier,
+    gates: dict[str, list[Floats]] | None = None,
 ) -> Floats:
-    """Raw observations (batch, observation_size) to what the head squashes (batch, output_size): levels times the step.
+    """Raw observations (batch, observation_size) to what the head squashes, levels times the step, with the next states
+    behind it (batch, result_size).
 
     Args:
         spec, network: the policy.
         observations: raw.
         quantize: how a kernel rounds the normalised observation to levels.
         requantize: how it brings an accumulator to whole steps of the output.
+        gates: gets what each recurrent layer's program is given, by the layer's name, where it is given.
     """
-    input_map, (levels, vector) = network.input, input_levels(spec, network, observations, quantize)
-    for layer in network.layers:
-        levels = join(spec, layer.name, forward_layer(layer, input_map, levels, requantize), vector)
-        input_map = layer.result
-    return quantization.dequantize_affine(levels, input_map)
+    levels, vector = input_levels(spec, network, observations, quantize)
+    states, following = states_of(spec, as_batch(spec, observations), spec.sensed_size), []
+    for layer, input_map in network.fed:
+        if layer.cell is None:
+            levels = join(spec, layer.name, forward_layer(layer, input_map, levels, requantize), vector)
+            continue
+        state, units = states[layer.name], len(layer.kernel)
+        sums = forward_layer(layer, input_map, quantize(state[:, :units], input_map), requantize)
+        both = (levels, layer.cell.fed), (sums, layer.output)
+        given = [*(quantization.dequantize_affine(*each) for each in both), state]
+        if gates is not None:
+            gates[layer.name] = given
+        following.append(run_program(layer.cell.steps, *given))
+        levels = quantize(following[-1][:, :units], layer.result)
+    raw = quantization.dequantize_affine(levels, network.layers[-1].result)
+    return np.concatenate([raw, *following], axis=1) if following else raw

@@ -96,7 +96,18 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
 
 def normalised(spec: PolicySpec, observations: np.ndarray) -> Floats:
     """Raw observations to what the first layer is fed before it is quantized, float32 (batch, feature_size)."""
-    return normalise(spec.normaliser, run_program(spec.features, as_batch(spec, observations)))
+    sensed = as_batch(spec, observations)[:, : spec.sensed_size]
+    return normalise(spec.normaliser, run_program(spec.features, sensed))
+
+
+def states_of(spec: PolicySpec, rows: np.ndarray, first: int) -> dict[str, np.ndarray]:
+    """The recurrent layers' states in the columns from ``first`` on, (batch, state_size) each, by the name of their
+    linear layer."""
+    found: dict[str, np.ndarray] = {}
+    for name, recurrence in spec.network.states.items():
+        found[name] = rows[:, first : first + recurrence.state_size]
+        first += recurrence.state_size
+    return found
 
 
 def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
@@ -143,7 +154,7 @@ def hidden_activations(
     through: Through = lambda tensor, values: values,
     exact: int | None = None,
 ) -> list[Floats]:
-    """[normalised observation, output of the first layer, …, raw output of the head].
+    """[normalised observation, output of the first layer, …, raw output of the head with the next states behind it].
 
     Each is (batch, width), and (batch, height, width, channels) before and after convolutions. Where vector fields
     follow an image, the normalised observation is the image only, and the last convolution's output is (batch, width):
@@ -158,8 +169,11 @@ def hidden_activations(
     """
     first, vector = split(spec, normalised(spec, observations))
     activations = [through(INPUT, first)]
+    states, following = states_of(spec, as_batch(spec, observations), spec.sensed_size), []
     for index, name in enumerate(layer_names(spec)):
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
+        if name in states:
+            x = through(name, states[name][:, : len(kernel)])
         # y = x W + b;   hidden layers: y = f(y), or y = f(γ (y − mean) / √(var + ε) + β)
         if kernel.ndim == 4:
             y = _linear(x, kernel, bias, partial(convolve, stride=spec.network.convolutions[index].stride), exact)
@@ -171,7 +185,13 @@ def hidden_activations(
             gamma, beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
             y = layer_norm(y, gamma, beta) if exact is None else exactly.layer_norm(y, gamma, beta)
         y = activate(spec.network, name, y, exact is not None)
+        if name in states:
+            # h' of a = x W + b, c = h U + d and the state: policy/contract/cells.py
+            program = spec.network.states[name].program()
+            following.append(run_program(program, activations[-1], y, states[name].astype(np.float32)))
+            y = following[-1][:, : len(kernel)]
         activations.append(through(name, join(spec, name, y, vector)))
+    activations[-1] = np.concatenate([activations[-1], *following], axis=1)
     return activations
 
 
@@ -197,7 +217,7 @@ def has_linear_part(network: NetworkSpec, layer: str) -> bool:
     """Whether a layer has levels of its own before its activation in integers: a ReLU cuts those that it has."""
     if layer == "head":
         return False
-    fused = network.activation_of(layer) in (Activation.RELU, Activation.NONE)
+    fused = network.activation_of(layer) in (Activation.RELU, Activation.NONE) and layer not in network.states
     return is_normalised(network, layer) or not fused
 
 
@@ -242,26 +262,31 @@ def layer_norm(values: Floats, gamma: Floats, beta: Floats) -> Floats:
 
 
 def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, exact: bool = False) -> Floats:
-    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32.
+    """Raw observations (batch, observation_size) to results (batch, result_size), float32.
 
-    Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one; with
-    ``exact`` they are the same bits on every processor.
+    Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one, and
+    behind them stand the next states; with ``exact`` they are the same bits on every processor.
     """
     activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
     return apply_head(spec, activations[-1], observations, exact)
 
 
 def apply_head(spec: PolicySpec, raw: Floats, observations: np.ndarray, exact: bool = False) -> Floats:
-    """Squash and scale a continuous head's raw outputs (batch, n); logits of a discrete head pass unchanged.
+    """Squash and scale a continuous head's raw outputs (batch, result_size); logits and next states pass unchanged.
 
     Args:
         spec: the policy.
-        raw: of the last layer.
+        raw: of the last layer, the next states behind it.
         observations: raw, (batch, observation_size), for the spec's ``targets``.
         exact: with the same bits on every processor.
     """
+    if not isinstance(spec.head, ContinuousHead):
+        return raw
+    raw, following = raw[:, : spec.output_size], raw[:, spec.output_size :]
     outputs = head_outputs(spec, raw, exact)
-    return run_program(spec.targets, with_observations(spec, outputs, observations)) if spec.targets else outputs
+    if spec.targets:
+        outputs = run_program(spec.targets, with_observations(spec, outputs, observations))
+    return np.concatenate([outputs, following], axis=1) if spec.state_size else outputs
 
 
 def head_outputs(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
@@ -277,7 +302,8 @@ def head_outputs(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
 
 def with_observations(spec: PolicySpec, outputs: np.ndarray, observations: np.ndarray) -> np.ndarray:
     """What a spec's ``targets`` are given: outputs (batch, n), and behind them the raw observations."""
-    return np.concatenate([outputs, as_batch(spec, observations).astype(outputs.dtype)], axis=1)
+    sensed = as_batch(spec, observations)[:, : spec.sensed_size]
+    return np.concatenate([outputs, sensed.astype(outputs.dtype)], axis=1)
 
 
 def head_limits(head: ContinuousHead) -> tuple[float, float]:
@@ -293,5 +319,6 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
 
 
 def choose_actions(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
-    """Outputs (batch, n) to actions: the first largest of a discrete head, int64 (batch,); else the outputs."""
+    """Results (batch, result_size) to actions: of a discrete head the first largest, int64 (batch,); else outputs."""
+    outputs = outputs[:, : spec.output_size] if spec.state_size else outputs
     return outputs.argmax(axis=1) if spec.is_discrete else outputs

@@ -2,7 +2,8 @@
 
 One range for each tensor, by name: ``input`` (the normalised observation), every layer by its own name (what the next
 one is fed, after the activation; of the head, its raw output), and ``<layer>/linear``: what a layer normalisation or an
-activation other than a ReLU is fed.
+activation other than a ReLU is fed. Of a recurrent layer ``recurrent_<i>`` and ``state_<i>/linear`` are the sums of
+both its linear layers, and ``state_<i>`` is its hidden state, before and behind.
 Where vector fields follow an image, ``input`` is the image, and the last convolution's range covers the vector too.
 
 They are computed with the same bits on every processor (:mod:`policy.exact`): all scales, zero points and integers of
@@ -59,10 +60,12 @@ def calibrated_ranges(
     ranges: dict[str, Range] = {}
 
     def seen(name: str, values: Floats) -> Floats:
-        ranges[name] = _ends(values)
+        low, high = ranges.get(name, (np.inf, -np.inf))  # a state is seen twice: as it was, and as it becomes
+        least, most = _ends(values)
+        ranges[name] = min(low, least), max(high, most)
         return values
 
-    raw = hidden_activations(spec, weights, observations, seen, exact=COARSE)[-1]
+    raw = hidden_activations(spec, weights, observations, seen, exact=COARSE)[-1][:, : spec.output_size]
     if not whole_head:
         ranges["head"] = output_range(spec, raw)
     if trained is not None:

@@ -65,7 +65,10 @@ def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
 def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[Rewrite, ...]:
     """The rewrites that are worth it for a policy, given recorded observations; a rewritten one has none left."""
     can = possible(spec)
-    if Rewrite.CENTRED in can and common_share(forward_float(spec, weights, observations)) <= MOST:
+    if (
+        Rewrite.CENTRED in can
+        and common_share(forward_float(spec, weights, observations)[:, : spec.output_size]) <= MOST
+    ):
         can = tuple(each for each in can if each is not Rewrite.CENTRED)
     return can
 
@@ -145,7 +148,7 @@ def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) 
         _is_identity(spec.normaliser) and not spec.network.convolutions and not spec.is_image,
         f"policy {spec.name!r} sees an image or has a normaliser; only a vector that nothing scales gets one.",
     )
-    raw = as_batch(spec, observations)
+    raw = as_batch(spec, observations)[:, : spec.sensed_size]
     require(len(raw) > 0, "there are no observations to take a normaliser from; record some from real rollouts.")
     low, high = (end.astype(np.float64) for end in normaliser_bounds(spec.normaliser))
     rows = np.clip(exact_program(spec.features, raw), low, high)

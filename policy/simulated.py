@@ -17,9 +17,10 @@ What is the paper's (QuaRL) and what is ours:
 * What is quantized: the outputs of the hidden layers (after the ReLU), with ``activation_bits``. The slides do not say
   whether the observation and the network's output are: here both keep 8 bits or more, unless ``input_bits`` says
   otherwise for the observation (after the normaliser, which is float). They are the policy's interface, a handful of
-  numbers, and all that few bits would save there is nothing. The input of a layer normalisation, or of an activation
-  other than a ReLU, keeps 8 bits or more too, as on devices; in ``quarl`` it stays float. Vector fields behind an image
-  are the exception: they share the map of the last convolution's output, as on devices, and so its ``activation_bits``.
+  numbers, and all that few bits would save there is nothing. The input of a layer normalisation, of an activation other
+  than a ReLU, or of a recurrent layer's gates keeps 8 bits or more too, as on devices; in ``quarl`` it stays float.
+  Vector fields behind an image are the exception: they share the map of the last convolution's output, as on devices,
+  and so its ``activation_bits``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 
 from policy import quantization
 from policy.activations import activation_map, linear_map
+from policy.contract.cells import STATE
 from policy.contract.quantization import INPUT, LARGEST_WEIGHT_BITS
 from policy.errors import QuantizationError
 from policy.integer import agreeing_scales, scales_of_layer, trained_with
@@ -171,10 +173,10 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
         bits = widths.interface_bits
         if name == INPUT:
             bits = widths.observation_bits
-        elif name in spec.network.hidden_names:
+        elif name in spec.network.hidden_names and not _are_gates(name):
             bits = widths.activation_bits
         elif name != "head" and is_quarl:
-            bits = None  # what a layer normalisation or an activation is fed
+            bits = None  # what a layer normalisation, an activation or a recurrent layer's gates are fed
         if bits is not None:
             maps[name] = quantization.quarl_from_range(*ends, bits) if is_quarl else _map(spec, name, ends, bits, maps)
     return maps
@@ -183,11 +185,17 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
 def _map(spec: PolicySpec, tensor: str, ends: Range, bits: int, maps: Mapping[str, Affine]) -> Affine:
     """The map of a tensor with these ends and bits; with 8 bits the map that the artifact has."""
     layer = tensor.removesuffix("/linear")
-    if bits != LARGEST_WEIGHT_BITS or tensor == INPUT or is_normalised(spec.network, layer):
+    is_linear = tensor == INPUT or is_normalised(spec.network, layer) or _are_gates(tensor)
+    if bits != LARGEST_WEIGHT_BITS or is_linear:
         return quantization.affine_from_range(*ends, bits)
     if tensor != layer:
         return linear_map(spec.network, layer, *ends, maps[layer])
     return activation_map(spec.network, layer, *ends)
+
+
+def _are_gates(tensor: str) -> bool:
+    """Whether a tensor is the sums of a recurrent layer's gates."""
+    return tensor.startswith("recurrent_") or (tensor.startswith(STATE) and tensor.endswith("/linear"))
 
 
 def _bits(widths: Widths, weight: str) -> int:
@@ -210,7 +218,7 @@ def _layer(
         return {f"{layer}/kernel": quantizers[widths.scheme](kernel, bits)}
     scales = scales_of_layer(spec, layer, kernel, bits)
     names = (INPUT, *layer_names(spec))
-    fed = maps.get(names[names.index(layer) - 1])
+    fed = maps.get(layer if layer in spec.network.states else names[names.index(layer) - 1])
     eight = bits == widths.activation_bits == LARGEST_WEIGHT_BITS
     fused = layer != "head" and spec.network.activation_of(layer) is Activation.RELU
     if eight and fed is not None and fused and linear_part(layer) not in maps:
@@ -224,6 +232,6 @@ def _layer(
 
 
 def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
-    """Raw observations (batch, observation_size) to outputs (batch, output_size), float32, through the quantizers."""
+    """Raw observations (batch, observation_size) to results (batch, result_size), float32, through the quantizers."""
     activations = hidden_activations(spec, simulated.weights, observations, simulated.quantized)
     return apply_head(spec, activations[-1], observations)

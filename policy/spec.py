@@ -58,7 +58,7 @@ class PolicySpec:
 
     Attributes:
         name: e.g. ``"III"``.
-        observation: the fields in the order in which they are concatenated.
+        observation: the fields in the order in which they are concatenated; those of recurrent layers' states last.
         normaliser: applied to the raw observation inside the graph; where there are ``features``, to what they make.
         network: the layers between the normalised observation and the head.
         head: what the outputs mean.
@@ -100,6 +100,7 @@ class PolicySpec:
             self.observation_size <= LARGEST_SIDE,
             f"policy.observation has {shortened(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
         )
+        self._check_states()
         found, wanted = len(self.normaliser.mean), self.feature_size
         what = "the features" if self.features else "the observation"
         require(found in (1, wanted), f"normaliser has {found} elements, {what} {wanted}.")
@@ -129,12 +130,28 @@ class PolicySpec:
                 "because the range that image and vector share is not monitored in training.",
                 "Train without --quantization-method, and convert: the ranges then come from recorded rollouts.",
             )
+            require(
+                not self.network.recurrences,
+                "quantization is given for a network with recurrent layers; allowed are others.",
+                "Train without --quantization-method, and convert: the ranges then come from recorded rollouts.",
+            )
             wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
             require(
                 ranges == wanted_ranges,
                 f"quantization.ranges are those of {shortened(sorted(ranges))}; "
                 f"the network has {shortened(sorted(wanted_ranges))}.",
             )
+
+    def _check_states(self) -> None:
+        states = [each for each in self.observation if each.is_state]
+        wanted = [each.state_size for each in self.network.recurrences]
+        require(
+            [each.size for each in states] == wanted
+            and list(self.observation[len(self.observation) - len(states) :]) == states,
+            f"policy.observation has states of {shortened([each.size for each in states])} elements; the network's "
+            f"recurrent layers want {shortened(wanted)}, behind all other fields.",
+        )
+        require(len(states) < len(self.observation), "policy.observation has nothing but states.")
 
     def _check_memory(self) -> None:
         plain = not (self.features or self.targets or any(field.memory for field in self.observation))
@@ -149,7 +166,7 @@ class PolicySpec:
         if not self.targets:
             return
         require(isinstance(self.head, ContinuousHead), "targets are given for a discrete head; allowed are none.")
-        made = sizes_of(self.targets, self.output_size + self.observation_size, "targets")[-1]
+        made = sizes_of(self.targets, (self.output_size + self.sensed_size,), "targets")[-1]
         require(made == self.output_size, f"targets make {made} elements of {self.output_size} outputs.")
 
     def check_fallback(self, fallback: tuple[float, ...]) -> None:
@@ -172,13 +189,34 @@ class PolicySpec:
 
     @property
     def observation_size(self) -> int:
-        """Number of floats of the flattened observation."""
+        """Number of floats of the flattened observation, states included."""
         return sum(f.size for f in self.observation)
+
+    @property
+    def state_size(self) -> int:
+        """Number of floats of the observation's last fields, which the recurrent layers made of the period before."""
+        return self.network.state_size
+
+    @property
+    def sensed_size(self) -> int:
+        """Number of floats of the observation without them."""
+        return self.observation_size - self.state_size
+
+    @property
+    def result_size(self) -> int:
+        """Number of floats that a decision makes: the head's outputs, and behind them the next states."""
+        return self.output_size + self.state_size
+
+    @property
+    def brought(self) -> tuple[ObservationField, ...]:
+        """The fields as each period brings them: a row of those that remember observations, none of what it remembers
+        of itself."""
+        return tuple(each.row for each in self.observation if each.is_brought)
 
     @property
     def feature_size(self) -> int:
         """Number of floats that the normaliser takes: the observation's, or what the features make of them."""
-        return sizes_of(self.features, self.observation_size)[-1]
+        return sizes_of(self.features, (self.sensed_size,))[-1]
 
     @property
     def vector_size(self) -> int:
@@ -211,13 +249,14 @@ class PolicySpec:
         return isinstance(self.head, DiscreteHead)
 
     def check_observation(self, fields: Sequence[ObservationField]) -> None:
-        """Refuse a consumer that feeds other fields than the policy was trained on.
+        """Refuse a consumer that brings other fields in a period than the policy was trained on.
 
         Raises:
             SpecError: names the first field that differs and how.
         """
-        for index in range(max(len(fields), len(self.observation))):
-            mine = self.observation[index] if index < len(self.observation) else None
+        brought = self.brought
+        for index in range(max(len(fields), len(brought))):
+            mine = brought[index] if index < len(brought) else None
             fed = fields[index] if index < len(fields) else None
             if mine != fed:
                 raise SpecError(

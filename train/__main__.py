@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
-from train.methods import METHODS, default_method, refuse_mismatch, run_method, settings_class
+from train.methods import METHODS, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
 from train.networks.policies import POLICIES
 from train.quiet import silenced
 from train.suites.names import NAVIGATION_NAME, resolve
@@ -266,6 +266,7 @@ def make_request(
             raise presets.SettingsError(f"--{option.replace('_', '-')} {value} is too few; take at least 1.")
     refuse_unusable(arguments, task, method)
     name, network = choose_network(task, arguments.policy, arguments.model, arguments.layer_norm, found.network)
+    refuse_memory(method, network)
     with silenced():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
     known = {part.name for part in dataclasses.fields(kind)}

@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from convert.mixed import bits_of
 from policy.bundle import Bundle
 from policy.integer import forward_integer, quantize_network
-from policy.network import apply_head, as_batch, choose_actions, forward_float, normalise, split
+from policy.network import apply_head, as_batch, forward_float, normalise, split
+from policy.observing.pilot import deciding
 from policy.quantization import Scheme, to_fp16
 from policy.simulated import Simulated, Widths, forward_simulated
 from policy.spec import PolicySpec, Precision
 from train.algorithms.common.normalisation import ImageScaling
 from train.networks.forward import Acting
 from train.quantization.fake import FakeQuantization, faked, scales_of
-from train.suites.episodes import Actions, Decide, Observations
+from train.suites.episodes import Decide, Observations
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
@@ -32,10 +33,10 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
         computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
     ours = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
     if spec.network.convolutions and not ours:
-        return lambda observation: choose_actions(spec, forward_float(spec, weights, as_batch(spec, observation)))
+        return deciding(spec, lambda observation: forward_float(spec, weights, as_batch(spec, observation)))
     outputs = Acting(spec.network)
 
-    def decide(observation: Observations) -> Actions:
+    def results(observation: Observations) -> NDArray[np.float32]:
         inputs: Observations | tuple[Observations, Observations]
         if spec.vector_size:
             inputs = split(spec, normalise(spec.normaliser, as_batch(spec, observation)))
@@ -44,10 +45,10 @@ def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Deci
         elif trained is not None:
             inputs = normalise(spec.normaliser, observation)
         else:
-            return choose_actions(spec, forward_float(spec, weights, observation))
-        return choose_actions(spec, apply_head(spec, outputs(computed, inputs), observation))
+            return forward_float(spec, weights, observation)
+        return apply_head(spec, outputs(computed, inputs), observation)
 
-    return decide
+    return deciding(spec, results)
 
 
 def float_decide(bundle: Bundle) -> Decide:
@@ -59,7 +60,7 @@ def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
     """A simulated policy; images whose activations stay float go through :func:`greedy`'s compiled graph."""
     if spec.network.convolutions and not simulated.maps:
         return greedy(spec, simulated.weights)
-    return lambda observation: choose_actions(spec, forward_simulated(spec, simulated, observation))
+    return deciding(spec, lambda observation: forward_simulated(spec, simulated, observation))
 
 
 def reference(bundle: Bundle, precision: Precision) -> Decide:
@@ -71,7 +72,7 @@ def reference(bundle: Bundle, precision: Precision) -> Decide:
     spec, weights = bundle.spec, bundle.weights()
     if precision.is_integer:
         network = quantize_network(spec, weights, bundle.calibration(), bits_of(bundle, precision))
-        return lambda observation: choose_actions(spec, forward_integer(spec, network, observation))
+        return deciding(spec, lambda observation: forward_integer(spec, network, observation))
     if precision is Precision.FP16:
         weights = {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
-    return lambda observation: choose_actions(spec, forward_float(spec, weights, observation))
+    return deciding(spec, lambda observation: forward_float(spec, weights, observation))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from policy.spec import NetworkSpec
 from train.runs.presets import settings_path
 from train.suites.errors import TaskError
 from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from train.suites.task import Task
 
 DISCRETE, CONTINUOUS = "discrete", "continuous"
+RECURRENT = "recurrent_ppo"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Method:
 
 METHODS = {
     "ppo": Method("PPOSettings", (DISCRETE, CONTINUOUS), "proximal policy optimization (Schulman et al. 2017)"),
+    "recurrent_ppo": Method(
+        "RecurrentPPOSettings", (DISCRETE, CONTINUOUS), "PPO with a memory: --model 128,gru-128 (a GRU)"
+    ),
     "dqn": Method("DQNSettings", (DISCRETE,), "deep Q-network, double, n-step, prioritized if set (Mnih et al. 2015)"),
     "a2c": Method("A2CSettings", (DISCRETE, CONTINUOUS), "advantage actor-critic (Mnih et al. 2016)"),
     "ddpg": Method("DDPGSettings", (CONTINUOUS,), "deep deterministic policy gradient (Lillicrap et al. 2016)"),
@@ -77,6 +82,19 @@ def refuse_mismatch(method: str, task: Task) -> None:
             f"--method {method} learns from an image or from a vector, and {task.name} shows both. "
             "Choose --method distill."
         )
+
+
+def refuse_memory(method: str, network: NetworkSpec) -> None:
+    """Refuse recurrent layers where the method has no gradient through time, and a method that has one without them.
+
+    Raises:
+        TaskError: says what to type.
+    """
+    if bool(network.recurrences) == (method == RECURRENT):
+        return
+    if network.recurrences:
+        raise TaskError(f"--method {method} cannot train recurrent layers. Choose --method {RECURRENT}.")
+    raise TaskError(f"--method {RECURRENT} trains networks with GRUs. Type --model 128,gru-128, for example.")
 
 
 def settings_class(method: str) -> Any:

@@ -25,7 +25,19 @@ from policy.manifest import ArtifactEntry
 from policy.spec import ArtifactFormat, PolicySpec, Precision
 
 TEMPLATES = Path(__file__).parent / "templates"
-ENGINE = ("engine.h", "format.h", "kernels.h", "norm.h", "team.h", "neon64.h", "engine.c", "plain.c", "neon.c", "x86.c")
+ENGINE = (
+    "engine.h",
+    "format.h",
+    "cells.h",
+    "kernels.h",
+    "norm.h",
+    "team.h",
+    "neon64.h",
+    "engine.c",
+    "plain.c",
+    "neon.c",
+    "x86.c",
+)
 GOLDEN_ROWS = 16
 BYTES_OF_LINE = 24
 
@@ -124,7 +136,8 @@ def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
         "lines": [_bytes(data[begin : begin + BYTES_OF_LINE]) for begin in range(0, len(data), BYTES_OF_LINE)],
         "memory": memory_needed(library(), data),
         "observation": spec.observation_size,
-        "outputs": spec.output_size,
+        "outputs": spec.result_size,
+        "states": spec.state_size,
         "fields": _fields(bundle),
         "discrete": spec.is_discrete,
         "what_comes_out": "the action's number" if spec.is_discrete else f"{spec.output_size} floats",

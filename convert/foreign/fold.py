@@ -52,7 +52,7 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     steps = list(policy.steps)
     opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
     program = opening.steps if isinstance(opening, Features) else ()
-    size = sizes_of(program, sum(each.size for each in fields))[-1]
+    size = sizes_of(program, (sum(each.size for each in fields),))[-1]
     before: list[Affine | Clip] = []
     while steps and isinstance(steps[0], Affine | Clip):
         before.append(steps.pop(0))  # type: ignore[arg-type]

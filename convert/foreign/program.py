@@ -193,7 +193,7 @@ class Program:
 def copies(steps: Sequence[FloatStep], size: int) -> NDArray[np.int64]:
     """For each result of a program, the place in what it is given that it is a copy of; −1 where it is computed."""
     values = [np.arange(size)]
-    for step, made in zip(steps, sizes_of(tuple(steps), size)[1:], strict=True):
+    for step, made in zip(steps, sizes_of(tuple(steps), (size,))[1:], strict=True):
         if step.operator is FloatOperator.TAKE:
             values.append(values[step.operands[0]][list(step.places)])
         elif step.operator is FloatOperator.JOIN:
@@ -206,7 +206,7 @@ def copies(steps: Sequence[FloatStep], size: int) -> NDArray[np.int64]:
 def depends(steps: Sequence[FloatStep], size: int) -> NDArray[np.bool_]:
     """Which elements of what it is given each result of a program depends on, (results, size)."""
     values = [np.eye(size, dtype=bool)]
-    for step, made in zip(steps, sizes_of(tuple(steps), size)[1:], strict=True):
+    for step, made in zip(steps, sizes_of(tuple(steps), (size,))[1:], strict=True):
         taken = [values[operand] for operand in step.operands]
         if step.operator is FloatOperator.TAKE:
             values.append(taken[0][list(step.places)])

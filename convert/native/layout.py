@@ -44,10 +44,11 @@ class LayerRecord:
     norm_low: int = 0
     slope: float = 0.0
     dense: int = 0
+    cell: int = 0
 
     def packed(self) -> bytes:
         """The layer's 128 bytes as they lie in the file."""
-        return struct.pack("<11I3i6I2f2ifI24x", *astuple(self))
+        return struct.pack("<11I3i6I2f2ifII20x", *astuple(self))
 
 
 @dataclass
@@ -74,10 +75,11 @@ class FileRecord:
     vector_base: int
     output_scale: float
     output_zero: int
+    state: int = 0
 
     def packed(self) -> bytes:
         """The head's 128 bytes as they lie in the file."""
-        return struct.pack("<8sI12Ifiifiifi36x", MAGIC, VERSION, *astuple(self))
+        return struct.pack("<8sI12IfiifiifiI32x", MAGIC, VERSION, *astuple(self))
 
 
 HEAD_BYTES, LAYER_BYTES = 128, 128

@@ -24,6 +24,8 @@ ACTIVATIONS = {
     Activation.LEAKY_RELU: 5,
     Activation.SILU: 6,
 }
+CELLS = {3: 1, 4: 2}
+"""Gates of a recurrent layer to its number in the file: GRU, LSTM."""
 LARGEST = {2: 1, 4: 7, 8: 127}
 """Largest |weight| that so many bits hold."""
 
@@ -53,25 +55,26 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     file = _File(HEAD_BYTES + LAYER_BYTES * len(network.layers), bytearray())
     shape: tuple[int, ...] = observation_shape(spec)
     records = []
-    input_map, base = network.input, INT8_MIN
+    base = INT8_MIN
     joins = len(spec.network.convolutions) if spec.vector_size else 0
-    for index, layer in enumerate(network.layers):
+    for index, (layer, input_map) in enumerate(network.fed):
         joined = index + 1 == joins
         base_of_result = INT8_MIN if joined or index + 1 == len(network.layers) else _base(layer)
-        records.append(_layer(file, layer, input_map, base, base_of_result, shape))
-        input_map, base = layer.result, base_of_result
+        records.append(_layer(file, layer, input_map, INT8_MIN if layer.cell else base, base_of_result, shape))
+        base = base_of_result
         shape = spec.network.image_shapes(observation_shape(spec))[index + 1] if layer.kernel.ndim == 4 else ()
+    output_map = network.layers[-1].result
     mean, inverse = normaliser_constants(spec.normaliser)
     arrays = [mean, inverse, *normaliser_bounds(spec.normaliser)]
-    length = 1 if all(len(np.unique(each)) == 1 for each in arrays) else spec.observation_size
+    length = 1 if all(len(np.unique(each)) == 1 for each in arrays) else spec.sensed_size
     places = [file.put(np.resize(each, length).astype("<f4")) for each in arrays]
     vector = vector_map(spec, network) or Affine(0.0, 0)
-    head = 0 if spec.is_discrete else file.put(_actions(spec, input_map))
+    head = 0 if spec.is_discrete else file.put(_actions(spec, output_map))
     record = FileRecord(
         size=file.records + len(file.data),
         layers=len(records),
         outputs=spec.output_size,
-        observation=spec.observation_size,
+        observation=spec.sensed_size,
         vector=spec.vector_size,
         joins=joins,
         normaliser=length,
@@ -86,8 +89,9 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         vector_scale=vector.scale,
         vector_zero=vector.zero_point,
         vector_base=INT8_MIN if joins else 0,
-        output_scale=input_map.scale,
-        output_zero=input_map.zero_point,
+        output_scale=output_map.scale,
+        output_zero=output_map.zero_point,
+        state=spec.state_size,
     )
     return b"".join([record.packed(), *(each.packed() for each in records), bytes(file.data)])
 
@@ -139,6 +143,10 @@ def _layer(
         record.side, record.stride = layer.kernel.shape[0], layer.stride
     if layer.table is not None:
         record.table = file.put(layer.table.levels)
+    if layer.cell is not None:
+        record.cell = CELLS[len(layer.bias) // len(layer.kernel)]
+        result = layer.cell.output
+        record.norm_scale, record.norm_zero, record.norm_low = result.scale, result.zero_point, result.low
     if layer.norm is not None:
         norm = layer.norm
         record.gamma, record.beta = file.put(norm.gamma.astype("<f4")), file.put(norm.beta.astype("<f4"))
@@ -149,7 +157,9 @@ def _layer(
 
 
 def _base(layer: IntegerLayer) -> int:
-    """The level that is stored as 0: that of zero, if no result lies below it."""
+    """The level that is stored as 0: that of zero, if no result lies below it; of gates and states the lowest."""
+    if layer.cell is not None or layer.name.startswith("recurrent_"):
+        return INT8_MIN
     zero = layer.result.zero_point
     if layer.table is not None:
         lowest = int(layer.table.levels.min())

@@ -37,6 +37,16 @@ class Executor(Protocol):
     def outputs(self) -> Row:
         """Outputs (A,) of the last decision: logits, or the continuous action. A copy."""
 
+    def state(self) -> Row:
+        """What the recurrent layers remember of the last decision, (S,), the last elements of the next observation; of
+        a policy without them nothing. A copy."""
+
+
+def results(executor: Executor) -> list[float]:
+    """All that the last decision made: its outputs, and behind them the next state."""
+    made: list[float] = executor.outputs().tolist() + executor.state().tolist()
+    return made
+
 
 def runtime_error(name: RuntimeName, error: Exception) -> AgentError:
     """RUNTIME: the runtime refuses an artifact, in its own words."""

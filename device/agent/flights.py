@@ -17,6 +17,8 @@ from device.agent.measure import Statistics
 from device.agent.operations import FlyEpisodes
 from device.agent.protocol import AgentError, ErrorCode
 from device.agent.serving import Serving
+from policy.observing.history import remembers
+from policy.observing.pilot import Histories
 
 CONFIDENCE = 0.95
 MAX_TIMED = 200_000
@@ -26,8 +28,7 @@ MEANS = ("flight_time_s", "distance_m", "energy_j", "episode_return")
 class TimedPilot:
     """Decides for a batch of drones row by row, and keeps the time of each inference in ns.
 
-    A drone that has ended keeps its last observation while the rest of the batch flies on; such a row is not decided
-    again: the same observation gives the same action.
+    A drone that has ended stays in its row while the rest of the batch flies on; such a row is not decided again.
 
     Attributes:
         decisions: inferences.
@@ -35,26 +36,39 @@ class TimedPilot:
     """
 
     def __init__(self, serving: Serving) -> None:
-        self._decide, self._finite_outputs = serving.executor.decide, serving.finite_outputs
-        self._seen: NDArray[np.float32] | None = None
+        spec = serving.bundle.spec
+        self._serving, self._executor = serving, serving.executor
+        self._histories = Histories(spec.observation) if remembers(spec.observation) else None
+        self._flying: NDArray[np.bool_] = np.ones(0, bool)
         self._actions: NDArray[Any] = np.zeros(0, np.int64)
+        self._states = np.zeros((0, spec.state_size), np.float32)
         self.decisions = 0
         self.times_ns = array("q")
 
-    def __call__(self, observations: NDArray[np.float32]) -> NDArray[Any]:
-        """Observations (E, N) float32 to actions: int64 (E,), or float32 (E, A)."""
-        if self._seen is None or self._seen.shape != observations.shape:
-            fresh = np.ones(len(observations), bool)
-        else:
-            fresh = (observations != self._seen).any(axis=1)
+    def begin(self, mask: NDArray[np.bool_]) -> None:
+        """Episodes begin in the rows (E,) of the mask."""
+        if len(mask) != len(self._flying):
+            self._flying = np.ones(len(mask), bool)
+            self._states = np.zeros((len(mask), self._states.shape[1]), np.float32)
+        if self._histories is not None:
+            self._histories.begin(mask)
+
+    def end(self, mask: NDArray[np.bool_]) -> None:
+        """No more episodes are flown in the rows (E,) of the mask."""
+        self._flying = ~mask
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[Any]:
+        """What this period brings of each drone, (E, …) float32, to actions: int64 (E,), or float32 (E, A)."""
+        observations = values if self._histories is None else self._histories.observe(values)
         decided, clock = [], time.perf_counter_ns
-        rows = np.flatnonzero(fresh)
+        rows = np.flatnonzero(self._flying)
         for row in rows:
             observation = np.ascontiguousarray(observations[row : row + 1])
             start = clock()
-            action = self._decide(observation)
+            action = self._executor.decide(observation)
             elapsed = clock() - start
-            self._finite_outputs("an observation of these flights")
+            self._serving.finite_outputs("an observation of these flights")
+            self._states[row] = self._executor.state()
             if len(self.times_ns) < MAX_TIMED:
                 self.times_ns.append(elapsed)
             decided.append(action)
@@ -63,7 +77,8 @@ class TimedPilot:
             self._actions = np.asarray(decided)
         elif decided:
             self._actions[rows] = decided
-        self._seen = observations.copy()
+        if self._histories is not None:
+            self._histories.acted(self._actions, self._states)
         return self._actions.copy()
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from device.agent.executing import Executor, Input
+from device.agent.executing import Executor, Input, results
 from device.agent.protocol import AgentError, ErrorCode
 from policy.manifest import ArtifactEntry
 from policy.reading.bundle_files import ExpectedRows, GoldenRows
@@ -43,7 +43,7 @@ def check_golden(
     halves = [step / 2 for step in entry.output_step or ()]
     rows = zip(observations, expected.outputs.floats(), expected.tolerance.floats(), golden.decisions())
     for vector, (observation, wanted, tolerance, trained) in enumerate(rows):
-        action, outputs = _values(executor.decide(observation)), executor.outputs().tolist()
+        action, outputs = _values(executor.decide(observation)), results(executor)
         errors = [_error(*pair) for pair in zip(outputs, wanted)]
         # The output that is nearest to being refused, or farthest beyond; the least positive: where none may differ.
         shares = [error / max(allowed, SMALLEST) for error, allowed in zip(errors, tolerance)]
@@ -105,7 +105,8 @@ def _values(action: Any) -> Any:
 
 
 def _chosen(spec: PolicySpec, outputs: list[float]) -> Any:
-    """What outputs choose: the first largest of a discrete policy; of a continuous one they are the action."""
+    """What results choose: the first largest of a discrete policy's outputs; a continuous one's are the action."""
+    outputs = outputs[: spec.output_size]
     return outputs.index(max(outputs)) if spec.is_discrete else outputs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from device.agent.protocol import AgentError, ErrorCode
 from policy.spec import PolicySpec
 
 Floats = NDArray[np.float32]
+NOTHING: Floats = np.zeros(0, np.float32)
+STATE, NEXT_STATE = "state", "next_state"
+"""Names of a recurrent policy's further tensors: convert/interface.py."""
 
 
 class _Arrays:
@@ -42,14 +45,21 @@ class LiteExecutor(_Arrays):
         interpreter.allocate_tensors()
         inputs = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_input_details()]
         results = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_output_details()]
-        source, outputs, action = _match(spec, inputs, results)
-        self._input, self._outputs = source.key, outputs.key
-        self._action = None if action is None else action.key
+        found = _match(spec, inputs, results)
+        self._input, self._outputs = found.observation.key, found.outputs.key
+        self._action = None if found.action is None else found.action.key
+        self._state = None if found.state is None else found.state.key
+        self._next = None if found.next_state is None else found.next_state.key
+        self._sensed = spec.sensed_size
         self._set, self._invoke, self._get = interpreter.set_tensor, interpreter.invoke, interpreter.get_tensor
 
     def decide(self, observation: Floats) -> Any:
         """See :class:`device.agent.executing.Executor`."""
-        self._set(self._input, observation)
+        if self._state is None:
+            self._set(self._input, observation)
+        else:
+            self._set(self._input, observation[:, : self._sensed])
+            self._set(self._state, observation[:, self._sensed :])
         self._invoke()
         if self._action is None:
             return self._get(self._outputs)[0]
@@ -59,6 +69,10 @@ class LiteExecutor(_Arrays):
         """See :class:`device.agent.executing.Executor`."""
         result: Floats = self._get(self._outputs)[0]
         return result
+
+    def state(self) -> Floats:
+        """See :class:`device.agent.executing.Executor`."""
+        return NOTHING if self._next is None else self._get(self._next)[0]
 
 
 class OnnxExecutor(_Arrays):
@@ -74,26 +88,32 @@ class OnnxExecutor(_Arrays):
         session = module.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         inputs = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_inputs()]
         results = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_outputs()]
-        source, outputs, action = _match(spec, inputs, results)
-        self._observation = np.zeros((1, spec.observation_size), np.float32)
-        self._outputs = np.zeros((1, spec.output_size), np.float32)
-        self._action = None if action is None else np.zeros(action.shape, action.dtype)
+        found = _match(spec, inputs, results)
+        # Observation and state lie one behind the other, and so each is a view that a tensor is bound to.
+        self._whole = np.zeros((1, spec.observation_size), np.float32)
+        self._outputs, self._next = (np.zeros((1, size), np.float32) for size in (spec.output_size, spec.state_size))
+        self._action = None if found.action is None else np.zeros(found.action.shape, found.action.dtype)
         binding = session.io_binding()
-        _bind(binding.bind_input, source.key, self._observation)
-        _bind(binding.bind_output, outputs.key, self._outputs)
-        if action is not None:
-            _bind(binding.bind_output, action.key, self._action)
+        _bind(binding.bind_input, found.observation, self._whole[:, : spec.sensed_size])
+        _bind(binding.bind_input, found.state, self._whole[:, spec.sensed_size :])
+        _bind(binding.bind_output, found.outputs, self._outputs)
+        _bind(binding.bind_output, found.next_state, self._next)
+        _bind(binding.bind_output, found.action, self._action)
         self._run, self._binding = session.run_with_iobinding, binding
 
     def decide(self, observation: Floats) -> Any:
         """See :class:`device.agent.executing.Executor`."""
-        np.copyto(self._observation, observation)
+        np.copyto(self._whole, observation)
         self._run(self._binding)
         return self._outputs[0].copy() if self._action is None else self._action.item()
 
     def outputs(self) -> Floats:
         """See :class:`device.agent.executing.Executor`."""
         return self._outputs[0].copy()
+
+    def state(self) -> Floats:
+        """See :class:`device.agent.executing.Executor`."""
+        return self._next[0].copy()
 
 
 def onnx_session_options(module: Any) -> Any:
@@ -106,11 +126,6 @@ def onnx_session_options(module: Any) -> Any:
     options = module.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
     return options
-
-
-def _bind(bind: Any, name: str, array: NDArray[Any] | None) -> None:
-    assert array is not None
-    bind(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
 
 
 _ONNX_TYPES = {
@@ -131,26 +146,47 @@ class _Tensor:
         return f"{self.name} {self.dtype}{list(self.shape)}"
 
 
-def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> tuple[_Tensor, _Tensor, _Tensor | None]:
-    """(observation, outputs, action or None) of a graph, told apart by type and shape, which every converter keeps.
+def _bind(bind: Any, tensor: _Tensor | None, array: NDArray[Any] | None) -> None:
+    if tensor is not None:
+        assert array is not None
+        bind(tensor.key, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
+
+
+class _Found(NamedTuple):
+    """The tensors of a graph, by what they mean; without a state, or of a continuous policy an action, None."""
+
+    observation: _Tensor
+    outputs: _Tensor
+    action: _Tensor | None
+    state: _Tensor | None
+    next_state: _Tensor | None
+
+
+def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> _Found:
+    """The tensors of a graph, told apart by type and shape, which every converter keeps; states by their names.
 
     Raises:
         AgentError: RUNTIME: the graph is not one of this policy; says what it has and what is wanted.
     """
-    floats = [t for t in results if t.dtype == np.float32 and t.shape == (1, spec.output_size)]
-    integers = [t for t in results if t.dtype in (np.int32, np.int64) and np.prod(t.shape, dtype=int) == 1]
-    source = [t for t in inputs if t.dtype == np.float32 and t.shape == (1, spec.observation_size)]
-    wanted_results = 2 if spec.is_discrete else 1
+    state = [t for t in inputs if t.name == STATE and spec.state_size]
+    following = [t for t in results if t.name == NEXT_STATE and spec.state_size]
+    rest = [t for t in inputs if t not in state], [t for t in results if t not in following]
+    floats = [t for t in rest[1] if t.dtype == np.float32 and t.shape == (1, spec.output_size)]
+    integers = [t for t in rest[1] if t.dtype in (np.int32, np.int64) and np.prod(t.shape, dtype=int) == 1]
+    source = [t for t in rest[0] if t.dtype == np.float32 and t.shape == (1, spec.sensed_size)]
+    of_state = [(t.dtype, t.shape) for t in (*state, *following)]
     if (
-        len(inputs) == len(source) == len(floats) == 1
-        and len(results) == wanted_results
-        and len(integers) == wanted_results - 1
+        (len(rest[0]), len(source), len(floats)) == (1, 1, 1)
+        and len(rest[1]) - 1 == len(integers) == int(spec.is_discrete)
+        and of_state == 2 * bool(spec.state_size) * [(np.float32, (1, spec.state_size))]
     ):
-        return source[0], floats[0], integers[0] if spec.is_discrete else None
+        return _Found(source[0], floats[0], *(each[0] if each else None for each in (integers, state, following)))
+    wanted = f"float32[1, {spec.sensed_size}]" + (f" and {STATE} [1, {spec.state_size}]" if spec.state_size else "")
     outputs = f"float32[1, {spec.output_size}]" + (" and an integer [1]" if spec.is_discrete else "")
+    outputs += f" and {NEXT_STATE} [1, {spec.state_size}]" if spec.state_size else ""
     raise AgentError(
         ErrorCode.RUNTIME,
         f"the graph takes {', '.join(map(str, inputs))} and gives {', '.join(map(str, results))}; policy "
-        f"{spec.name!r} needs float32[1, {spec.observation_size}] to {outputs}.",
+        f"{spec.name!r} needs {wanted} to {outputs}.",
         "Convert the policy again.",
     )

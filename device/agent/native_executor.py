@@ -33,8 +33,9 @@ class NativeExecutor:
                 f"Load it with threads={module.MOST_THREADS}, or fewer.",
             )
         artifact = model if isinstance(model, bytes) else model.read_bytes()
+        self._output_size = spec.output_size
         self._library: Path = module.library()
-        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.output_size, threads)
+        self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.result_size, threads)
         self.decide = self._engine.decide if spec.is_discrete else self._continuous
 
     @staticmethod
@@ -53,7 +54,12 @@ class NativeExecutor:
 
     def outputs(self) -> array[float]:
         """See :class:`device.agent.executing.Executor`."""
-        result: array[float] = self._engine.outputs[:]
+        result: array[float] = self._engine.outputs[: self._output_size]
+        return result
+
+    def state(self) -> array[float]:
+        """See :class:`device.agent.executing.Executor`."""
+        result: array[float] = self._engine.outputs[self._output_size :]
         return result
 
     def choose_modes(self, observations: Sequence[Input], bundle: Path, sha256: str) -> None:

@@ -248,7 +248,7 @@ class Agent:
             listed = enumerate(request.observations or ())
             rows = [serving.read_observation(row, f"observations[{index}]") for index, row in listed]
         actions: list[Any] = []
-        outputs, times = [], []
+        outputs, times, states = [], [], []
         for row in rows:
             start = time.perf_counter_ns()
             action = serving.executor.decide(row)
@@ -256,8 +256,10 @@ class Agent:
             made = serving.finite_outputs(
                 f"observations[{len(actions)}]" if request.observations else "this observation"
             )
-            if request.period is not None and not isinstance(action, int):
-                serving.history.acted(action)
+            if request.period is not None:
+                serving.settle()
+            elif serving.bundle.spec.state_size:
+                states.append(serving.executor.state().tolist())
             actions.append(action if isinstance(action, int) else action.tolist())
             if request.outputs:
                 outputs.append(made)
@@ -266,6 +268,8 @@ class Agent:
         reply: dict[str, Any] = {"action": actions[0]} if single else {"actions": actions}
         if request.outputs:
             reply["outputs"] = outputs[0] if single else outputs
+        if states:
+            reply |= {"state": states[0]} if single else {"states": states}
         reply["inference_ns"] = times[0] if single else times
         reply["request_ns"] = time.perf_counter_ns() - begin
         return reply

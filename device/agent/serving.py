@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device.agent import memory
-from device.agent.executing import Executor, Input, runtime_error
+from device.agent.executing import Executor, Input, results, runtime_error
 from device.agent.golden import check_golden
 from device.agent.memory import MemoryLog
 from device.agent.operations import Load
@@ -81,11 +81,12 @@ class Serving:
         """The outputs of the decision that was just made: argmax of NaN is an action, too, and none to act on.
 
         Raises:
-            AgentError: NOT_FINITE: names the observation.
+            AgentError: NOT_FINITE: names the observation. A next state that is not finite is refused likewise.
         """
         outputs: list[float] = self.executor.outputs().tolist()
-        if not math.isfinite(sum(outputs)):  # doubles that were float32: their sum is finite where all of them are
-            wrong = next(value for value in outputs if not math.isfinite(value))
+        made = outputs if not self.bundle.spec.state_size else results(self.executor)
+        if not math.isfinite(sum(made)):  # doubles that were float32: their sum is finite where all of them are
+            wrong = next(value for value in made if not math.isfinite(value))
             raise AgentError(
                 ErrorCode.NOT_FINITE,
                 f"{self.entry.file} computes {wrong} from {where}; that is no decision.",
@@ -142,6 +143,10 @@ class Serving:
         if start:
             self.history.reset()
         return self.executor.input(self.history.observe(values))
+
+    def settle(self) -> None:
+        """Remember what came of the decision that was just made from remembered values."""
+        self.history.acted(self.executor.outputs(), self.executor.state())
 
     def example(self, count: int) -> str:
         """The first numbers of a golden observation, as one would type them."""

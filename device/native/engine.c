@@ -1,3 +1,4 @@
+#include "cells.h"
 #include "engine.h"
 #include "kernels.h"
 #include "norm.h"
@@ -15,6 +16,9 @@ struct native {
     uint8_t *window;                /* what one output of a convolution sees */
     int32_t *acc;
     double *wide;                   /* what a normalisation is fed */
+    uint8_t *hidden;                /* stored levels of a hidden state */
+    float *gates[2];                /* sums of what is fed to a recurrent layer, and of its hidden state */
+    float *next;                    /* states */
     uint8_t *low;                   /* these four as struct native_windows has them */
     uint32_t *large;
     int8_t *quads[MOST_LAYERS];     /* NULL of a dense layer, or where no set takes several windows */
@@ -28,9 +32,13 @@ static int is_conv(const struct native_layer *y) { return y->side != 0; }
 
 static uint32_t positions(uint32_t size, uint32_t side, uint32_t stride) { return (size - side) / stride + 1; }
 
+static uint32_t units(const struct native_layer *y) { return y->out / (y->cell == NATIVE_GRU ? 3 : 4); }
+static uint32_t state_of(const struct native_layer *y) { return y->cell == NATIVE_LSTM ? 2 * units(y) : y->cell ? units(y) : 0; }
+
 /* Results of a layer, of all positions of a convolution. */
 static uint64_t results(const struct native_layer *y)
 {
+    if (y->cell) return units(y);
     if (!is_conv(y)) return y->out;
     return (uint64_t)positions(y->height, y->side, y->stride) * positions(y->width, y->side, y->stride) * y->out;
 }
@@ -93,7 +101,10 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     if (y->gamma && (!lies_inside(f, y->gamma, 4ull * y->out) || !lies_inside(f, y->beta, 4ull * y->out))) return NATIVE_BAD_OFFSET;
     if (!is_level(y->zero) || !is_level(y->low) || !is_level(y->base) || !is_level(y->norm_zero) || !is_level(y->norm_low)) return NATIVE_BAD_NUMBER;
     if (!are_finite(f, y->multiplier, y->padded) || !is_positive(y->scale)) return NATIVE_BAD_NUMBER;
-    if (y->gamma) {
+    if (y->cell > NATIVE_LSTM || (y->cell && (is_conv(y) || y->gamma || y->table || y->out % (y->cell == NATIVE_GRU ? 3 : 4) || y->in != units(y)))) return NATIVE_BAD_LAYER;
+    if (y->cell) {
+        if (!is_positive(y->norm_scale) || y->norm_low < y->base || y->activation || y->slope != 0.0f || y->base != -128) return NATIVE_BAD_NUMBER;
+    } else if (y->gamma) {
         if (!are_finite(f, y->gamma, y->out) || !are_finite(f, y->beta, y->out) || y->activation > NATIVE_SILU) return NATIVE_BAD_NUMBER;
         if (!is_positive(y->norm_scale) || !(y->slope >= -3.4e38f && y->slope <= 3.4e38f) || y->norm_low < y->base) return NATIVE_BAD_NUMBER;
     } else if (y->activation || y->norm_scale != 0.0f || y->norm_zero || y->norm_low || y->slope != 0.0f) return NATIVE_BAD_PADDING;
@@ -122,14 +133,20 @@ static enum native_error check(const void *file, size_t bytes)
     if (f->base != -128 || f->vector_base < -128 || f->vector_base > 127 || !is_level(f->vector_zero)) return NATIVE_BAD_NUMBER;
     if (f->vector ? !is_positive(f->vector_scale) || f->vector_base != f->layer[f->joins - 1].base : f->vector_scale != 0.0f || f->vector_zero || f->vector_base)
         return NATIVE_BAD_NUMBER;
-    uint64_t there = f->observation - f->vector;
+    uint64_t there = f->observation - f->vector, state = 0;
     for (uint32_t i = 0; i < f->layers; i++) {
-        const enum native_error error = check_layer(f, &f->layer[i]);
+        const struct native_layer *y = &f->layer[i];
+        const enum native_error error = check_layer(f, y);
         if (error) return error;
-        if (taken(&f->layer[i]) != there) return NATIVE_BAD_CHAIN;
+        if (y->cell) {              /* its gates' other half is what the layer before it makes, as it is */
+            const struct native_layer *fed = y - 1;
+            if (i == 0 || is_conv(fed) || fed->cell || fed->gamma || fed->table || fed->out != y->out || fed->base != -128 || i == f->joins) return NATIVE_BAD_CHAIN;
+            state += state_of(y);
+        } else if (taken(y) != there) return NATIVE_BAD_CHAIN;
         there = results(&f->layer[i]) + (i + 1 == f->joins ? f->vector : 0);
     }
     const struct native_layer *last = &f->layer[f->layers - 1];
+    if (f->state != state || last->cell) return NATIVE_BAD_CHAIN;
     if (is_conv(last) || last->out != f->outputs || last->base != -128 || last->gamma || last->table) return NATIVE_BAD_CHAIN;
     if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
     return are_zero(f->pad, sizeof f->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
@@ -197,11 +214,12 @@ static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
 static size_t laid_out(struct native *e, const struct native_file *f)
 {
-    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0;
+    uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
     const int windows = takes_windows();
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
-        const uint64_t behind = results(y) + f->vector;
+        const uint64_t behind = (y->cell ? y->out : results(y)) + f->vector;
+        if (y->cell && y->out > gates) gates = y->out;
         elements = behind > elements ? behind : elements;
         rows = y->in > rows ? y->in : rows;
         sums = y->padded > sums ? y->padded : sums;
@@ -223,6 +241,9 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     n->list.count = reserved(&a, rows + 2 * SLACK);
     n->acc = reserved(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
     n->wide = reserved(&a, 8 * wide);
+    n->hidden = reserved(&a, gates ? gates + SLACK : 0);
+    for (int i = 0; i < 2; i++) n->gates[i] = reserved(&a, 4 * gates);
+    n->next = reserved(&a, 4 * (uint64_t)f->state);
     n->every = reserved(&a, 2 * most);
     n->order = reserved(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
@@ -403,7 +424,7 @@ static int is_pair(const struct native *e, unsigned i)
 {
     const struct native_file *f = e->file;
     const struct native_layer *a = &f->layer[i], *b = a + 1;
-    if (i + 1 >= f->layers || is_conv(a) || is_conv(b) || a->gamma || i + 1 == f->joins || i + 2 == f->joins) return 0;
+    if (i + 1 >= f->layers || is_conv(a) || is_conv(b) || a->gamma || a->cell || b->cell || i + 1 == f->joins || i + 2 == f->joins) return 0;
     return a->padded / cut_of(a) >= NATIVE_THREADS && (uint64_t)a->in * a->out + (uint64_t)b->in * b->out >= LEAST_WEIGHTS;
 }
 
@@ -529,11 +550,34 @@ static void quantize(struct native *e, const float *observation, uint32_t from, 
     e->set->quantize(&input, observation + from, (int)(to - from), stored);
 }
 
+/* Layer i of a hidden state: the gates' first half is what the buffer i % 2 holds, its results go into the other one. */
+static void remember(struct native *e, const float *observation, unsigned i)
+{
+    const struct native_file *f = e->file;
+    const struct native_layer *y = &f->layer[i], *fed = y - 1;
+    const uint32_t n = units(y);
+    uint8_t *stored = e->act[1 - i % 2];
+    uint32_t before = 0;
+    for (const struct native_layer *z = f->layer; z < y; z++) before += state_of(z);
+    const float *state = observation + f->observation + before;
+    float *next = e->next + before;
+    for (uint32_t k = 0; k < n; k++) e->hidden[k] = (uint8_t)(limited(rounded(state[k] / y->norm_scale) + y->norm_zero, -128, 127) + 128);
+    apply(e, y, e->hidden, stored);
+    widened(e->act[i % 2], y->out, fed->scale, fed->zero, e->gates[0]);
+    widened(stored, y->out, y->scale, y->zero, e->gates[1]);
+    (y->cell == NATIVE_GRU ? gru : lstm)(n, e->gates[0], e->gates[1], state, next);
+    for (uint32_t k = 0; k < n; k++) stored[k] = (uint8_t)(limited(rounded(next[k] / y->norm_scale) + y->norm_zero, y->norm_low, 127) - y->base);
+}
+
 /* Layer i of what the buffer i % 2 holds, into the other one; behind an image's last convolution, with the vector. */
 static void step(struct native *e, const float *observation, unsigned i)
 {
     const struct native_file *f = e->file;
     const struct native_layer *y = &f->layer[i];
+    if (y->cell) {
+        remember(e, observation, i);
+        return;
+    }
     (is_conv(y) ? convolve : apply)(e, y, e->act[i % 2], e->act[1 - i % 2]);
     if (i + 1 == f->joins)
         quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[1 - i % 2] + results(y));
@@ -566,6 +610,7 @@ int native_decide(struct native *e, const float *observation, float *outputs)
         outputs[i] = head ? head[256 * i + stored[i]] : f->output_scale * (float)(stored[i] - 128 - f->output_zero);
         if (stored[i] > stored[best]) best = (int)i;
     }
+    memcpy(outputs + f->outputs, e->next, 4 * (size_t)f->state);
     return head ? 0 : best;
 }
 

@@ -32,8 +32,9 @@ size_t native_memory(const void *file, size_t bytes);
 enum native_error native_open(void *memory, size_t size, const void *file, size_t bytes);
 const char *native_message(enum native_error);
 
-/* One decision: float[observation] to float[outputs], logits or the action's elements. The index of the first largest
- * logit, 0 of a continuous policy. */
+/* One decision: float[observation + state] to float[outputs + state], logits or the action's elements, and behind them
+ * what a recurrent policy is given with the next observation. The index of the first largest logit, 0 of a continuous
+ * policy. */
 int native_decide(struct native *, const float *observation, float *outputs);
 /* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. */
 size_t native_levels(struct native *, const float *observation, unsigned layers, int8_t *levels, size_t room);

@@ -44,6 +44,10 @@ class _Method(ctypes.Structure):
     )
 
 
+OUTPUTS_AT, STATE_AT = 20, 92
+"""Where an artifact says how many outputs and observed floats it has, and how many floats of state: format.h."""
+
+
 class _Room:
     """Bytes at a multiple of a cache line, all 0; those that nobody writes to take no memory.
 
@@ -75,20 +79,21 @@ class Engine:
     """One artifact, opened.
 
     Attributes:
-        outputs: float32 (A,), of the last decision: logits, or the action's elements.
+        outputs: float32 (A + S,), of the last decision: logits, or the action's elements, and what a recurrent policy
+            is given behind the next observation.
         used: the set of kernels that it runs with.
         helpers: threads that compute parts of large layers. They end when the engine is dropped, or with :meth:`close`.
     """
 
     def __init__(
-        self, library: Path, artifact: bytes, observation_size: int, output_size: int, threads: int = 1
+        self, library: Path, artifact: bytes, observation_size: int, result_size: int, threads: int = 1
     ) -> None:
         """Check and prepare an artifact.
 
         Args:
             library: of :func:`device.native.building.library`.
             artifact: the file's bytes.
-            observation_size, output_size: of the policy.
+            observation_size, result_size: of the policy, states included.
             threads: number of threads that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
 
         Raises:
@@ -99,13 +104,14 @@ class Engine:
         self._c = _declared(ctypes.CDLL(str(library)))
         self._artifact = _Room(len(artifact), artifact)
         self._memory = self._opened()
-        sizes = struct.unpack_from("<2I", artifact, 20)
-        if sizes != (output_size, observation_size):
+        outputs, sensed = struct.unpack_from("<2I", artifact, OUTPUTS_AT)
+        (state,) = struct.unpack_from("<I", artifact, STATE_AT)
+        if (outputs + state, sensed + state) != (result_size, observation_size):
             raise NativeError(
-                f"the artifact takes {sizes[1]} numbers and gives {sizes[0]}; the policy {observation_size} and "
-                f"{output_size}."
+                f"the artifact takes {sensed + state} numbers and gives {outputs + state}; the policy "
+                f"{observation_size} and {result_size}."
             )
-        self.outputs = array("f", bytes(4 * output_size))
+        self.outputs = array("f", bytes(4 * result_size))
         self._engine = ctypes.c_void_p(self._memory.address)
         self._observation_size = observation_size
         self._begun = array("f", bytes(4 * observation_size))

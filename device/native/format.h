@@ -29,8 +29,11 @@ struct native_layer {               /* 128 bytes */
     int32_t norm_zero, norm_low;
     float slope;                    /* of a LeakyReLU behind it */
     uint32_t dense;                 /* 1: all rows are multiplied, unless the device measured that it is slower */
-    uint32_t pad[6];
+    uint32_t cell;                  /* enum native_cell: the layer takes a hidden state; the sums before it are the gates' other half */
+    uint32_t pad[5];
 };
+
+enum native_cell { NATIVE_FEEDS_FORWARD, NATIVE_GRU, NATIVE_LSTM };
 
 enum native_activation { NATIVE_NONE, NATIVE_RELU, NATIVE_TANH, NATIVE_SIGMOID, NATIVE_ELU, NATIVE_LEAKY_RELU, NATIVE_SILU };
 
@@ -38,7 +41,7 @@ struct native_file {                /* 128 bytes, the layers behind it */
     char magic[8];                  /* "QPNATIVE" */
     uint32_t version, bytes;        /* bytes: of the whole file */
     uint32_t layers, outputs;
-    uint32_t observation, vector;   /* floats of an observation; of the vector behind an image */
+    uint32_t observation, vector;   /* floats of an observation without states; of the vector behind an image */
     uint32_t joins;                 /* the layer behind which that vector joins the results, counted from 1; or 0 */
     uint32_t normaliser;            /* elements of the four arrays: 1 or observation */
     uint32_t mean, inverse, lowest, highest; /* offsets of float[normaliser] */
@@ -49,7 +52,8 @@ struct native_file {                /* 128 bytes, the layers behind it */
     int32_t vector_zero, vector_base;
     float output_scale;             /* of the last layer's levels */
     int32_t output_zero;
-    uint32_t pad[9];
+    uint32_t state;                 /* floats that stand behind an observation, and the next ones behind the outputs */
+    uint32_t pad[8];
     struct native_layer layer[];
 };
 _Static_assert(sizeof(struct native_file) == 128 && sizeof(struct native_layer) == 128, "as in the file");

@@ -1,9 +1,10 @@
 """Float operators around the network: a rotation by a quaternion before it, a target relative to a joint behind it.
 
-A program is a list of steps. Value 0 is what it is given, value i the result of step i − 1, a vector each; the last one
-is its result. ``PolicySpec.features`` is given the raw observation, and the normaliser takes its result;
-``PolicySpec.targets`` is given the head's outputs with the raw observation behind them, and its result is the action.
-Everything is float32, in every precision.
+A program is a list of steps. The first values are what it is given, as a rule one, the later ones the steps' results,
+a vector each; the last is its result. ``PolicySpec.features`` is given the raw observation, and the normaliser takes
+its result; ``PolicySpec.targets`` is given the head's outputs with the raw observation behind them, and its result is
+the action; a recurrent layer's is given three values (:mod:`policy.contract.cells`). Everything is float32, in every
+precision.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class FloatOperator(Enum):
     ABSOLUTE = "absolute"
     EXPONENTIAL = "exponential"
     TANH = "tanh"
+    SIGMOID = "sigmoid"
 
 
 BINARY = (
@@ -97,14 +99,14 @@ def size_of(step: FloatStep, sizes: Sequence[int]) -> int:
     return 1 if step.operator is FloatOperator.SUM else max([*taken, len(step.constants)])
 
 
-def sizes_of(steps: tuple[FloatStep, ...], given: int, called: str = "features") -> tuple[int, ...]:
+def sizes_of(steps: tuple[FloatStep, ...], given: Sequence[int], called: str = "features") -> tuple[int, ...]:
     """Elements of every value: of what the program is given, then of each step's result; ``called`` names it in errors.
 
     Raises:
         SpecError: a step names a value that is not there yet, places that are none, or sizes that do not fit.
     """
     require(len(steps) <= MOST_STEPS, f"{called} has {len(steps)} steps; allowed are {MOST_STEPS}.")
-    sizes = [given]
+    sizes = list(given)
     for number, step in enumerate(steps):
         what = f"{called}[{number}] ({step.operator.value})"
         require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
@@ -116,6 +118,6 @@ def sizes_of(steps: tuple[FloatStep, ...], given: int, called: str = "features")
         size = size_of(step, sizes)
         require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
         sizes.append(size)
-    total = sum(sizes[1:])
+    total = sum(sizes[len(given) :])
     require(total <= MOST_TOGETHER, f"{called} has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
     return tuple(sizes)

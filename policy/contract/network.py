@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from policy.contract.cells import STATE, Recurrence
 from policy.contract.checks import LARGEST_SIDE, MOST_LAYERS, require, require_member
 from policy.contract.enums import Activation
 from policy.json_values import OMITTED, shortened
@@ -44,6 +45,7 @@ class NetworkSpec:
             pass them by: they stand behind the flattened output in the input of the first fully connected layer.
         layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
             the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
+        recurrences: recurrent layers among the fully connected ones, in order; none for a policy that forgets.
     """
 
     hidden: tuple[int, ...]
@@ -52,6 +54,7 @@ class NetworkSpec:
     layer_norm: bool = field(default=False, metadata=OMITTED)
     activations: tuple[Activation, ...] = field(default=(), metadata=OMITTED)
     negative_slope: float = field(default=0.01, metadata=OMITTED)
+    recurrences: tuple[Recurrence, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -59,6 +62,15 @@ class NetworkSpec:
             f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
         )
         layers = len(self.convolutions) + len(self.hidden)
+        together = layers + 2 * len(self.recurrences)
+        require(together <= MOST_LAYERS, f"network has {together} layers before the head; allowed are {MOST_LAYERS}.")
+        require(not (self.recurrences and self.convolutions), "a network with convolutions has no recurrent layers.")
+        places = [each.behind for each in self.recurrences]
+        require(
+            places == sorted(places) and all(0 <= place <= len(self.hidden) for place in places),
+            f"network.recurrences stand behind {shortened(places)} hidden layers; allowed are ascending numbers up to "
+            f"{len(self.hidden)}.",
+        )
         require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
         for kind in (self.activation, *self.activations):
             require_member(Activation, kind, "network.activation")
@@ -73,18 +85,38 @@ class NetworkSpec:
 
     @property
     def is_relu(self) -> bool:
-        """Whether a ReLU follows every layer before the head."""
+        """Whether a ReLU follows every convolution and every hidden layer."""
         return set(self.activations or (self.activation,)) == {Activation.RELU}
 
     def activation_of(self, layer: str) -> Activation:
-        """The activation of a layer before the head, by the layer's name."""
-        return self.activations[self.hidden_names.index(layer)] if self.activations else self.activation
+        """The activation of a layer before the head, by the layer's name; none of a recurrent layer's sums."""
+        if layer.startswith(("recurrent_", STATE)):
+            return Activation.NONE
+        return self.activations[self._activated_names.index(layer)] if self.activations else self.activation
+
+    @property
+    def _activated_names(self) -> tuple[str, ...]:
+        convolutions = (f"conv_{index}" for index in range(len(self.convolutions)))
+        return (*convolutions, *(f"dense_{index}" for index in range(len(self.hidden))))
 
     @property
     def hidden_names(self) -> tuple[str, ...]:
-        """Names of all layers before the head, in order: ``conv_0``, …, ``dense_0``, …"""
-        convolutions = (f"conv_{index}" for index in range(len(self.convolutions)))
-        return (*convolutions, *(f"dense_{index}" for index in range(len(self.hidden))))
+        """Names of all linear layers before the head, in order: ``conv_0``, …, ``dense_0``, …, and where they stand
+        ``recurrent_<i>`` with ``state_<i>`` behind it."""
+        names = list(self._activated_names)
+        for index, each in reversed(list(enumerate(self.recurrences))):
+            names[each.behind : each.behind] = [f"recurrent_{index}", f"{STATE}{index}"]
+        return tuple(names)
+
+    @property
+    def states(self) -> dict[str, Recurrence]:
+        """The recurrent layers by the name of their state's linear layer, in order."""
+        return {f"{STATE}{index}": each for index, each in enumerate(self.recurrences)}
+
+    @property
+    def state_size(self) -> int:
+        """Floats that all recurrent layers remember, one behind the other."""
+        return sum(each.state_size for each in self.recurrences)
 
     def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
         """(height, width, channels) of the observation and after each convolution.
@@ -123,7 +155,8 @@ def network_shapes(
     """Name and shape of every weight of a network, in the order of its layers.
 
     ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
-    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,).
+    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,). Of a
+    recurrent layer ``recurrent_<i>/kernel`` is (in, gates) and ``state_<i>/kernel`` (units, gates).
 
     Args:
         network: the layers.
@@ -137,13 +170,22 @@ def network_shapes(
         shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
         shapes[f"conv_{index}/bias"] = (layer.filters,)
     width = network.dense_inputs(observation, vector)
-    for index, nodes in enumerate(network.hidden):
-        shapes[f"dense_{index}/kernel"] = (width, nodes)
-        shapes[f"dense_{index}/bias"] = (nodes,)
-        if network.layer_norm:
-            shapes[f"dense_{index}/gamma"] = (nodes,)
-            shapes[f"dense_{index}/beta"] = (nodes,)
-        width = nodes
+    recurrences, states = iter(network.recurrences), network.states
+    hidden = iter(network.hidden)
+    for name in network.hidden_names[len(network.convolutions) :]:
+        if name in states:  # its input is the hidden state
+            recurrence = states[name]
+            given, outputs_of_it, width = recurrence.units, recurrence.gate_size, recurrence.units
+        elif name.startswith("dense_"):
+            given, outputs_of_it = width, next(hidden)
+            width = outputs_of_it
+        else:
+            given, outputs_of_it = width, next(recurrences).gate_size
+        shapes[f"{name}/kernel"] = (given, outputs_of_it)
+        shapes[f"{name}/bias"] = (outputs_of_it,)
+        if network.layer_norm and name.startswith("dense_"):
+            shapes[f"{name}/gamma"] = (outputs_of_it,)
+            shapes[f"{name}/beta"] = (outputs_of_it,)
     shapes["head/kernel"] = (width, outputs)
     shapes["head/bias"] = (outputs,)
     return shapes

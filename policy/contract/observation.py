@@ -28,6 +28,8 @@ class Remembered(Enum):
     """The field's own values; the last row is this period's."""
     ACTION = "action"
     """The policy's actions; the last row is that of the period before."""
+    STATE = "state"
+    """What a recurrent layer of the policy made of the period before, one row."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class ObservationField:
                 bool(self.shape) and found * self.shape[0] == self.size,
                 f"observation field {self.name!r} of shape {self.shape} remembers rows of {found} elements.",
             )
+            require(
+                self.shape[0] == 1 or self.memory.of is not Remembered.STATE,
+                f"observation field {self.name!r} has {self.shape[0]} rows of state; allowed is one.",
+            )
         require_names(self.element_names, self.row_size, f"observation field {self.name!r}")
 
     @property
@@ -93,6 +99,23 @@ class ObservationField:
     def row_size(self) -> int:
         """Number of floats of one period."""
         return self.size if self.memory is None else self.size // self.shape[0]
+
+    @property
+    def row(self) -> ObservationField:
+        """The field as one period brings it."""
+        if self.memory is None:
+            return self
+        return ObservationField(self.name, self.shape[1:], self.unit, self.element_names)
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is what a recurrent layer remembers."""
+        return self.memory is not None and self.memory.of is Remembered.STATE
+
+    @property
+    def is_brought(self) -> bool:
+        """Whether each period brings a row of it from outside the policy."""
+        return self.memory is None or self.memory.of is Remembered.OBSERVATION
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,27 +33,30 @@ _UNARY: dict[FloatOperator, Callable[[np.ndarray], np.ndarray]] = {
     Operator.ABSOLUTE: np.abs,
     Operator.EXPONENTIAL: np.exp,
     Operator.TANH: np.tanh,
+    Operator.SIGMOID: lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 
 
-def run_program(steps: tuple[FloatStep, ...], given: Floats) -> Floats:
-    """Run a program on what it is given (batch, n); returns (batch, m), the same without steps.
+def run_program(steps: tuple[FloatStep, ...], *given: Floats) -> Floats:
+    """Run a program on what it is given, (batch, n) each; returns (batch, m), the first value without steps.
 
     Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
     precision and rounded once, so that it has the same bits on every processor.
     """
     if not steps:
-        return given
+        return given[0]
     return np.concatenate([_values(steps, rows) for rows in _chunks(given)])
 
 
-def exact_program(steps: tuple[FloatStep, ...], given: np.ndarray) -> Doubles:
+def exact_program(steps: tuple[FloatStep, ...], *given: np.ndarray) -> Doubles:
     """Run a program as :func:`run_program` does, in double precision throughout."""
-    rows = np.asarray(given, np.float64)
-    return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows
+    rows = [np.asarray(each, np.float64) for each in given]
+    return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows[0]
 
 
-def program_variance(steps: tuple[FloatStep, ...], given: np.ndarray, variance: Doubles | None = None) -> Doubles:
+def program_variance(
+    steps: tuple[FloatStep, ...], given: Sequence[np.ndarray], variance: Sequence[Doubles] | None = None
+) -> Doubles:
     """Variance (batch, m) of a program's results, of float32 roundings, all independent, and of what it is given.
 
     Each step carries its operands' variances by its derivatives, and adds (u · |y|)², of a library's function
@@ -61,33 +64,34 @@ def program_variance(steps: tuple[FloatStep, ...], given: np.ndarray, variance: 
 
     Args:
         steps: the program.
-        given: what it is given, (batch, n).
-        variance: of that, (batch, n); None where it is exact.
+        given: what it is given, (batch, n) each.
+        variance: of that, (batch, n) each; None where it is exact.
     """
-    rows = np.asarray(given, np.float64)
-    spread = np.zeros_like(rows) if variance is None else variance
+    rows = [np.asarray(each, np.float64) for each in given]
+    spread = [np.zeros_like(each) for each in rows] if variance is None else variance
     if not steps:
-        return spread
+        return spread[0]
     parts = zip(_chunks(rows), _chunks(spread), strict=True)
     found = np.concatenate([_variance(steps, part, own) for part, own in parts])
     return np.where(np.isfinite(found), found, np.finfo(np.float32).max)
 
 
-def _chunks(rows: np.ndarray) -> list[np.ndarray]:
-    """Split rows into chunks: all values of all steps are in memory at once."""
-    return [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)] or [rows]
+def _chunks(given: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Split the rows of all values into chunks: all values of all steps are in memory at once."""
+    starts = range(0, max(len(given[0]), 1), ROWS_AT_ONCE)
+    return [[rows[start : start + ROWS_AT_ONCE] for rows in given] for start in starts]
 
 
-def _values(steps: tuple[FloatStep, ...], rows: np.ndarray) -> np.ndarray:
-    values = [rows]
+def _values(steps: tuple[FloatStep, ...], given: list[np.ndarray]) -> np.ndarray:
+    values = list(given)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for step in steps:
-            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), rows.dtype))
+            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), given[0].dtype))
     return values[-1]
 
 
-def _variance(steps: tuple[FloatStep, ...], rows: Doubles, spread: Doubles) -> Doubles:
-    values, variances = [rows], [spread]
+def _variance(steps: tuple[FloatStep, ...], rows: list[Doubles], spread: list[Doubles]) -> Doubles:
+    values, variances = list(rows), list(spread)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for step in steps:
             x = [values[place] for place in step.operands]
@@ -138,5 +142,5 @@ def _carried(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Double
     library = (LIBRARY_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))) ** 2
     if operator is Operator.SQUARE_ROOT:
         return spread[0] / np.maximum(4.0 * y**2, np.sqrt(spread[0]) + 1e-30) + rounding
-    slope = np.abs(y) if operator is Operator.EXPONENTIAL else 1.0
+    slope = np.abs(y) if operator is Operator.EXPONENTIAL else 0.25 if operator is Operator.SIGMOID else 1.0
     return slope**2 * spread[0] + library

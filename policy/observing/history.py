@@ -30,14 +30,14 @@ class Remembering(Protocol):
 class History:
     """The whole observation of each period, from this period's values alone.
 
-    ``values`` of a period are those of all fields in their order, of one row each; fields of earlier actions take none:
-    they are filled by :meth:`acted`.
+    ``values`` of a period are those of all fields in their order, of one row each; fields of earlier actions and of
+    recurrent layers' states take none: they are filled by :meth:`acted`.
 
         history = History(spec.observation)
         while True:
             observation = history.observe(values)
-            action = …
-            history.acted(action)
+            action, state = …
+            history.acted(action, state)
 
     Attributes:
         brought: names and sizes of what a period brings, in order.
@@ -46,7 +46,7 @@ class History:
 
     def __init__(self, fields: Sequence[Remembering]) -> None:
         self._fields = [(field, _row_size(field)) for field in fields]
-        self.brought = [(field.name, size) for field, size in self._fields if not _is_of_actions(field)]
+        self.brought = [(field.name, size) for field, size in self._fields if _is_brought(field)]
         self.values_size = sum(size for _, size in self.brought)
         self._rows: list[array[float]] = []
         self.reset()
@@ -69,7 +69,7 @@ class History:
             raise SpecError(f"a period brings {self.values_size} values, {len(brought)} were given.")
         start = 0
         for index, (field, size) in enumerate(self._fields):
-            if not _is_of_actions(field):
+            if _is_brought(field):
                 self._push(index, brought[start : start + size])
                 start += size
         whole = array("f")
@@ -77,18 +77,25 @@ class History:
             whole += rows
         return whole
 
-    def acted(self, action: Iterable[float]) -> None:
-        """The action (outputs,) that was taken for the last observation.
+    def acted(self, action: Iterable[float], state: Iterable[float] = ()) -> None:
+        """What came of the last observation: the action (outputs,) that was taken, and the next states (state_size,).
 
         Raises:
             SpecError: another number of elements.
         """
-        row = array("f", action)
+        row, following = array("f", action), array("f", state)
         for index, (field, size) in enumerate(self._fields):
-            if _is_of_actions(field):
+            if _is_of(field, Remembered.ACTION):
                 if len(row) != size:
                     raise SpecError(f"an action has {size} elements, {len(row)} were given.")
                 self._push(index, row)
+            elif _is_of(field, Remembered.STATE):
+                if len(following) < size:
+                    raise SpecError(f"a state has {size} elements, {len(following)} were given.")
+                self._push(index, following[:size])
+                following = following[size:]
+        if following:
+            raise SpecError(f"{len(following)} elements of a state were given that no field remembers.")
 
     def _push(self, index: int, row: array[float]) -> None:
         self._rows[index] = self._rows[index][len(row) :] + row
@@ -103,5 +110,9 @@ def _row_size(field: Remembering) -> int:
     return math.prod(field.shape) if field.memory is None else len(field.memory.initial)
 
 
-def _is_of_actions(field: Remembering) -> bool:
-    return field.memory is not None and field.memory.of is Remembered.ACTION
+def _is_of(field: Remembering, of: Remembered) -> bool:
+    return field.memory is not None and field.memory.of is of
+
+
+def _is_brought(field: Remembering) -> bool:
+    return field.memory is None or _is_of(field, Remembered.OBSERVATION)

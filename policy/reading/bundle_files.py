@@ -38,6 +38,7 @@ WEIGHTS_HEADER, ARTIFACT_OVERHEAD = MIB, 16 * MIB
 """Bytes that weights.safetensors and an artifact may have beside their parameters."""
 DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
 LARGEST_TOLERANCE = 0.25
+HIDDEN_SPAN = 2.0  # a hidden state lies in −1 … 1
 """Largest tolerance, as a share of an output's span, mean over the golden observations: a wider one checks nothing."""
 
 Made = TypeVar("Made")
@@ -52,7 +53,7 @@ class GoldenRows:
 
     Attributes:
         observations: float32, or of an image uint8, (n, observation_size), raw.
-        outputs: float32 (n, output_size).
+        outputs: float32 (n, result_size): next states stand behind the outputs.
         actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
     """
 
@@ -120,13 +121,14 @@ class BundleFiles:
 
     def _golden(self, data: bytes) -> GoldenRows:
         spec, where = self.spec, self.path / GOLDEN_FILE
-        actions = Wanted(("int64",), None) if spec.is_discrete else self._outputs
-        wanted = {"observations": self._observations, "outputs": self._outputs, "actions": actions}
+        actions = Wanted(("int64",), None) if spec.is_discrete else Wanted(("float32",), spec.output_size)
+        wanted = {"observations": self._observations, "outputs": self._results, "actions": actions}
         rows = GoldenRows(**self._arrays(data, GOLDEN_FILE, wanted))
         if not rows.outputs.rows:
             raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
-        chosen = [row.index(max(row)) for row in rows.outputs.floats()] if spec.is_discrete else rows.outputs.values()
-        if list(rows.actions.values()) != list(chosen):
+        outputs = [row[: spec.output_size] for row in rows.outputs.floats()]
+        chosen = [row.index(max(row)) if spec.is_discrete else row for row in outputs]
+        if list(rows.decisions()) != chosen:
             raise BundleError(f"{where}: an action is not the one that its outputs choose.")
         return rows
 
@@ -189,14 +191,14 @@ class BundleFiles:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
         """
         if (entry.output_step is None) is entry.precision.is_integer or (
-            entry.output_step is not None and len(entry.output_step) != self.spec.output_size
+            entry.output_step is not None and len(entry.output_step) != self.spec.result_size
         ):
             raise BundleError(
                 f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} is {entry.output_step}; allowed are "
-                f"{f'{self.spec.output_size} steps' if entry.precision.is_integer else 'none, of floats'}."
+                f"{f'{self.spec.result_size} steps' if entry.precision.is_integer else 'none, of floats'}."
             )
         golden = self.golden_rows().outputs
-        wanted = {"outputs": self._outputs, "tolerance": self._outputs}
+        wanted = {"outputs": self._results, "tolerance": self._results}
         rows = ExpectedRows(**self._arrays(self.data(entry.golden_file), entry.golden_file, wanted))
         if not rows.outputs.rows == rows.tolerance.rows == golden.rows:
             raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
@@ -204,8 +206,11 @@ class BundleFiles:
         return rows
 
     def _check_tolerance(self, entry: ArtifactEntry, tolerance: Stored, golden: Stored) -> None:
-        outputs, allowed, size = golden.values(), tolerance.values(), self.spec.output_size
-        spans = output_spans(self.spec, min(outputs), max(outputs))
+        outputs, allowed, size = golden.values(), tolerance.values(), self.spec.result_size
+        columns = [outputs[index::size] for index in range(size)]
+        heads, states = columns[: self.spec.output_size], columns[self.spec.output_size :]
+        spans = output_spans(self.spec, min(map(min, heads)), max(map(max, heads)))
+        spans += [max(HIDDEN_SPAN, max(column) - min(column)) for column in states]
         shares = [math.fsum(allowed[index::size]) / tolerance.rows / span for index, span in enumerate(spans)]
         if min(allowed) < 0 or max(shares) > LARGEST_TOLERANCE:
             raise BundleError(
@@ -219,8 +224,8 @@ class BundleFiles:
         return Wanted(("float32", "uint8") if self.spec.is_image else ("float32",), self.spec.observation_size)
 
     @property
-    def _outputs(self) -> Wanted:
-        return Wanted(("float32",), self.spec.output_size)
+    def _results(self) -> Wanted:
+        return Wanted(("float32",), self.spec.result_size)
 
     def _record(self, name: str) -> FileRecord:
         try:

@@ -75,7 +75,7 @@ def test_every_operator_by_hand() -> None:
     wanted = np.concatenate([first, x[0] / np.sqrt(total + 0.5), [total]])
     np.testing.assert_allclose(exact_program(EVERY, x)[0], wanted, rtol=1e-12)
     np.testing.assert_allclose(run_program(EVERY, x.astype(np.float32))[0], wanted, rtol=1e-6)
-    assert sizes_of(EVERY, 4)[-1] == SPEC.feature_size == 9
+    assert sizes_of(EVERY, (4,))[-1] == SPEC.feature_size == 9
 
 
 def test_without_steps_nothing_changes() -> None:
@@ -88,7 +88,7 @@ def test_without_steps_nothing_changes() -> None:
 def test_roundings_stay_within_what_is_granted() -> None:
     x = np.random.default_rng(0).normal(0.0, 3.0, (500, 4)).astype(np.float32)
     apart = np.abs(run_program(EVERY, x) - exact_program(EVERY, x))
-    assert (apart <= 6.0 * np.sqrt(program_variance(EVERY, x)) + 1e-12).all() and apart.max() > 0
+    assert (apart <= 6.0 * np.sqrt(program_variance(EVERY, (x,))) + 1e-12).all() and apart.max() > 0
 
 
 # y = (u, v, w) and x behind it: u + a, v · |w| cut, and w turned by sin c

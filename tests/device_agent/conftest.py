@@ -197,7 +197,7 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
                 name: Parity("0", 0.0, None, 1.0) for name in RUNTIMES if name.artifact_format is artifact_format
             },
         )
-        tolerance = tolerance_steps * step if precision.is_integer else np.full(spec.output_size, 1e-4)
+        tolerance = tolerance_steps * step if precision.is_integer else np.full(spec.result_size, 1e-4)
         bundle = add_artifact(bundle, entry, data, Expected(expected, np.broadcast_to(tolerance, expected.shape)))
     return bundle
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.cells import STATE
 from policy.contract.network import network_shapes
 from policy.spec import NetworkSpec
 
@@ -35,7 +36,7 @@ def initial_weights(
     head_gain: float,
     vector: int = 0,
 ) -> Weights:
-    """Fresh weights: orthogonal with gain √2 before a ReLU and ``head_gain`` in the head, biases zero, γ one.
+    """Fresh weights: orthogonal with gain √2 before a ReLU, 1 before gates, ``head_gain`` in the head; biases 0, γ 1.
 
     A small head gain (0.01) starts a policy near the uniform distribution, so that the first updates are not spent
     on unlearning the draw (Andrychowicz et al. 2021, "What matters in on-policy RL?"). One ``observation`` is (size,),
@@ -46,11 +47,16 @@ def initial_weights(
     for name, shape in network_shapes(network, observation, outputs, vector).items():
         layer, part = name.split("/")
         if part == "kernel":
-            gain = head_gain if layer == "head" else float(np.sqrt(2.0))
+            gain = head_gain if layer == "head" else 1.0 if is_gates(layer) else float(np.sqrt(2.0))
             weights[name] = orthogonal(generator, (math.prod(shape[:-1]), shape[-1]), gain).reshape(shape)
         else:
             weights[name] = (np.ones if part == "gamma" else np.zeros)(shape, np.float32)
     return weights
+
+
+def is_gates(layer: str) -> bool:
+    """Whether a layer's outputs are the gates of a recurrent layer, which no ReLU halves."""
+    return layer.startswith(("recurrent_", STATE))
 
 
 def hidden_layers(weights: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ goes through its rows.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -15,8 +16,10 @@ from convert.executor import ExecutionError, RuntimeProcess
 from policy.bundle import Bundle
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
+from policy.observing.history import remembers
+from policy.observing.pilot import deciding
 from policy.spec import PolicySpec, Precision, RuntimeName
-from train.suites.episodes import Actions, Observations
+from train.suites.episodes import Decide
 
 START_TIMEOUT_S = 120.0  # importing a runtime on a busy machine takes seconds
 BATCH_TIMEOUT_S = 600.0
@@ -79,13 +82,15 @@ class ArtifactPolicy(RuntimeProcess):
             raise
         return self
 
-    def decide(self, observations: Observations) -> Actions:
-        """Raw observations (n, …) to actions; see :data:`train.suites.episodes.Decide`.
+    @cached_property
+    def decide(self) -> Decide:
+        """What each period brings to actions; see :data:`train.suites.episodes.Decide`.
 
-        Raises:
-            ExecutionError: the runtime crashed or hung; says what it said.
+        It raises an ExecutionError where the runtime crashed or hung, that says what it said.
         """
-        return self.execute_again(observations, BATCH_TIMEOUT_S).actions
+        if remembers(self._spec.observation):
+            return deciding(self._spec, lambda observations: self.execute_again(observations, BATCH_TIMEOUT_S).outputs)
+        return lambda observations: self.execute_again(observations, BATCH_TIMEOUT_S).actions
 
     def _failure(self, late_s: float | None, code: int, stderr: str) -> ExecutionError:
         late, ended = ("decide", "while it was deciding") if self.version else ("start", "before it was ready")

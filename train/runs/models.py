@@ -1,4 +1,5 @@
-"""Which network is trained: one of the case study's policies, a string such as ``400,300``, or ``nature``."""
+"""Which network is trained: one of the case study's policies, or a string such as ``400,300``, ``128,gru-128``,
+``nature``."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from policy.contract.cells import Cell, Recurrence
 from policy.errors import PolicyError
 from policy.spec import NATURE_CONVOLUTIONS, NetworkSpec
 from train.networks.policies import POLICIES
@@ -21,22 +23,32 @@ DEFAULT_POLICY = "I"
 def parse_model(text: str) -> NetworkSpec:
     """``nature``, ``400,300``, or both: ``nature,512,512``; ``nature-128`` has 128 filters in all convolutions.
 
+    ``gru-128`` among the hidden layers is a recurrent layer of 128 units.
+
     Raises:
         SettingsError: it is none of these.
     """
     first, _, rest = text.partition(",")
     convolutional = re.fullmatch(rf"{NATURE}(-[1-9]\d*)?", first)
     widths = rest if convolutional else text
-    if widths and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", widths):
+    layer = r"(gru-)?[1-9]\d*"
+    if widths and not re.fullmatch(f"{layer}(,{layer})*", widths):
         raise SettingsError(
-            f"--model {text} cannot be read; type --model 256,256 (hidden layers), or --model {NATURE} (images)."
+            f"--model {text} cannot be read; type --model 256,256 (hidden layers), --model 128,gru-128 (with a "
+            f"memory), or --model {NATURE} (images)."
         )
-    hidden = tuple(int(width) for width in widths.split(",")) if widths else NATURE_HIDDEN
+    words = widths.split(",") if widths else [str(width) for width in NATURE_HIDDEN]
+    hidden = tuple(int(word) for word in words if word.isdigit())
+    recurrences = tuple(
+        Recurrence(Cell.GRU, int(word.removeprefix("gru-")), sum(each.isdigit() for each in words[:index]))
+        for index, word in enumerate(words)
+        if not word.isdigit()
+    )
     if convolutional is None:
-        return NetworkSpec(hidden)
+        return NetworkSpec(hidden, recurrences=recurrences)
     filters = abs(int(convolutional[1] or 0))
     layers = tuple(dataclasses.replace(layer, filters=filters or layer.filters) for layer in NATURE_CONVOLUTIONS)
-    return NetworkSpec(hidden, convolutions=layers)
+    return NetworkSpec(hidden, convolutions=layers, recurrences=recurrences)
 
 
 def choose_network(
@@ -58,7 +70,10 @@ def choose_network(
     if text is None and policy is None and task.has_image:
         text = NATURE
     name = text or policy or DEFAULT_POLICY
-    network = parse_model(text) if text else NetworkSpec(POLICIES[name])
+    try:
+        network = parse_model(text) if text else NetworkSpec(POLICIES[name])
+    except PolicyError as error:
+        raise SettingsError(f"{name} cannot be trained: {error}") from error
     wanted = layer_norm or (bool(found.get("layer_norm", False)) and model is None and policy is None)
     network = dataclasses.replace(network, layer_norm=wanted)
     if task.has_image and not network.convolutions:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
+from policy.observing.pilot import watched
 from policy.rewrites import rewritten
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
 from train.deciding import greedy
 from train.intervals import RETURN_INTERVAL
 from train.networks.policy import Policy
@@ -46,7 +47,7 @@ def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash 
         head = dataclasses.replace(head, squash=squash)
     return PolicySpec(
         name=bundle_name(request),
-        observation=task.observation,
+        observation=task.observation + states_of(request.network),
         normaliser=policy.normaliser,
         network=request.network,
         head=head,
@@ -54,6 +55,14 @@ def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash 
         environment=task.environment,
         quantization=policy.quantization,
         fallback=task.fallback,
+    )
+
+
+def states_of(network: NetworkSpec) -> tuple[ObservationField, ...]:
+    """The observation's fields of a network's recurrent layers, which are zero at the start of an episode."""
+    return tuple(
+        ObservationField(name, (1, each.state_size), "1", memory=Memory(Remembered.STATE, (0.0,) * each.state_size))
+        for name, each in network.states.items()
     )
 
 
@@ -78,12 +87,11 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
     for preset in task.presets:
         seen: list[NDArray[Any]] = []
 
-        def recording(observation: Observations, seen: list[NDArray[Any]] = seen) -> Actions:
+        def keep(observation: Observations, seen: list[NDArray[Any]] = seen) -> None:
             seen.append(observation.copy())
-            return decide(observation)
 
         episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
-        task.evaluate(recording, episodes, episode_seed(seed, purpose), preset)
+        task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
         elements = every[:, -task.vector_size :]  # all of them where no image is before them
         ends = np.unique(np.concatenate([elements.argmin(axis=0), elements.argmax(axis=0)]))

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.observing import pilot
+
 Floats = NDArray[np.float32]
 Observations = NDArray[Any]
 """(batch, size) float32, or (batch, height, width, channels) uint8 for images; always raw."""
@@ -327,6 +329,7 @@ def judge(episodes: Episodes, decide: Decide, count: int) -> Judged:
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     success: NDArray[np.bool_] | None = None
     observation = episodes.reset(np.ones(batch, np.bool_), ids)
+    pilot.begin(decide, np.ones(batch, np.bool_))
     while (ids < count).any():
         result = episodes.step(decide(observation))
         playing = ids < count
@@ -341,4 +344,5 @@ def judge(episodes: Episodes, decide: Decide, count: int) -> Judged:
             ids[done] = np.arange(next_id, next_id + int(done.sum()))
             next_id += int(done.sum())
             observation = episodes.reset(done, ids)
+            pilot.begin(decide, done)
     return Judged(returns, lengths, success)

@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from device.agent.executing import Executor, Input
+from device.agent.executing import Executor, Input, results
 from device.agent.loop.frames import CONTINUOUS, HEADER, MAGIC, VALUE_BYTES, Flag, Kind
 from device.agent.serving import Serving
 
@@ -56,7 +56,7 @@ class Decider:
         self._serving, self._release, self._stale_ns = serving, release, stale_ns
         self._executor, self._history, self._discrete = serving.executor, serving.history, spec.is_discrete
         self.observation_size, self.brought_size = spec.observation_size, serving.history.values_size
-        self.output_size = spec.output_size
+        self.output_size, self._state_size = spec.output_size, spec.state_size
         self.frame = bytearray(HEADER.size + VALUE_BYTES * self.output_size)
         self._body = memoryview(self.frame)[HEADER.size :]
         # What a frame says: the action's index, and the bytes of its values.
@@ -81,7 +81,7 @@ class Decider:
         magic, kind, flags, count, sequence, release, observed_ns, _, _, _ = HEADER.unpack_from(inbox.room)
         if magic != MAGIC or kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
             return False
-        if count == self.observation_size:
+        if count == self.observation_size and not self._state_size:  # a state is never sent, it is remembered here
             self._observation, self._brought = inbox.observation, None
         elif count == self.brought_size:
             self._brought = inbox.brought
@@ -115,11 +115,11 @@ class Decider:
         action: Any = self._executor.decide(observation)
         self.runtime_ns = _clock() - begin
         outputs = self._executor.outputs()
-        if not math.isfinite(sum(outputs.tolist())):
+        if not math.isfinite(sum(outputs.tolist() if not self._state_size else results(self._executor))):
             return self.fall_back(NON_FINITE)
         self._decided = (action if self._discrete else CONTINUOUS, outputs.tobytes())
-        if brought is not None and not self._discrete:
-            self._history.acted(outputs)
+        if brought is not None:
+            self._serving.settle()
         self._serving.decisions += 1
         self.flags = flags
         return flags

@@ -66,8 +66,9 @@ class ActorCritic(Learner):
             width = (network.hidden[-1],) if network.hidden else (network.dense_inputs(observation),)
             value = initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
         else:
-            value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden)
-            value = initial_weights(generator, value_network, observation, 1, head_gain=1.0)
+            value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden, recurrences=())
+            given = (observation[0] + network.state_size,)  # it is shown what the policy remembers
+            value = initial_weights(generator, value_network, given, 1, head_gain=1.0)
         policy |= extra or {}
         groups = {"policy": policy, "value": value}
         kept = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}

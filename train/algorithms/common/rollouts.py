@@ -69,14 +69,18 @@ class Rollout:
 
     def batch(self, advantages: Floats, returns: Floats) -> dict[str, NDArray[Any]]:
         """The rows that an update learns from, (steps × environments, …)."""
-        columns = {
+        columns = self.columns(advantages, returns)
+        return {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+
+    def columns(self, advantages: Floats, returns: Floats) -> dict[str, NDArray[Any]]:
+        """The same, (steps, environments, …)."""
+        return {
             "observation": self.observations[:-1],
             "action": self.actions,
             "log_probability": self.log_probabilities,
             "advantage": advantages,
             "return": returns,
         }
-        return {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
 
 
 def generalized_advantages(
