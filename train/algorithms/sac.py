@@ -65,7 +65,7 @@ TEMPERATURE, LOG_TEMPERATURE = "temperature", "log_temperature"
 
 @dataclass(frozen=True)
 class SACSettings(ContinuousSettings):
-    """Settings of one SAC run; defaults are the paper's (appendix D) where the replay's and the loop's have a say.
+    """Settings of one SAC run; defaults are those of the paper's appendix D, but for a replay a third as large.
 
     Those that DDPG and D4PG have as well are in ``train/algorithms/common/continuous.py``, those of every replay in
     ``settings.py`` there.
