@@ -44,6 +44,8 @@ METHODS = {
     "a2c": Method("A2CSettings", (DISCRETE, CONTINUOUS), "advantage actor-critic (Mnih et al. 2016)"),
     "ddpg": Method("DDPGSettings", (CONTINUOUS,), "deep deterministic policy gradient (Lillicrap et al. 2016)"),
     "d4pg": Method("D4PGSettings", (CONTINUOUS,), "distributional DDPG (Barth-Maron et al. 2018)"),
+    "td3": Method("TD3Settings", (CONTINUOUS,), "twin delayed DDPG (Fujimoto et al. 2018)"),
+    "sac": Method("SACSettings", (CONTINUOUS,), "soft actor-critic, temperature learned (Haarnoja et al. 2018)"),
     "distill": Method("DistillSettings", (DISCRETE,), "a network learns from a trained one (--teacher)"),
 }
 

@@ -23,6 +23,7 @@ UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
     "a2c": a2c_update,
     "dqn": dqn_update,
     "ddpg": ddpg_update,
+    "td3": ddpg_update,
 }
 """Method → (its settings, grid of the quantizers or None) → what its ``make_update`` gives, by hand."""
 

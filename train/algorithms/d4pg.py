@@ -1,8 +1,9 @@
 """D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
 
 DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
-n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG (actor and critic,
-a step of both, noise) is in ``common/deterministic.py``, minibatches in ``common/experience.py``.
+n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG is in
+``common/deterministic.py`` (noise) and, with SAC too, in ``common/continuous.py`` (a step down a loss); minibatches are
+in ``common/experience.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments stepped together in one process take the place of many actors; the ratio of steps and updates is
@@ -25,8 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.deterministic import METRICS as SHARED
-from train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, descend, fresh_learner, part
+from train.algorithms.common.continuous import METRICS as SHARED
+from train.algorithms.common.continuous import descend, part
+from train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
 from train.algorithms.common.experience import Experience
 from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
 from train.algorithms.common.loop import Loop
@@ -50,8 +52,8 @@ CLIPPED_MASS, SETTLED_COPIES = 0.1, 10
 class D4PGSettings(DeterministicSettings):
     """Settings of one D4PG run; defaults as ActorQ states them where it does (see ``docs/algorithms/d4pg.md``).
 
-    Those that DDPG has as well are in ``train/algorithms/common/deterministic.py``, those of every replay in
-    ``train/algorithms/common/settings.py``.
+    Those that DDPG has as well are in ``deterministic.py`` and ``continuous.py`` of ``train/algorithms/common``, those
+    of every replay in ``settings.py`` there.
     """
 
     minibatch: int = 256

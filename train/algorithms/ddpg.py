@@ -1,8 +1,9 @@
 """DDPG: deep deterministic policy gradients (Lillicrap et al. 2016), read from top to bottom.
 
 One iteration: every environment makes ``rollout_steps`` noisy steps with numpy weights into a replay of plain arrays;
-then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. What DDPG shares with D4PG
-(actor and critic, a step of both, noise) is in ``common/deterministic.py``, minibatches in ``common/experience.py``.
+then ``updates`` minibatches are drawn at once and learned in one call compiled by XLA. What DDPG shares with D4PG is
+in ``common/deterministic.py`` (noise) and, with SAC too, in ``common/continuous.py`` (critics, a step down a loss);
+minibatches are in ``common/experience.py``.
 
 Deviations from the paper, in order of weight:
 1. Many environments at once and many updates between their steps; the ratio of both is a setting.
@@ -14,7 +15,7 @@ Deviations from the paper, in order of weight:
 6. The first ``learning_starts`` steps are uniformly random, or the noise alone (``noise_only_start``).
 7. The bundle holds the policy of the best greedy evaluation, not the last one.
 8. Off by default, from TD3 (Fujimoto et al. 2018): a ``twin`` critic whose smaller value is the target, noise on the
-   target's action (``target_noise``), a slower actor (``policy_period``).
+   target's action (``target_noise``), a slower actor (``policy_period``). With all three on it is ``td3.py``.
 """
 
 from __future__ import annotations
@@ -27,14 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.deterministic import (
-    METRICS,
-    DeterministicSettings,
-    NoisyActor,
-    descend,
-    fresh_learner,
-    part,
-)
+from train.algorithms.common.continuous import METRICS, critic_value, descend, smallest, soft_update
+from train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
 from train.algorithms.common.experience import Experience
 from train.algorithms.common.learner import State, Update, compiled_round, learn
 from train.algorithms.common.loop import Loop
@@ -55,8 +50,8 @@ Floats = NDArray[np.float32]
 class DDPGSettings(DeterministicSettings):
     """Settings of one DDPG run; the files in ``train/settings/`` hold the ones that were tuned, with their source.
 
-    Those that D4PG has as well are in ``train/algorithms/common/deterministic.py``, those of every replay in
-    ``train/algorithms/common/settings.py``.
+    Those that D4PG has as well are in ``deterministic.py`` and ``continuous.py`` of ``train/algorithms/common``, those
+    of every replay in ``settings.py`` there.
     """
 
     target_rate: float = setting(
@@ -87,20 +82,7 @@ def td_targets(returns: tf.Tensor, discounts: tf.Tensor, next_values: list[tf.Te
         discounts: γ', γ to the number of rewards in R, or 0 where the episode terminated (batch,).
         next_values: of every target critic, (batch,) each.
     """
-    smallest = next_values[0]
-    for values in next_values[1:]:
-        smallest = tf.minimum(smallest, values)
-    return returns + discounts * smallest
-
-
-def soft_update(target: Mapping[str, Any], learned: Mapping[str, Any], rate: float) -> dict[str, Any]:
-    """θ' ← (1 − τ) θ' + τ θ, array by array."""
-    return {name: (1.0 - rate) * old + rate * learned[name] for name, old in target.items()}
-
-
-def critic_value(critics: Mapping[str, Any], index: int, observations: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Q(s, a) (batch,) of one critic."""
-    return mlp(part(critics, index), tf.concat([observations, actions], axis=1))[:, 0]
+    return returns + discounts * smallest(next_values)
 
 
 def actor_loss(

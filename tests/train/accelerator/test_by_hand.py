@@ -17,7 +17,7 @@ from train.accelerator.layers import Adam, Perceptron, RMSProp, Vector, clip_by_
 from train.accelerator.off_policy import ddpg_update, dqn_update, huber
 from train.accelerator.on_policy import a2c_update, ppo_update, surrogate
 from train.accelerator.table import accelerated
-from train.algorithms import a2c, d4pg, ddpg, dqn, ppo
+from train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac, td3
 from train.algorithms.common.actor_critic import ActorCritic
 from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.distributions import Categorical, Distribution, Gaussian
@@ -301,6 +301,8 @@ def test_the_engine_refuses_what_it_does_not_know() -> None:
     assert accelerated("a2c", a2c.A2CSettings(engine="numpy"), NETWORK) is not None
     assert accelerated("a2c", a2c.A2CSettings(), norm) is None
     assert accelerated("d4pg", d4pg.D4PGSettings(), NETWORK) is None
+    assert accelerated("sac", sac.SACSettings(), NETWORK) is None
+    assert accelerated("td3", td3.TD3Settings(engine="numpy"), NETWORK) is not None
     for method, settings in (
         ("ppo", ppo.PPOSettings(engine="numpy")),
         ("ddpg", ddpg.DDPGSettings(engine="numpy", critic_layer_norm=True)),

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
 from train.algorithms import ddpg
+from train.algorithms.common.continuous import soft_update
 from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
 from train.algorithms.common.learner import Learner, learn
@@ -29,7 +30,7 @@ def test_of_two_critics_the_smaller_value_is_the_target() -> None:
 
 
 def test_soft_update_by_hand() -> None:
-    new = ddpg.soft_update({"w": np.array([0.0, 8.0])}, {"w": np.array([4.0, 0.0])}, 0.25)
+    new = soft_update({"w": np.array([0.0, 8.0])}, {"w": np.array([4.0, 0.0])}, 0.25)
     np.testing.assert_array_equal(new["w"], [1.0, 6.0])  # ¾ · 0 + ¼ · 4;  ¾ · 8 + ¼ · 0
 
 

@@ -18,7 +18,7 @@ from policy.bundle import Bundle
 from policy.spec import Convolution, NetworkSpec
 from train import __main__ as command
 from train.accelerator.layers import Learning, arrays_of
-from train.algorithms import a2c, d4pg, ddpg, dqn, ppo
+from train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac
 from train.algorithms.common.actor_critic import ActorCritic
 from train.algorithms.common.deterministic import fresh_learner
 from train.algorithms.common.distributions import Categorical
@@ -138,6 +138,18 @@ def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> 
     assert largest(state["critic"])["0/dense_0/kernel"] > 0.6
 
 
+def test_sacs_actor_is_held_but_for_the_layer_of_log_std_and_its_critics_are_not(eagerly: None) -> None:
+    settings = sac.SACSettings(weight_clip=0.5, actor_learning_rate=10.0, critic_hidden=(8,))
+    learner = sac.fresh_learner(np.random.default_rng(1), NETWORK, (3,), 2, settings)
+    noise = {name: tf.constant(value) for name, value in sac.draws(GENERATOR, (2, 4, 2)).items()}
+    batches = transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1)) | noise
+    groups = {name: {key: tf.constant(value) for key, value in group.items()} for name, group in learner.groups.items()}
+    state, _ = sac.make_update(settings)(groups, batches, tf.constant(0), tf.constant(1.0))
+    assert max(largest(state["actor"]).values()) == pytest.approx(0.5)
+    assert np.abs(state["actor"][sac.LOG_STD_WEIGHTS]).max() > 1.0
+    assert largest(state["critic"])["0/dense_0/kernel"] > 0.6
+
+
 def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     network = NetworkSpec((8,), convolutions=(Convolution(2, 3, 1),))
     learner = ActorCritic.fresh(np.random.default_rng(2), network, (5, 5, 1), 2)
@@ -157,7 +169,8 @@ def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
 
 
 def test_as_settings_they_are_off_typed_and_checked() -> None:
-    for kind in (ppo.PPOSettings, a2c.A2CSettings, dqn.DQNSettings, ddpg.DDPGSettings, d4pg.D4PGSettings):
+    kinds = ppo.PPOSettings, a2c.A2CSettings, dqn.DQNSettings, ddpg.DDPGSettings, d4pg.D4PGSettings, sac.SACSettings
+    for kind in kinds:
         assert kind().weight_control == OFF
         assert build(kind, {"weight_decay": 1, "weight_clip": 2.5}).weight_control == WeightControl(1.0, 2.5)
     with pytest.raises(SettingsError, match="setting weight_decay is '1'; it takes a float"):

@@ -17,6 +17,8 @@ RUNS = [
     ("pendulum", "ppo", ROLLOUT),
     ("mountaincarcontinuous", "ddpg", [*REPLAY, "--set", "critic_hidden=[16]"]),
     ("dm_control,cartpole_balance", "d4pg", [*REPLAY, "--set", "critic_hidden=[16]"]),
+    ("pendulum", "td3", [*REPLAY, "--set", "critic_hidden=[16]"]),
+    ("pendulum", "sac", [*REPLAY, "--set", "critic_hidden=[16]"]),
 ]
 
 

@@ -21,7 +21,10 @@ from train.suites.task import Task
 
 Floats = NDArray[np.float32]
 LOG_STD = "log_std"
-"""Name of the Gaussian's logarithmic standard deviations among the policy's weights; a bundle does not have it."""
+"""Name of the Gaussian's logarithmic standard deviations, or layer of what gives them, among the policy's weights.
+
+A bundle does not have them.
+"""
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -137,4 +140,4 @@ def distribution_of(task: Task, log_std: float) -> Distribution:
 
 def exported(weights: Mapping[str, Any]) -> Weights:
     """The network's weights alone, as arrays: what a bundle holds."""
-    return {name: np.asarray(value) for name, value in weights.items() if name != LOG_STD}
+    return {name: np.asarray(value) for name, value in weights.items() if name.partition("/")[0] != LOG_STD}

@@ -1,4 +1,4 @@
-"""Experience replay as DQN, DDPG and D4PG use it: steps go in, minibatches of n-step transitions come out."""
+"""Experience replay as DQN, DDPG, D4PG and SAC use it: steps go in, minibatches of n-step transitions come out."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class SharedSettings(QuantizedSettings):
 
 @dataclass(frozen=True)
 class ReplaySettings(SharedSettings):
-    """What DQN, DDPG and D4PG have: minibatches of n-step transitions from a replay."""
+    """What DQN, DDPG, D4PG and SAC have: minibatches of n-step transitions from a replay."""
 
     updates: int = setting(32, "Gradient steps in one round (one compiled call).")
     minibatch: int = setting(128, "Transitions of one gradient step.")

@@ -1,0 +1,117 @@
+"""SAC learns in seconds what a broken SAC cannot."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.learning.continuous import beginning, learned
+from train.algorithms import sac
+from train.suites.make import make_task
+
+SETTINGS = sac.SACSettings(
+    environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
+    target_rate=0.02, discount=0.9, actor_learning_rate=1e-3, critic_learning_rate=1e-3, temperature=0.2,
+    temperature_learning_rate=1e-3, replay_capacity=10_000,
+)  # fmt: skip
+STEPS = 4096
+GOOD, BAD = 9.3, 8.5  # the best policy has 9.6, the ball left where it is 6.7
+
+
+def test_sac_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
+    assert learned(tmp_path, sac.train, SETTINGS, STEPS) > GOOD
+
+
+@pytest.mark.slow
+def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
+    # The reward is for the place before the action, so without a bootstrap no action is better than another.
+    assert learned(tmp_path, sac.train, dataclasses.replace(SETTINGS, target_rate=0.0), STEPS) < BAD
+
+
+@pytest.mark.slow
+def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = sac.actor_loss
+    monkeypatch.setattr(sac, "actor_loss", lambda *arguments: -right(*arguments))
+    assert learned(tmp_path, sac.train, SETTINGS, STEPS) < BAD
+
+
+@pytest.mark.slow
+def test_with_a_temperature_that_grows_instead_it_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sac.temperature_loss
+    monkeypatch.setattr(sac, "temperature_loss", lambda *arguments: -right(*arguments))
+    fast = dataclasses.replace(SETTINGS, temperature_learning_rate=1e-2)
+    assert learned(tmp_path, sac.train, fast, STEPS) < BAD
+
+
+@pytest.mark.slow
+def test_the_temperature_brings_the_entropy_to_the_wanted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entropies = []
+    means = sac.Loop.means
+
+    def watched(self: sac.Loop, metrics: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+        row = means(self, metrics, names)
+        entropies.append(row["entropy"])
+        return row
+
+    monkeypatch.setattr(sac.Loop, "means", watched)
+    with beginning(tmp_path, STEPS) as run:
+        sac.train(run, dataclasses.replace(SETTINGS, target_entropy=-0.5, temperature_learning_rate=1e-2))
+    assert entropies[0] > 0.5  # almost uniform, log 2 = 0.69, at the start
+    assert np.mean(entropies[-10:]) == pytest.approx(-0.5, abs=0.2)
+
+
+PENDULUM = dataclasses.replace(
+    SETTINGS, rollout_steps=4, minibatch=128, critic_hidden=(64, 64), learning_starts=500, target_rate=0.01,
+    discount=0.98, reward_scale=0.1, replay_capacity=20_000,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_sac_swings_the_pendulum_up(tmp_path: Path) -> None:
+    assert learned(tmp_path, sac.train, PENDULUM, 6000, make_task("Pendulum-v1")) > -250
+
+
+@pytest.mark.slow
+def test_with_a_bootstrap_of_nothing_it_does_not(tmp_path: Path) -> None:
+    blind = dataclasses.replace(PENDULUM, discount=0.0)
+    assert learned(tmp_path, sac.train, blind, 6000, make_task("Pendulum-v1")) < -500
+
+
+@pytest.mark.slow
+def test_without_the_slope_of_tanh_in_the_density_means_run_into_its_flat_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsquashed(mean: tf.Tensor, log_std: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logs = -0.5 * noise * noise - log_std - sac.HALF_LOG_2_PI
+        return tf.tanh(mean + tf.exp(log_std) * noise), tf.reduce_sum(logs, axis=1)
+
+    monkeypatch.setattr(sac, "squashed", unsquashed)
+    assert learned(tmp_path, sac.train, SETTINGS, STEPS) < GOOD
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with beginning(tmp_path / "whole", 2048) as run:
+        whole = sac.train(run, SETTINGS)
+    with beginning(tmp_path / "parts", 2048) as run:
+        report = run.report
+
+        def interrupting(step: int, *others: object) -> None:
+            report(step, *others)  # type: ignore[arg-type]
+            if step == 1088:  # in the middle of episodes, after the first evaluation
+                run._stop = "interrupted"
+
+        monkeypatch.setattr(run, "report", interrupting)
+        assert sac.train(run, SETTINGS).steps == 1088
+    with beginning(tmp_path / "parts", 2048, resume=True) as run:
+        parts = sac.train(run, SETTINGS)
+    assert parts.notes == whole.notes
+    assert parts.policy.normaliser == whole.policy.normaliser
+    for name, weights in whole.policy.weights.items():
+        np.testing.assert_array_equal(parts.policy.weights[name], weights)
