@@ -212,7 +212,8 @@ def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_knows_neither_another_nor_the_updates_by_hand() -> None:
-    variants = {"td3": "train.algorithms.ddpg"}  # another's training with settings of its own, and nothing else
+    # another's training with settings of its own, and another's losses through time
+    variants = {"td3": "train.algorithms.ddpg", "recurrent_ppo": "train.algorithms.ppo"}
     methods = sorted((ROOT / "train" / "algorithms").glob("*.py"))
     others = {f"train.algorithms.{path.stem}" for path in methods} - {"train.algorithms.__init__"}
     for path in [*methods, *(ROOT / "train" / "algorithms" / "common").glob("*.py")]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy import interruption
 from policy.hints import Parser, as_typed, make_room
-from train.methods import METHODS, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
+from train.methods import METHODS, RECURRENT, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
 from train.networks.policies import POLICIES
 from train.quiet import silenced
 from train.suites.names import NAVIGATION_NAME, resolve
@@ -199,7 +199,8 @@ def run_training(arguments: argparse.Namespace) -> int:
     from train.suites.navigation_options import with_asked
 
     quantization = quantization_settings(arguments)
-    method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
+    with_memory = RECURRENT if "gru-" in (arguments.model or "") else None
+    method = arguments.method or with_memory or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     found = dataclasses.replace(found, task=with_asked(found.task, arguments))
     task = make_task(arguments.task, arguments.preset, found.task)

@@ -33,7 +33,11 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     name = resolve(task)
     found = load_settings(task, method, policy or "I")
     path = settings_path(name, method)
-    source = f"train/settings/{path.name}" if path is not None else f"the defaults of train/algorithms/{method}.py"
+    source = (
+        f"train/settings/{path.parent.name}/{path.name}"
+        if path is not None
+        else f"the defaults of train/algorithms/{method}.py"
+    )
     every = found.evaluate_every or max(found.steps // DEFAULT_EVALUATIONS, 1)
     lines = [
         f"python -m train --task {name.word or name.canonical} --method {method}",

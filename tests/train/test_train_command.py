@@ -75,7 +75,7 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
         (["--task", "FrozenLake-v1"], ["FrozenLake-v1", "Discrete(16)", "Box observation"]),
         (["--task", "Pendulum-v1", "--method", "dqn"], ["dqn takes discrete", "--method ppo, a2c, ddpg, d4pg"]),
-        (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, dqn, a2c, distill"]),
+        (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, recurrent_ppo, dqn, a2c, distill"]),
         (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
         (
             [*NAVIGATION, "--precision", "8"],
@@ -184,7 +184,7 @@ def test_help_of_a_task_shows_its_defaults_with_their_source_and_loads_no_tensor
     found = load_settings("cartpole", "dqn", "I")
     assert f"{found.steps:,}" in done.stdout
     assert "4 floats, 2 actions" in done.stdout
-    assert "train/settings/CartPole-v1-dqn.json" in done.stdout
+    assert "train/settings/classic/CartPole-v1-dqn.json" in done.stdout
     assert "".join(found.source.split()) in "".join(done.stdout.split())
     for field in dataclasses.fields(DQNSettings):
         assert f" {field.name} " in done.stdout

@@ -1,8 +1,8 @@
 """Settings from data files, read, checked and overridden.
 
-The file of a task and a method is the first that exists in ``train/settings`` of ``<task>-<method>.json`` with the
-task's canonical name (``CartPole-v1``), the same with its word (``cartpole``), and ``<suite>-<method>.json`` for all
-tasks of a suite (``atari-ppo.json``); without one the algorithm's own defaults hold. A file has, all optional:
+The file of a task and a method is the first that exists in ``train/settings/<suite>`` of ``<task>-<method>.json`` with
+the task's canonical name (``CartPole-v1``), the same with its word (``cartpole``), and ``<suite>-<method>.json`` for
+all tasks of a suite (``atari-ppo.json``); without one the algorithm's own defaults hold. A file has, all optional:
 ``source`` (where the numbers come from), ``steps``, ``evaluate_every``, ``evaluate_episodes`` of each,
 ``final_episodes`` of the last one, ``settings`` (fields of the algorithm's dataclass), ``task`` (options of the task),
 ``network`` (``model`` and ``layer_norm``), and ``policies``: the same keys for one policy, which win over the common
@@ -48,7 +48,7 @@ class TaskSettings:
 def settings_path(name: TaskName, method: str, folder: Path = FOLDER) -> Path | None:
     """The data file of a task and a method, or None; see the module's docstring."""
     stems = dict.fromkeys((name.file_name, name.short_name, name.suite.value))
-    paths = (folder / f"{stem}-{method}.json" for stem in stems)
+    paths = (folder / name.suite.value / f"{stem}-{method}.json" for stem in stems)
     return next((path for path in paths if path.is_file()), None)
 
 

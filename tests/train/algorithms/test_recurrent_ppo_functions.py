@@ -113,7 +113,7 @@ def test_a_model_with_a_memory_is_read_where_it_stands() -> None:
 
 
 def test_a_memory_wants_the_method_that_trains_it() -> None:
-    with pytest.raises(TaskError, match="--method ppo cannot train recurrent layers. Choose --method recurrent_ppo"):
+    with pytest.raises(TaskError, match=r"--method ppo cannot train recurrent layers\. Choose --method recurrent_ppo"):
         refuse_memory("ppo", parse_model("gru-8"))
     with pytest.raises(TaskError, match="Type --model 128,gru-128"):
         refuse_memory("recurrent_ppo", NetworkSpec((8,)))

@@ -316,7 +316,7 @@ def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -
 
 def test_a_settings_file_that_chose_numpy_is_overruled(tmp_path: Path) -> None:
     few = ["--task", "CartPole-v1", "--method", "dqn", "--quiet", "--steps", "64", "--final-episodes", "2"]
-    assert json.loads((FOLDER / "CartPole-v1-dqn.json").read_text())["settings"]["engine"] == "numpy"
+    assert json.loads((FOLDER / "classic" / "CartPole-v1-dqn.json").read_text())["settings"]["engine"] == "numpy"
     assert command.main([*few, "--mixed-precision", "bfloat16", "--output-path", str(tmp_path / "run")]) == 0
     assert Bundle.load(tmp_path / "run").spec.provenance["settings"]["engine"] == "tensorflow"
 

@@ -11,7 +11,7 @@ from train.runs.presets import FOLDER, SettingsError, build, load_settings, pars
 from train.suites.make import make_task
 from train.suites.names import missing_packages, resolve
 
-FILES = sorted(FOLDER.glob("*.json"))
+FILES = sorted(FOLDER.glob("*/*.json"))
 
 
 EXAMPLES = {"atari": "breakout", "dm_control": "dm_control,cheetah_run"}
@@ -39,10 +39,12 @@ def test_a_task_has_one_file_under_all_its_names_and_its_suites_comes_last(tmp_p
     names = ("halfcheetah", "HalfCheetahBulletEnv-v0", "pybullet,halfcheetah")
     assert {settings_path(resolve(name), "ddpg", tmp_path) for name in names} == {None}
     for stem in ("pybullet", "halfcheetah", "HalfCheetahBulletEnv-v0"):  # each takes precedence over the one before
-        path = tmp_path / f"{stem}-ddpg.json"
+        path = tmp_path / "pybullet" / f"{stem}-ddpg.json"
+        path.parent.mkdir(exist_ok=True)
         path.write_text('{"steps": 1}')
         assert {settings_path(resolve(name), "ddpg", tmp_path) for name in names} == {path}
-    (tmp_path / "dm_control-walker_stand-d4pg.json").write_text('{"steps": 7}')
+    (tmp_path / "dm_control").mkdir()
+    (tmp_path / "dm_control" / "dm_control-walker_stand-d4pg.json").write_text('{"steps": 7}')
     assert load_settings("dm_control,walker_stand", "d4pg", "I", tmp_path).steps == 7
 
 
@@ -56,7 +58,8 @@ def test_without_a_method_the_first_with_a_settings_file_is_taken() -> None:
 
 
 def test_a_policys_own_settings_win_over_the_common_ones(tmp_path: Path) -> None:
-    (tmp_path / "t-ppo.json").write_text(
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "t-ppo.json").write_text(
         '{"steps": 1, "settings": {"epochs": 2, "discount": 0.9}, '
         '"policies": {"II": {"steps": 3, "settings": {"epochs": 5}}}}'
     )
@@ -67,7 +70,8 @@ def test_a_policys_own_settings_win_over_the_common_ones(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("text", "words"), [("{", "not valid JSON"), ('{"stps": 1}', "stps")])
 def test_a_bad_settings_file_is_refused(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "t-ppo.json").write_text(text)
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "t-ppo.json").write_text(text)
     with pytest.raises(SettingsError, match=words):
         load_settings("t", "ppo", "I", tmp_path)
 

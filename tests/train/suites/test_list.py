@@ -30,7 +30,7 @@ def test_the_list_as_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> 
     cells = json.loads(capsys.readouterr().out)["cells"]
     assert len(cells) == len(load_cells())
     row = next(cell for cell in cells if (cell["task"], cell["method"]) == ("cartpole", "dqn"))
-    assert row["settings"] == "train/settings/CartPole-v1-dqn.json"
+    assert row["settings"] == "train/settings/classic/CartPole-v1-dqn.json"
     assert row["command"] == "python -m train --task cartpole --method dqn"
     assert (row["installed"], row["target"], row["paper"]["fp32"]) == (True, 500, 500)
 
