@@ -102,6 +102,13 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         metavar="TYPE",
         help="compute the networks in bfloat16 or float16 while training, with float32 master weights",
     )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="step the environments in so many processes, for slow ones; the result is the same (default 1)",
+    )
     add("--seed", type=int, default=0, help="everything random follows from it (default 0)")
     add("--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)")
     add(
@@ -202,7 +209,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     found = dataclasses.replace(found, task=with_asked(found.task, arguments))
-    task = make_task(arguments.task, arguments.preset, found.task)
+    task = make_task(arguments.task, arguments.preset, found.task, arguments.workers)
     refuse_mismatch(method, task)
     if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
