@@ -139,6 +139,12 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
+    if arguments.compare and not task.paired:
+        raise TaskError(
+            f"--compare means nothing to the task {name}: its vectorised environment does not seed one episode at a "
+            "time, so that two policies do not play the same ones. Leave it out, or, if the environment can also be "
+            f"made alone, type --task {resolved.target}"
+        )
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []

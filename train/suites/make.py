@@ -36,14 +36,14 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
     if workers < 1:
         raise TaskError(f"--workers {workers} is too few; take 1 (this process) or more.")
     if workers > 1:
-        if chosen.suite in BATCHED:
+        task = make_task(name, preset, options)
+        if chosen.suite in BATCHED or not task.paired:
             raise TaskError(
                 f"--workers {workers} means nothing to the task {name}: all its environments are stepped as one batch "
                 "already. Leave it out."
             )
         from train.suites.workers import in_processes
 
-        task = make_task(name, preset, options)
         return in_processes(task, partial(make_episodes, name, preset, options), workers)
     require_installed(chosen)
     if chosen.suite is Suite.NAVIGATION:
@@ -60,6 +60,11 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
         from train.suites.deepmind import deepmind_task
 
         return deepmind_task(chosen, options or {})
+    if chosen.suite in (Suite.GYMNASIUM, Suite.VECTOR):
+        from train.suites.vector_task import find_maker, vector_task
+
+        if (maker := find_maker(chosen, options or {})) is not None:
+            return vector_task(chosen, options or {}, maker)
     from train.suites.gymnasium_task import gymnasium_task
 
     return gymnasium_task(chosen, options or {})

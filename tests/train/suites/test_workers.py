@@ -138,7 +138,7 @@ def test_a_run_in_processes_is_the_same_run_and_leaves_none(module: Path, tmp_pa
     assert not others(module)
     assert train(tmp_path / "two", *SMALL, "--workers", "2", "--minutes", "0") == 0
     assert train(tmp_path / "two", *SMALL, "--workers", "3", "--resume") == 0
-    assert "workers" not in (tmp_path / "two" / "policy.json").read_text()
+    assert '"workers"' not in (tmp_path / "two" / "policy.json").read_text()
     assert_same_weights(tmp_path / "one", tmp_path / "two")
     assert curve(tmp_path / "one") == curve(tmp_path / "two")
     assert len(others(module)) >= 5
