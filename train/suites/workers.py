@@ -11,9 +11,12 @@ pipes open; here a process has many environments, and ends when its pipe does, h
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -188,9 +191,19 @@ def in_processes(task: Task, make: Make, workers: int) -> Task:
     return replace(task, make=apart, evaluate=judging(apart, JUDGED_AT_ONCE))
 
 
+def leave_when_alone(descriptor: int) -> None:
+    """Wait until the pipe is closed at its other end, and end this process if its environments hang then."""
+    pipe = select.poll()
+    pipe.register(descriptor, 0)  # nothing but the hang-up, which is always told
+    pipe.poll()
+    time.sleep(CLOSING_S)
+    os._exit(1)
+
+
 def serve(descriptor: int) -> None:
     """Be such a process: answer requests from the pipe with (True, answer) or (False, traceback), until it ends."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # sent to all processes of a service: the run decides
+    threading.Thread(target=leave_when_alone, args=(descriptor,), daemon=True).start()
     episodes: Any = None
     with Connection(descriptor) as pipe, suppress(EOFError, OSError):
         while True:

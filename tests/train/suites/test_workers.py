@@ -26,6 +26,7 @@ from train.suites.workers import InProcesses, WorkerError
 
 MODULE = """
 import os
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -50,6 +51,9 @@ class Noisy(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
+        if self.fails_at == -self.time:
+            (FOLDER.parent / "hangs").touch()
+            threading.Event().wait()
         if self.time == self.fails_at:
             raise ValueError("the arm left its joint")
         ended = bool(self.np_random.random() < 0.05)
@@ -190,6 +194,26 @@ def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Si
     _, printed = run.communicate(timeout=100)
     assert run.returncode == (-9 if sent is signal.SIGKILL else 130), printed
     assert soon(lambda: not any(map(lives, others(module) - {run.pid})))
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_run_that_is_killed_while_an_environment_hangs(module: Path) -> None:
+    script = (
+        "import numpy as np\n"
+        "from train.suites.episodes import EpisodeStream\n"
+        "from train.suites.make import make_task\n"
+        f"stream = EpisodeStream(make_task({TASK!r}, None, {{'fails_at': -1}}, 2).make(4, 0))\n"
+        "stream.step(np.zeros((4, 2), np.float32))"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=module.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert soon(lambda: (module.parent / "hangs").exists() and len(others(module)) == 3)
+    run.kill()
+    run.wait()
+    assert soon(lambda: not any(map(lives, others(module))))
 
 
 def test_where_processes_mean_nothing_they_are_refused(
