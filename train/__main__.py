@@ -63,7 +63,7 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     add(
         "--task",
         help="navigation, a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id; "
-        "module:Env-v0 imports your module first",
+        "module:Env-v0 imports your module first, vector,ID takes its own batch of environments",
     )
     add("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
     add("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.command_line import UsageError
+from bench.study.bundles import task_of
 from policy.bundle import Bundle
 from tests.train.small_runs import train
 from train import __main__ as command
@@ -205,6 +207,8 @@ def test_it_is_trained_judged_and_never_compared_episode_by_episode(
     assert 3 <= json.loads(report.read_text())["results"][0]["mean_return"] <= 8
     assert evaluate.main([*judging, "--precision", "int8", "--compare"]) == 2
     assert "--compare means nothing to the task" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="not seeded one by one"):
+        task_of(Bundle.load(tmp_path / "I"))
     assert train(tmp_path / "J", "--task", task, *SMALL, "--workers", "2") == 2
     assert "stepped as one batch already" in capsys.readouterr().err
 
