@@ -63,7 +63,7 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
     add(
         "--task",
         help="navigation, a word such as breakout or halfcheetah, dm_control,walker_stand, or a Gymnasium id; "
-        "module:Env-v0 imports your module first",
+        "module:Env-v0 imports your module first, vector,ID takes its own batch of environments",
     )
     add("--policy", choices=list(POLICIES), help="network of the case study (default I on navigation)")
     add("--model", metavar="LAYERS", help="network instead of --policy: 400,300 or nature (images)")
@@ -101,6 +101,13 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         "--mixed-precision",
         metavar="TYPE",
         help="compute the networks in bfloat16 or float16 while training, with float32 master weights",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="step the environments in so many processes, for slow ones; the result is the same (default 1)",
     )
     add("--seed", type=int, default=0, help="everything random follows from it (default 0)")
     add("--output-path", type=Path, help="folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)")
@@ -203,7 +210,7 @@ def run_training(arguments: argparse.Namespace) -> int:
     method = arguments.method or with_memory or default_method(resolve(arguments.task), arguments.policy)
     found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
     found = dataclasses.replace(found, task=with_asked(found.task, arguments))
-    task = make_task(arguments.task, arguments.preset, found.task)
+    task = make_task(arguments.task, arguments.preset, found.task, arguments.workers)
     refuse_mismatch(method, task)
     if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast

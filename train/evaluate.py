@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--zones", action="store_true", help="navigation: each preset's four zones of goal distance apart, near to far")
     add("--command-latency", metavar="SECONDS", help="navigation: commands take effect so late, as in python -m train")
     add("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
+    add("--workers", type=int, default=1, metavar="N", help="step the environments in so many processes (default 1)")
     add("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
     add("--json", action="store_true", help="print one JSON document")
     add("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
@@ -133,11 +134,17 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
         if not flies:
             raise TaskError(f"--command-latency means nothing to the task {name}. Leave it out.")
         options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
-    task = make_task(name, options=options)
+    task = make_task(name, options=options, workers=arguments.workers)
     check_task(bundle.spec, task)
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
+    if arguments.compare and not task.paired:
+        raise TaskError(
+            f"--compare means nothing to the task {name}: its vectorised environment does not seed one episode at a "
+            "time, so that two policies do not play the same ones. Leave it out, or, if the environment can also be "
+            f"made alone, type --task {resolved.target}"
+        )
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []

@@ -81,7 +81,7 @@ def task_of(bundle: Bundle) -> Task:
     """The task that a bundle was trained on.
 
     Raises:
-        UsageError: it is not known or not installed here.
+        UsageError: it is not known or not installed here, or its episodes cannot be compared.
     """
     from train.evaluate import check_task, task_options, trained_on
     from train.suites.errors import TaskError
@@ -93,6 +93,11 @@ def task_of(bundle: Bundle) -> Task:
         check_task(bundle.spec, task)
     except (PolicyError, TaskError) as error:
         raise command_line.UsageError(str(error)) from error
+    if not task.paired:
+        raise command_line.UsageError(
+            f"{bundle.path} was trained on {task.name}, whose episodes are not seeded one by one: nothing can be "
+            f"compared on them. Judge it by itself: python -m train.evaluate --input-path {bundle.path}"
+        )
     return task
 
 

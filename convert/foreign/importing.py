@@ -84,6 +84,11 @@ def import_policy(
         from train.suites.make import make_task
 
         task = make_task(arguments.task)
+        if not task.paired and arguments.episodes:
+            raise ForeignError(
+                f"the episodes of {task.name} are not seeded one by one, so no returns can be compared on them.",
+                "Add --episodes 0 to compare none, or name a task whose environments are made one by one.",
+            )
     if len(bounds) not in (0, 1, count_outputs(policy)):
         raise ForeignError(f"--bounds has {len(bounds)} pairs, and the policy {count_outputs(policy)} outputs.")
     policy = with_task(policy, task, fields, arguments.actions, bounds)

@@ -78,6 +78,11 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
             "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
             "or train with python -m train."
         )
+    if arguments.workers != 1:
+        raise SettingsError(
+            "--workers means nothing to distributed training: each actor has an environment in a process of its own. "
+            "Leave it out, or type --n-actors."
+        )
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:

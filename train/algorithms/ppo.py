@@ -20,7 +20,7 @@ from train.algorithms.common.distributions import Distribution, distribution_of
 from train.algorithms.common.learner import State, Update, scan_updates
 from train.algorithms.common.loop import Loop
 from train.algorithms.common.normalisation import RunningNormaliser
-from train.algorithms.common.rollouts import Rollout, generalized_advantages
+from train.algorithms.common.rollouts import RewardScaling, Rollout, generalized_advantages
 from train.algorithms.common.settings import RolloutSettings, setting
 from train.lazily import tf
 from train.networks.optimiser import adam
@@ -172,7 +172,8 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
         extra=distribution.extra_weights(),
         compute=settings.compute,
     )
-    loop.follow(learner, "policy")
+    scaled = RewardScaling(settings)
+    loop.follow(learner, "policy", {"rewards": scaled})
     forward = Forward(learner, settings.compute, loop.aware.acting)
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, network, distribution)
@@ -194,7 +195,7 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
 
         # Advantages: δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ);  Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
         values, next_values = rollout.evaluate(forward, loop.normaliser)
-        rewards = rollout.rewards * np.float32(settings.reward_scale)
+        rewards = scaled(rollout.rewards, rollout.cut)
         advantages = generalized_advantages(
             rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
         )

@@ -37,6 +37,9 @@ RECORDED_IMAGE_EPISODES = 4
 RECORDED_EPISODES_WITH_IMAGES = 16
 CALIBRATION_IMAGES = 256
 GOLDEN_IMAGES = 64
+UNPAIRED = (
+    "not seeded one by one: a resumed run begins new ones, and two policies cannot be compared episode by episode"
+)
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
 
 
@@ -154,6 +157,7 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
         "wall_s": round(run.wall_s, 1),
         "versions": versions(),
         **trained.notes,
+        **({} if run.task.paired else {"episodes": UNPAIRED}),
         **({"resumed_at": run.resumed_at} if run.resumed_at else {}),
         **({"replanned": run.replanned} if run.replanned else {}),
     }

@@ -17,6 +17,8 @@ ADDED_SETTINGS = {
     "quant_delay": 0.5,
     "weight_decay": 0.0,
     "weight_clip": 0.0,
+    "normalise_rewards": False,
+    "reward_clip": 10.0,
 }
 """Settings that older checkpoints do not have, with what they meant."""
 

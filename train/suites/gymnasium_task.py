@@ -277,16 +277,16 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
         )
 
 
-def control_period(environment: Environment, suite: Suite) -> float:
+def control_period(environment: Environment | gymnasium.vector.VectorEnv[Any, Any, Any], suite: Suite) -> float:
     """Seconds between two decisions: what the environment itself says, in this order.
 
     The scene's step (PyBullet), ``tau`` (CartPole), ``dt`` (MuJoCo, Pendulum, Acrobot), one over the frames a second
     at which it is shown (Box2D steps once a frame), else :data:`SECONDS_UNKNOWN`.
     """
-    inner = environment.unwrapped
+    inner: Any = environment.unwrapped
     if suite is Suite.PYBULLET:
         environment.reset(seed=0)
-        return float(inner.scene.dt)  # type: ignore[attr-defined]
+        return float(inner.scene.dt)
     for attribute in ("tau", "dt"):
         value = getattr(inner, attribute, None)
         if isinstance(value, int | float) and value > 0:

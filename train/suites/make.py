@@ -9,24 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from train.suites.episodes import Episodes
 from train.suites.errors import TaskError
 from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, require_installed, resolve
 from train.suites.task import Task
 
+BATCHED = (Suite.NAVIGATION, Suite.ATARI)
+"""Suites that step all environments as one batch already."""
 
-def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Task:
+
+def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None, workers: int = 1) -> Task:
     """The task of that name; see :func:`train.suites.names.resolve`.
 
     Args:
         preset: to train on, for a task that has presets; None is the task's own default.
         options: further settings of the task, as found in the settings file.
+        workers: processes that step its environments (``train/suites/workers.py``); 1 is this one.
 
     Raises:
         TaskError: the name, the preset or an option is not known, or the suite is not installed; says what is.
     """
     chosen = resolve(name)
+    if workers < 1:
+        raise TaskError(f"--workers {workers} is too few; take 1 (this process) or more.")
+    if workers > 1:
+        task = make_task(name, preset, options)
+        if chosen.suite in BATCHED or not task.paired:
+            raise TaskError(
+                f"--workers {workers} means nothing to the task {name}: all its environments are stepped as one batch "
+                "already. Leave it out."
+            )
+        from train.suites.workers import in_processes
+
+        return in_processes(task, partial(make_episodes, name, preset, options), workers)
     require_installed(chosen)
     if chosen.suite is Suite.NAVIGATION:
         from train.suites.navigation import navigation_task
@@ -42,6 +60,18 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
         from train.suites.deepmind import deepmind_task
 
         return deepmind_task(chosen, options or {})
+    if chosen.suite in (Suite.GYMNASIUM, Suite.VECTOR):
+        from train.suites.vector_task import find_maker, vector_task
+
+        if (maker := find_maker(chosen, options or {})) is not None:
+            return vector_task(chosen, options or {}, maker)
     from train.suites.gymnasium_task import gymnasium_task
 
     return gymnasium_task(chosen, options or {})
+
+
+def make_episodes(
+    name: str, preset: str | None, options: Mapping[str, Any] | None, environments: int, seed: int
+) -> Episodes:
+    """The training episodes of a task that is made anew, for another process; see :func:`make_task`."""
+    return make_task(name, preset, options).make(environments, seed)

@@ -26,6 +26,7 @@ class Suite(Enum):
     MUJOCO = "mujoco"
     DM_CONTROL = "dm_control"
     GYMNASIUM = "gym"  # any other environment that Gymnasium can make
+    VECTOR = "vector"  # one that steps many of itself as a batch, where it also can be made one by one
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,15 @@ def resolve(name: str) -> TaskName:
 
     Args:
         name: a word (``breakout``), a suite's word and the suite's own name (``gym,CartPole-v1``, ``atari,freeway``,
-            ``dm_control,cartpole_balance``, ``mujoco,HalfCheetah-v5``), or a Gymnasium id.
+            ``dm_control,cartpole_balance``, ``mujoco,HalfCheetah-v5``), or a Gymnasium id; ``vector,`` before an id
+            means its own vectorised environment.
     """
     text = name.strip()
     prefix, comma, rest = (part.strip() for part in text.partition(","))
     if comma and prefix.lower() in ("gym", "gymnasium", "classic", "box2d", "mujoco", "pybullet"):
         return resolve_id(rest)
+    if comma and prefix.lower() == Suite.VECTOR.value:
+        return TaskName(f"vector,{rest}", Suite.VECTOR, rest)
     if comma and prefix.lower() == Suite.ATARI.value:
         return atari_name(rest)
     if found := re.fullmatch(r"dm_control[,/-](\w+?)(?:-v0)?", text.replace(", ", ",")):

@@ -91,6 +91,8 @@ class Task:
         bounds: smallest and largest value of every observation element, infinite where there is none; None where the
             environment states none.
         frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
+        paired: whether the episode of a number begins alike for every policy, whatever else was played, so that two are
+            compared episode by episode, and a resumed run goes on with the episodes it was in.
         draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
             where the environment has no picture of itself.
     """
@@ -109,6 +111,7 @@ class Task:
     bounds: tuple[NDArray[Any], NDArray[Any]] | None = None
     teacher_observation: tuple[ObservationField, ...] | None = None
     fallback: tuple[float, ...] = ()
+    paired: bool = True
 
     @property
     def observation_size(self) -> int:

@@ -34,6 +34,43 @@ def widening_steps(bounds: Bounds | None, learning_starts: int, steps: int) -> i
     return max(learning_starts, int(UNBOUNDED_SHARE * steps))
 
 
+class RunningMoments:
+    """Mean and variance of all rows so far, in float64; batches are merged exactly (Chan, Golub & LeVeque 1979).
+
+    Attributes:
+        count: rows merged.
+        mean: (size,), 0 before the first batch.
+        squares: (size,), Σ (x − mean)².
+    """
+
+    def __init__(self, size: int) -> None:
+        """Args: elements of a row."""
+        self.count, self.mean, self.squares = 0, np.zeros(size), np.zeros(size)
+
+    def merge(self, rows: NDArray[np.float64]) -> None:
+        """Count a batch (rows, size)."""
+        mean = rows.mean(axis=0)
+        delta = mean - self.mean
+        total = self.count + len(rows)
+        self.squares += ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self.count * len(rows) / total)
+        self.mean += delta * (len(rows) / total)
+        self.count = total
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """(size,), with the divisor n; 1 before the first batch."""
+        return self.squares / self.count if self.count else np.ones_like(self.squares)
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Everything that :meth:`restore` needs."""
+        return {"count": np.array([self.count], np.float64), "mean": self.mean, "squares": self.squares}
+
+    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
+        self.count = int(state["count"][0])
+        self.mean, self.squares = state["mean"].copy(), state["squares"].copy()
+
+
 class RunningNormaliser:
     """z = clip((x − mean) / scale, ±CLIP) with the mean of all observations so far.
 
@@ -42,16 +79,14 @@ class RunningNormaliser:
 
         scale = min(max(σ, max(high − mean, mean − low) / CLIP), WIDEST · σ)
 
-    Batches are merged exactly (Chan, Golub & LeVeque 1979). After ``until`` observations mean and σ stand still, so
-    that the networks learn on a fixed scale from then on; it grows where one of the first ``widen_until`` would be cut.
+    After ``until`` observations mean and σ stand still, so that the networks learn on a fixed scale from then on; it
+    grows where one of the first ``widen_until`` would be cut.
     """
 
     def __init__(self, size: int, until: int, bounds: Bounds | None = None, widen_until: int = 0) -> None:
         """Args: elements of an observation; observations of mean and σ; bounds; observations that may widen."""
         self.until, self.widen_until = until, widen_until
-        self.count, self.watched = 0, 0
-        self._mean = np.zeros(size)
-        self._squares = np.zeros(size)  # Σ (x − mean)²
+        self.watched, self._moments = 0, RunningMoments(size)
         self._low, self._high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
         self._smallest, self._largest = np.full(size, np.inf), np.full(size, -np.inf)  # of the first widen_until
         self._seen, self._clipped = 0, 0  # since the last take_clipped
@@ -71,27 +106,24 @@ class RunningNormaliser:
             self._largest = np.maximum(self._largest, rows.max(axis=0))
             self.watched += len(rows)
         if self.count < self.until:
-            self._merge(rows)
+            self._moments.merge(rows)
         self._refresh()
 
-    def _merge(self, rows: NDArray[np.float64]) -> None:
-        mean = rows.mean(axis=0)
-        delta = mean - self._mean
-        total = self.count + len(rows)
-        self._squares += ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self.count * len(rows) / total)
-        self._mean += delta * (len(rows) / total)
-        self.count = total
+    @property
+    def count(self) -> int:
+        """Observations in mean and σ."""
+        return self._moments.count
 
     def _refresh(self) -> None:
         """``mean`` and ``scale`` (size,) float32, of the statistics as they are; 0 and 1 before the first batch."""
-        self.mean = self._mean.astype(np.float32)
+        mean, deviation = self._moments.mean, np.sqrt(self._moments.variance)
+        self.mean = mean.astype(np.float32)
         if self.count == 0:
-            self.scale = np.ones(len(self._mean), np.float32)
+            self.scale = np.ones(len(mean), np.float32)
             return
-        deviation = np.sqrt(self._squares / self.count)
         low = np.where(np.isfinite(self._low), self._low, self._smallest)
         high = np.where(np.isfinite(self._high), self._high, self._largest)
-        reach = np.maximum(high - self._mean, self._mean - low) / CLIP
+        reach = np.maximum(high - mean, mean - low) / CLIP
         widest = np.where(deviation < SMALLEST_SCALE, np.inf, WIDEST * deviation)  # what never moved says nothing
         wanted = np.where(np.isfinite(reach), np.minimum(reach, widest), 0.0)
         self.scale = np.maximum(np.maximum(deviation, wanted), SMALLEST_SCALE).astype(np.float32)
@@ -118,15 +150,14 @@ class RunningNormaliser:
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Everything that :meth:`restore` needs; take the clipped share first, it is not part of the state."""
-        counts = {"count": np.array([self.count], np.float64), "watched": np.array([self.watched], np.float64)}
-        ends = {"smallest": self._smallest, "largest": self._largest}
-        return {**counts, **ends, "mean": self._mean, "squares": self._squares}
+        watched = np.array([self.watched], np.float64)
+        return {**self._moments.state(), "watched": watched, "smallest": self._smallest, "largest": self._largest}
 
     def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
         """Go on exactly where :meth:`state` was taken."""
-        self.count, self.watched = int(state["count"][0]), int(state["watched"][0])
+        self._moments.restore(state)
+        self.watched = int(state["watched"][0])
         self._smallest, self._largest = state["smallest"].copy(), state["largest"].copy()
-        self._mean, self._squares = state["mean"].copy(), state["squares"].copy()
         self._refresh()
 
 

@@ -1,4 +1,4 @@
-"""What PPO and A2C share beside their networks: rollouts of the policy as it is, and generalized advantages."""
+"""What PPO and A2C share beside their networks: rollouts, the rewards as they learn from them, and advantages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 
 from train.algorithms.common.actor_critic import Forward
 from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
+from train.algorithms.common.normalisation import ImageScaling, RunningMoments, RunningNormaliser
+from train.algorithms.common.settings import RolloutSettings
 from train.suites.episodes import Observations, Transition
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+SMALLEST_VARIANCE = 1e-8
+"""ε under the root of the returns' variance, as in VecNormalize and NormalizeReward."""
 
 
 class Rollout:
@@ -81,6 +84,48 @@ class Rollout:
             "advantage": advantages,
             "return": returns,
         }
+
+
+class RewardScaling:
+    """The rewards that are learned from: c · r, or with ``normalise_rewards`` c · clip(r / √(Var[G] + ε), ±clip).
+
+    G is the discounted return so far, of every environment, and Var[G] its variance over all steps of the run:
+
+        Gₜ = rₜ + γ (1 − cutₜ₋₁) Gₜ₋₁
+
+    This is Stable-Baselines3's VecNormalize (Raffin et al. 2021; ``NormalizeReward`` of Gymnasium does not clip), with
+    two differences: a rollout is counted as a whole before its rewards are divided, all of them by one number; and the
+    statistics begin with the first return, not with a variance of 1. c is ``reward_scale``. Nothing is centred: that
+    would change which policy is best where episodes end. Returns in the log and of evaluations are the task's own.
+    """
+
+    def __init__(self, settings: RolloutSettings) -> None:
+        """Args: of the method."""
+        self._settings, self._moments = settings, RunningMoments(1)
+        self._return = np.zeros(settings.environments)  # γ (1 − cut) G of the last step
+
+    def __call__(self, rewards: Floats, cut: Flags) -> Floats:
+        """The next rollout's rewards as they are learned from, from the task's, and ``cut``; (steps, environments)."""
+        settings, scale = self._settings, np.float32(self._settings.reward_scale)
+        if not settings.normalise_rewards:
+            return rewards * scale
+        returns = np.empty(rewards.shape)
+        for step, reward in enumerate(rewards):
+            returns[step] = reward + self._return
+            self._return = settings.discount * ~cut[step] * returns[step]
+        self._moments.merge(returns.reshape(-1, 1))
+        deviation = np.float32(np.sqrt(self._moments.variance[0] + SMALLEST_VARIANCE))
+        return np.clip(rewards / deviation, -settings.reward_clip, settings.reward_clip).astype(np.float32) * scale
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything that :meth:`restore` needs: nothing where nothing is estimated."""
+        return {**self._moments.state(), "return": self._return} if self._settings.normalise_rewards else {}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on exactly where :meth:`state` was taken."""
+        if self._settings.normalise_rewards:
+            self._moments.restore(state)
+            self._return = state["return"].copy()
 
 
 def generalized_advantages(

@@ -195,6 +195,11 @@ class RolloutSettings(SharedSettings):
     value_hidden: tuple[int, ...] = setting(
         (), "Hidden layers of the value network; empty means those of the policy. Unused where the trunk is shared."
     )
+    normalise_rewards: bool = setting(
+        False,
+        "Rewards are divided by the running deviation of the discounted return, and then multiplied by reward_scale.",
+    )
+    reward_clip: float = setting(10.0, "With normalise_rewards: ± to which a divided reward is cut.")
     normaliser_steps: int = setting(
         2_000_000, "Steps over which running statistics of the observations are gathered; frozen after that."
     )
@@ -219,6 +224,11 @@ class RolloutSettings(SharedSettings):
                 f"this run makes {steps:,} in all. Type --set normaliser_steps={max(steps // 10, 1)} or "
                 "--set keep_best=false."
             )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.reward_clip < math.inf:
+            raise ValueError(f"reward_clip is {self.reward_clip}; take a positive number. Type --set reward_clip=10.")
 
     def schedules(self, share: float) -> tuple[float, float]:
         """Learning rate and entropy bonus when this share of all steps is made."""

@@ -1,0 +1,231 @@
+"""``--workers``: environments in several processes, to the same bits as in one; processes that end with their run."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.train.small_runs import assert_same_weights, curve, train
+from train import __main__ as command
+from train.actorq.__main__ import parser as distributed
+from train.actorq.plan import make_plan
+from train.runs.presets import SettingsError
+from train.suites.episodes import EpisodeStream
+from train.suites.errors import TaskError
+from train.suites.make import make_episodes, make_task
+from train.suites.names import missing_packages, resolve
+from train.suites.workers import InProcesses, WorkerError
+
+MODULE = """
+import os
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+FOLDER = Path(__file__).parent / "pids"
+
+
+class Noisy(gymnasium.Env):
+    observation_space, action_space = Box(-9.0, 9.0, (3,), np.float32), Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, fails_at=None):
+        self.fails_at = fails_at
+        FOLDER.mkdir(exist_ok=True)
+        (FOLDER / str(os.getpid())).touch()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.limit = 0, int(self.np_random.integers(3, 12))
+        return self.seen(), {}
+
+    def step(self, action):
+        self.time += 1
+        if self.fails_at == -self.time:
+            (FOLDER.parent / "hangs").touch()
+            threading.Event().wait()
+        if self.time == self.fails_at:
+            raise ValueError("the arm left its joint")
+        ended = bool(self.np_random.random() < 0.05)
+        return self.seen(), float(action.sum() + self.np_random.normal()), ended, self.time >= self.limit, {}
+
+    def seen(self):
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
+
+
+gymnasium.register("Noisy-v0", Noisy)
+gymnasium.register("Failing-v0", Noisy, kwargs={"fails_at": 2})
+"""
+NAME = "stepped_by_workers_in_a_test"
+TASK = f"{NAME}:Noisy-v0"
+PPO = ["--method", "ppo", "--set", "environments=6", "--set", "rollout_steps=16", "--set", "minibatch=48"]
+SMALL = ["--task", TASK, "--policy", "I", "--quiet", *PPO, "--steps", "384"]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which every process that has an environment leaves its number."""
+    (tmp_path / f"{NAME}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop(NAME, None)
+    importlib.invalidate_caches()
+    return tmp_path / "pids"
+
+
+def lives(number: int) -> bool:
+    """Whether a process runs; one that has ended and was not asked for its exit code does not."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def others(folder: Path) -> set[int]:
+    """Processes that had an environment, but for this one."""
+    return {int(each.name) for each in folder.glob("*")} - {os.getpid()}
+
+
+def soon(is_so: Callable[[], bool]) -> bool:
+    """Whether it becomes so within a minute."""
+    end = time.monotonic() + 60.0
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def drawn(generator: np.random.Generator, outputs: int) -> np.ndarray:
+    return generator.uniform(-1.0, 1.0, (5, outputs)).astype(np.float32)
+
+
+@pytest.mark.parametrize("workers", [2, 9])
+@pytest.mark.parametrize("task", [TASK, "Pendulum-v1", "BipedalWalker-v3"])
+def test_episodes_in_processes_are_those_of_one_process_to_the_last_bit(task: str, workers: int, module: Path) -> None:
+    if missing_packages(resolve(task).suite):
+        pytest.skip("not installed; type make suites")
+    here, there = make_task(task), make_task(task, workers=workers)
+    generator = np.random.default_rng(0)
+    one, other = (EpisodeStream(each.make(5, 3)) for each in (here, there))
+    for step in range(220):
+        if step == 100:  # as a run that is resumed, with another number of processes
+            other = EpisodeStream(make_task(task, workers=3).make(5, 3))
+            other.restore({name: array.copy() for name, array in one.state().items()})
+        np.testing.assert_array_equal(one.observation, other.observation)
+        actions = drawn(generator, here.outputs)
+        mine, its = one.step(actions), other.step(actions)
+        for name, value in vars(mine).items():
+            np.testing.assert_array_equal(value, getattr(its, name), err_msg=f"{name} of step {step}")
+            assert value is None or value.dtype == getattr(its, name).dtype
+
+
+def test_judging_in_processes_gives_the_same_numbers(module: Path) -> None:
+    tilted = lambda observation: observation[:, :2]  # noqa: E731
+    found = [make_task(TASK, workers=workers).evaluate(tilted, 40, 5, "") for workers in (1, 2)]
+    assert found[0] == found[1]
+    assert soon(lambda: not any(map(lives, others(module)))) and others(module)
+
+
+def test_a_run_in_processes_is_the_same_run_and_leaves_none(module: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "one", *SMALL) == 0
+    assert not others(module)
+    assert train(tmp_path / "two", *SMALL, "--workers", "2", "--minutes", "0") == 0
+    assert train(tmp_path / "two", *SMALL, "--workers", "3", "--resume") == 0
+    assert '"workers"' not in (tmp_path / "two" / "policy.json").read_text()
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    assert curve(tmp_path / "one") == curve(tmp_path / "two")
+    assert len(others(module)) >= 5
+    assert soon(lambda: not any(map(lives, others(module))))
+
+
+def test_an_error_of_an_environment_comes_with_its_traceback(module: Path) -> None:
+    stream = EpisodeStream(make_task(f"{NAME}:Failing-v0", workers=2).make(4, 0))
+    actions = np.zeros((4, 2), np.float32)
+    stream.step(actions)
+    with pytest.raises(WorkerError, match="environments 0 … 1 failed") as caught:
+        stream.step(actions)
+    assert "ValueError: the arm left its joint" in str(caught.value) and f"{NAME}.py" in str(caught.value)
+    assert soon(lambda: not any(map(lives, others(module))))
+
+
+def test_environments_that_cannot_be_made_there_say_so(module: Path) -> None:
+    with pytest.raises(WorkerError, match="fails_never"):
+        InProcesses(partial(make_episodes, TASK, None, {"fails_never": True}), 2, 4, 0)
+    assert soon(lambda: not any(map(lives, others(module))))
+
+
+def test_a_process_that_was_killed_is_told(module: Path) -> None:
+    episodes = make_task(TASK, workers=2).make(4, 0)
+    stream = EpisodeStream(episodes)
+    for number in others(module):
+        os.kill(number, signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"ended by itself \(killed by signal 9\)\. The same command without"):
+        stream.step(np.zeros((4, 2), np.float32))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Signals, module: Path) -> None:
+    folder = module.parent
+    words = [*SMALL[:-1], "100000000", "--workers", "2", "--evaluate-every", "1000000000", "--output-path", "I"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "train", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    checkpoint = folder / ".training" / "I"
+    assert soon(lambda: checkpoint.exists() or run.poll() is not None)  # with the curve's first row
+    started = others(module) - {run.pid}
+    assert len(started) == 2 and all(map(lives, started))
+    os.killpg(run.pid, sent)  # as a terminal does
+    _, printed = run.communicate(timeout=100)
+    assert run.returncode == (-9 if sent is signal.SIGKILL else 130), printed
+    assert soon(lambda: not any(map(lives, others(module) - {run.pid})))
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_run_that_is_killed_while_an_environment_hangs(module: Path) -> None:
+    script = (
+        "import numpy as np\n"
+        "from train.suites.episodes import EpisodeStream\n"
+        "from train.suites.make import make_task\n"
+        f"stream = EpisodeStream(make_task({TASK!r}, None, {{'fails_at': -1}}, 2).make(4, 0))\n"
+        "stream.step(np.zeros((4, 2), np.float32))"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=module.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert soon(lambda: (module.parent / "hangs").exists() and len(others(module)) == 3)
+    run.kill()
+    run.wait()
+    assert soon(lambda: not any(map(lives, others(module))))
+
+
+def test_where_processes_mean_nothing_they_are_refused(
+    module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["--task", TASK, "--workers", "0"], "--workers 0 is too few; take 1"),
+        (["--task", "navigation", "--workers", "2"], "navigation: all its environments are stepped as one batch"),
+    ):
+        assert command.main([*words, "--output-path", str(tmp_path / "I")]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="type --n-actors"):
+        make_plan(distributed().parse_args(["--task", "cartpole", "--method", "dqn", "--workers", "2"]))
+    with pytest.raises(TaskError, match="neither a word"):
+        make_task("NoSuchTask-v0", workers=2)

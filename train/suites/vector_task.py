@@ -1,0 +1,262 @@
+"""Natively vectorised Gymnasium environments as tasks: all environments of a batch are one ``VectorEnv``.
+
+``--task module:Env-v0`` is one where the registration has a ``vector_entry_point`` and no other; ``--task vector,ID``
+takes the vectorised one where there are both; ``--task module:function`` is a class or function that makes one, called
+with ``num_envs`` and the options of the task.
+
+Gymnasium's interface of a ``VectorEnv`` seeds the batch, not its episodes: which one begins where follows from when the
+others ended. Episodes are therefore not the functions of (seed, episode id, actions) that ``train/suites/episodes.py``
+promises elsewhere: a resumed run begins new ones, and two policies are not compared episode by episode.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+import airlearning_envs
+from policy.spec import EnvironmentSpec
+from train.quiet import silenced
+from train.suites.episodes import Actions, Observations, StepResult
+from train.suites.errors import TaskError
+from train.suites.gymnasium_task import (
+    JUDGING_ENVIRONMENTS,
+    bounds_of,
+    control_period,
+    fields_of,
+    head_of,
+    import_own_module,
+    message_of,
+    refuse_spaces,
+    shows_images,
+    unknown_task,
+)
+from train.suites.names import NAVIGATION_ID, Suite, TaskName
+from train.suites.task import Task, judging
+
+Batch = VectorEnv[Any, Any, Any]
+Maker = Callable[[int], Batch]
+"""Number of environments → a batch of as many."""
+MODE = "autoreset_mode"
+
+
+def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
+    """What makes the batch of a task; None where environments are made one by one.
+
+    Raises:
+        TaskError: its module cannot be imported; or ``vector,`` was typed and there is none.
+    """
+    target = name.target
+    import_own_module(target)
+    if target.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
+        airlearning_envs.register()
+    spec, is_asked_for = registration(target), name.suite is Suite.VECTOR
+    if spec is not None and spec.vector_entry_point is not None and (is_asked_for or spec.entry_point is None):
+        taken = {**without_autoreset(entry_point(name, spec.vector_entry_point)), **options}
+        return partial(made, partial(gymnasium.make_vec, target, vectorization_mode="vector_entry_point"), taken)
+    module, colon, attribute = target.partition(":")
+    function = getattr(importlib.import_module(module), attribute, None) if colon and spec is None else None
+    if callable(function):
+        return partial(made, function, {**without_autoreset(function), **options})
+    if is_asked_for and spec is not None:
+        raise TaskError(
+            f"--task {name.canonical}: the registration of {target} has no vector_entry_point. Type --task {target}, "
+            "with --workers 2 if it is slow."
+        )
+    if is_asked_for:
+        raise TaskError(unknown_task(target, "not registered, nor a function of a module"))
+    return None
+
+
+def registration(target: str) -> EnvSpec | None:
+    """Gymnasium's entry of an id, whose module is imported; None where it has none."""
+    try:
+        return gymnasium.spec(target.rpartition(":")[2])
+    except gymnasium.error.Error:
+        return None
+
+
+def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
+    """What an entry of Gymnasium's registry stands for.
+
+    Raises:
+        TaskError: its module cannot be imported.
+    """
+    try:
+        return load_env_creator(entry) if isinstance(entry, str) else entry
+    except Exception as error:  # whatever stands in somebody's own module
+        raise TaskError(f"--task {name.canonical} cannot be made: {message_of(error)}") from error
+
+
+def without_autoreset(creator: Callable[..., Any]) -> dict[str, Any]:
+    """The argument that leaves ended environments to be reset by whoever steps, where it can be given."""
+    try:
+        known = inspect.signature(creator).parameters
+    except ValueError:  # of C
+        return {}
+    return {MODE: AutoresetMode.DISABLED} if MODE in known else {}
+
+
+def made(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
+    """The batch that a creator makes."""
+    with silenced():
+        return creator(num_envs=environments, **arguments)
+
+
+class VectorEpisodes:
+    """The environments of one ``VectorEnv``, in each of Gymnasium's three modes after an episode's end.
+
+    - ``DISABLED``: what ended is reset by a mask. Preferred: asked for where the environment takes ``autoreset_mode``.
+    - ``SAME_STEP``: the last observation is in ``info["final_obs"]``, the next one is there already.
+    - ``NEXT_STEP``: the next step of an environment that ended only resets it, whatever the action. That step counts as
+      the first one of the new episode, with reward 0, and as one behind which nothing counts for the return (as a lost
+      life does): its advantage is −V(s) whatever was drawn, which moves a policy nowhere in the mean. The price is that
+      V of the states in which episodes end, or Q, is drawn towards 0 by one row an episode; after a time limit, where
+      it is the bootstrap, that is an error, in one of as many rows as an episode has steps.
+    """
+
+    replayable = False
+
+    def __init__(self, task: str, maker: Maker, environments: int, seed: int) -> None:
+        """Args: the task as typed, what makes the batch, number of environments, and the seed.
+
+        Raises:
+            TaskError: another number of environments was made, or it does not say what follows an episode's end.
+        """
+        self.environments, self._task, self._seed = environments, task, seed
+        self.batch = maker(environments)
+        if self.batch.num_envs != environments:
+            raise TaskError(
+                f"--task {task} made {self.batch.num_envs} environments, asked for were {environments}. It has to take "
+                "num_envs; a run asks for --set environments=N, a judgement for fewer."
+            )
+        mode = self.batch.metadata.get(MODE)
+        if not isinstance(mode, AutoresetMode):
+            raise TaskError(
+                f"--task {task} has {mode!r} as metadata[{MODE!r}]; allowed is one of gymnasium.vector.AutoresetMode: "
+                "NEXT_STEP, SAME_STEP or DISABLED. Set the one that says what it does after an episode's end."
+            )
+        self._mode = mode
+        actions = self.batch.single_action_space
+        self._bounds = (actions.low, actions.high) if isinstance(actions, Box) else None
+        self._is_image = shows_images(self.batch.single_observation_space)
+        self._observation: Observations = np.zeros(0)
+        self._begun: Observations = np.zeros(0)  # SAME_STEP: the first of the new episodes
+        self._ended = np.zeros(environments, np.bool_)  # and not begun again
+        self._idles = np.zeros(environments, np.bool_)  # NEXT_STEP: the next step only resets these
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """See :class:`~train.suites.episodes.Episodes`; what did not just end can only be begun all together."""
+        if not np.array_equal(mask, self._ended):
+            if not mask.all():
+                raise ValueError("a batch begins as a whole, and then each environment when its episode has ended")
+            seed = np.random.SeedSequence([self._seed, int(episode_ids[0])]).generate_state(1)[0] >> 1  # an int32
+            self._observation = self._seen(self.batch.reset(seed=int(seed))[0])
+            self._idles = np.zeros_like(mask)
+        elif self._mode is AutoresetMode.DISABLED:
+            begun = self._seen(self.batch.reset(options={"reset_mask": mask.copy()})[0])
+            self._observation = self._observation.copy()
+            self._observation[mask] = begun[mask]
+        elif self._mode is AutoresetMode.SAME_STEP:
+            self._observation = self._begun
+        self._ended = np.zeros_like(mask)
+        return self._observation
+
+    def step(self, actions: Actions) -> StepResult:
+        """See :class:`~train.suites.episodes.Episodes`."""
+        seen, reward, terminated, truncated, info = self.batch.step(self._taken(actions))
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        ended, reward = terminated | truncated, np.array(reward, np.float32)
+        self._observation, idled = self._seen(seen), None
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._begun = self._observation
+            self._observation = self._last(info, terminated, ended)
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            idled, self._idles = self._idles, ended
+            reward[idled] = 0.0
+        self._ended = ended
+        return StepResult(self._observation, reward, terminated, truncated & ~terminated, None, idled)
+
+    def _last(self, info: Mapping[str, Any], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> Observations:
+        """The observations of a step in SAME_STEP, those of ended episodes their last ones.
+
+        Raises:
+            TaskError: one that a time limit cut has none.
+        """
+        last, final = self._observation.copy(), info.get("final_obs")
+        if final is not None:
+            for place in np.flatnonzero(ended):
+                last[place] = np.reshape(final[place], last.shape[1:])
+        elif (ended & ~terminated).any():
+            raise TaskError(
+                f"--task {self._task} begins anew in the same step and its info has no final_obs: what the state was "
+                "worth in which a time limit cut an episode cannot be learned. Add it (one observation for each "
+                "environment that ended), or call that end terminated."
+            )
+        return last
+
+    def _taken(self, actions: Actions) -> Any:
+        if self._bounds is None:
+            return np.asarray(actions, np.int64)
+        return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
+
+    def _seen(self, observation: Any) -> Observations:
+        """A copy, since an environment may write its next observation over this one."""
+        if self._is_image:
+            return np.array(observation, np.uint8)
+        return np.array(observation, np.float32).reshape(self.environments, -1)
+
+    def close(self) -> None:
+        """Give back what the batch holds."""
+        self.batch.close()
+
+
+def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Task:
+    """The task of a batch that :func:`find_maker` found.
+
+    Raises:
+        TaskError: it cannot be made, or its spaces are none that training takes.
+    """
+    try:
+        probe = maker(1)
+    except Exception as error:  # of an environment's own
+        raise TaskError(
+            f"--task {name.canonical} cannot be made: {message_of(error)} A batch is made by its vector_entry_point or "
+            "by module:function, called with num_envs=N."
+        ) from error
+    if not isinstance(probe, VectorEnv):
+        raise TaskError(
+            f"--task {name.canonical} makes a {type(probe).__name__}; allowed is a gymnasium.vector.VectorEnv. A "
+            "single environment is registered with gymnasium.register and named module:Env-v0."
+        )
+    with closing(probe):
+        inputs, outputs = probe.single_observation_space, probe.single_action_space
+        period = control_period(probe, name.suite)
+    refuse_spaces(name.canonical, inputs, outputs)
+
+    def make(environments: int, seed: int) -> VectorEpisodes:
+        return VectorEpisodes(name.canonical, maker, environments, seed)
+
+    return Task(
+        name=name.canonical,
+        environment=EnvironmentSpec(name.target, dict(options)),
+        observation=fields_of(name.target, inputs),
+        head=head_of(outputs),
+        control_period_s=period,
+        presets=("",),
+        make=make,
+        evaluate=judging(make, JUDGING_ENVIRONMENTS),
+        bounds=bounds_of(inputs),
+        paired=False,
+    )
