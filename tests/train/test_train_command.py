@@ -74,8 +74,14 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),
         (["--task", "MountainCarContinous-v0"], ["Did you mean MountainCarContinuous-v0"]),
         (["--task", "FrozenLake-v1"], ["FrozenLake-v1", "Discrete(16)", "Box observation"]),
-        (["--task", "Pendulum-v1", "--method", "dqn"], ["dqn takes discrete", "--method ppo, a2c, ddpg, d4pg"]),
-        (["--task", "cartpole", "--method", "ddpg"], ["ddpg takes continuous", "--method ppo, recurrent_ppo, dqn, a2c, distill"]),
+        (
+            ["--task", "Pendulum-v1", "--method", "dqn"],
+            ["dqn takes discrete", "--method ppo, recurrent_ppo, a2c, ddpg, d4pg, td3, sac"],
+        ),
+        (
+            ["--task", "cartpole", "--method", "ddpg"],
+            ["ddpg takes continuous", "--method ppo, recurrent_ppo, dqn, a2c, distill"],
+        ),
         (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
         (
             [*NAVIGATION, "--precision", "8"],
