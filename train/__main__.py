@@ -83,6 +83,7 @@ def parser(names: Sequence[str] = tuple(METHODS)) -> argparse.ArgumentParser:
         help="navigation: near goals first; the next of four zones opens when 30 %% of the last 1000 episodes "
         "succeeded; judged on all goals",
     )
+    add("--looks", type=int, help="the policy sees its last so many observations (default 1: no memory)")
     add("--steps", type=int, help="environment steps in all (default: the settings file's)")
     add("--precision", type=int, default=32, help="bits in training: 32 (default), or 8 … 2 with …")
     add(
@@ -375,6 +376,7 @@ def default_output(arguments: argparse.Namespace, network: str, method: str) -> 
     parts = [network]
     if name != NAVIGATION_NAME:
         parts = [name.short_name, method, *([network] if arguments.policy or arguments.model else [])]
+    parts += [f"looks-{arguments.looks}"] * ((arguments.looks or 1) > 1)
     parts += [*["late"] * (arguments.command_latency is not None), *["curriculum"] * arguments.curriculum]
     if arguments.precision != 32:
         parts.append(f"qat{arguments.precision}")

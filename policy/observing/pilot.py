@@ -46,13 +46,18 @@ class Histories:
             self._rows = np.tile(self._first, (len(mask), 1))
         self._rows[mask] = self._first
 
-    def observe(self, values: NDArray[Any]) -> Floats:
-        """Observations (n, observation_size), given what this period brings, (n, values_size); a copy."""
-        start = 0
+    def observe(self, values: NDArray[Any], mask: Flags | None = None) -> Floats:
+        """Observations (n, observation_size), given what this period brings, (n, values_size); a copy.
+
+        With a mask (n,) only its episodes go on, the others are still in the period before.
+        """
+        start, before = 0, self._rows.copy() if mask is not None else self._rows
         for field, place in self._fields:
             if field.is_brought:
                 self._push(field, place, values[:, start : start + field.row_size])
                 start += field.row_size
+        if mask is not None:
+            self._rows[~mask] = before[~mask]
         return self._rows.copy()
 
     def acted(self, actions: NDArray[Any], states: Floats) -> None:

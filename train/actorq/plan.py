@@ -19,6 +19,7 @@ from train.runs.models import DEFAULT_POLICY
 from train.runs.presets import SettingsError, load_settings, parse_overrides
 from train.runs.request import RunRequest
 from train.suites.errors import TaskError
+from train.suites.looks import LOOKS
 from train.suites.make import make_task
 from train.suites.names import resolve
 from train.suites.navigation_options import with_asked
@@ -83,6 +84,8 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
             "--workers means nothing to distributed training: each actor has an environment in a process of its own. "
             "Leave it out, or type --n-actors."
         )
+    if found.task.get(LOOKS, 1) != 1:
+        raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")
     task = make_task(arguments.task, arguments.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:

@@ -34,6 +34,7 @@ from train.runs.progress import TrainingProgress
 from train.runs.request import UNFINISHED, RunRequest
 from train.runs.resumption import put_aside, resume_or_begin
 from train.suites.episodes import Decide
+from train.suites.looks import as_brought
 from train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
@@ -183,6 +184,7 @@ class Run:
         request = self.request
         every = request.evaluate_every
         due = every > 0 and (step // every > (step - iteration_steps) // every or step >= request.steps)
+        decide = as_brought(self.task, decide)
         row: dict[str, float] = {}
         reached: str | None = None
         for preset in self.task.presets:

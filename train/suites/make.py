@@ -14,7 +14,8 @@ from typing import Any
 
 from train.suites.episodes import Episodes
 from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, require_installed, resolve
+from train.suites.looks import LOOKS, with_looks
+from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName, require_installed, resolve
 from train.suites.task import Task
 
 BATCHED = (Suite.NAVIGATION, Suite.ATARI)
@@ -26,7 +27,8 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
     Args:
         preset: to train on, for a task that has presets; None is the task's own default.
-        options: further settings of the task, as found in the settings file.
+        options: further settings of the task, as found in the settings file; ``looks`` are any task's
+            (``train/suites/looks.py``).
         workers: processes that step its environments (``train/suites/workers.py``); 1 is this one.
 
     Raises:
@@ -46,28 +48,33 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
         return in_processes(task, partial(make_episodes, name, preset, options), workers)
     require_installed(chosen)
+    own = {name: value for name, value in (options or {}).items() if name != LOOKS}
+    return with_looks(_of_suite(chosen, name, preset, own), (options or {}).get(LOOKS, 1))
+
+
+def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[str, Any]) -> Task:
     if chosen.suite is Suite.NAVIGATION:
         from train.suites.navigation import navigation_task
 
-        return navigation_task(preset, options or {}, depth=chosen == NAVIGATION_DEPTH_NAME)
+        return navigation_task(preset, options, depth=chosen == NAVIGATION_DEPTH_NAME)
     if preset is not None:
         raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
     if chosen.suite is Suite.ATARI:
         from train.suites.atari import atari_task
 
-        return replace(atari_task(chosen.target, options or {}), name=chosen.canonical)
+        return replace(atari_task(chosen.target, options), name=chosen.canonical)
     if chosen.suite is Suite.DM_CONTROL:
         from train.suites.deepmind import deepmind_task
 
-        return deepmind_task(chosen, options or {})
+        return deepmind_task(chosen, options)
     if chosen.suite in (Suite.GYMNASIUM, Suite.VECTOR):
         from train.suites.vector_task import find_maker, vector_task
 
-        if (maker := find_maker(chosen, options or {})) is not None:
-            return vector_task(chosen, options or {}, maker)
+        if (maker := find_maker(chosen, options)) is not None:
+            return vector_task(chosen, options, maker)
     from train.suites.gymnasium_task import gymnasium_task
 
-    return gymnasium_task(chosen, options or {})
+    return gymnasium_task(chosen, options)
 
 
 def make_episodes(

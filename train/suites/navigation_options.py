@@ -1,4 +1,4 @@
-"""What the command line asks of the navigation task beside its settings file: late commands, a curriculum."""
+"""What the command line asks of a task beside its settings file: looks; of navigation late commands, a curriculum."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from train.suites.errors import TaskError
+from train.suites.looks import LOOKS
 from train.suites.names import Suite, resolve
 
 
 def with_asked(options: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The task's options with those that ``--command-latency`` and ``--curriculum`` stand for.
+    """The task's options with those that ``--looks``, ``--command-latency`` and ``--curriculum`` stand for.
 
     Raises:
         TaskError: the task is not navigation, or the value is no latency.
     """
     chosen = dict(options)
+    if arguments.looks is not None:
+        chosen[LOOKS] = arguments.looks
     if arguments.command_latency is not None:
         refuse_elsewhere("--command-latency", arguments.task)
         from train.suites.command_latency import read_command_latency

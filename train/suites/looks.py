@@ -1,0 +1,100 @@
+"""A task whose policy sees its last observations: ``--looks 4``, a memory without recurrent layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.observing.pilot import Decide, Histories, begin
+from policy.spec import Memory, ObservationField, Remembered
+from train.suites.episodes import Actions, Episodes, Observations, StepResult
+from train.suites.errors import TaskError
+from train.suites.task import Task
+
+LOOKS = "looks"
+"""Name of the option."""
+MOST_LOOKS = 64
+
+
+class LookingBack:
+    """Episodes whose observations are the last ones of each, the oldest first; before the first they are zero.
+
+    Args:
+        episodes: of one observation at a time.
+        fields: with the memory of so many.
+    """
+
+    def __init__(self, episodes: Episodes, fields: tuple[ObservationField, ...]) -> None:
+        self._episodes, self._histories = episodes, Histories(fields)
+        self.environments = episodes.environments
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the episodes have, as ``replayable`` or ``progression``."""
+        return getattr(self._episodes, name)
+
+    def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
+        """Begin the masked episodes; see :class:`train.suites.episodes.Episodes`."""
+        observation = self._episodes.reset(mask, episode_ids)
+        self._histories.begin(mask)
+        return self._histories.observe(observation, mask)
+
+    def step(self, actions: Actions) -> StepResult:
+        """One step; see :class:`train.suites.episodes.Episodes`."""
+        result = self._episodes.step(actions)
+        return replace(result, observation=self._histories.observe(result.observation))
+
+
+class Looking:
+    """A function of the last observations as one of what each period brings.
+
+    Args:
+        fields: with their memory.
+        decide: whole observations to actions; it may want to be told where episodes begin.
+    """
+
+    def __init__(self, fields: tuple[ObservationField, ...], decide: Decide) -> None:
+        self._histories, self._decide = Histories(fields), decide
+
+    def begin(self, mask: NDArray[np.bool_]) -> None:
+        """Episodes begin where the mask (n,) says."""
+        self._histories.begin(mask)
+        begin(self._decide, mask)
+
+    def __call__(self, values: Observations) -> Actions:
+        """What this period brings, (n, values_size), to actions."""
+        return self._decide(self._histories.observe(values))
+
+
+def with_looks(task: Task, looks: int) -> Task:
+    """The task with its last ``looks`` observations as one.
+
+    Raises:
+        TaskError: it shows images, whose frames it stacks itself, or that are no looks.
+    """
+    if type(looks) is not int or not 1 <= looks <= MOST_LOOKS:
+        raise TaskError(f"--looks is {looks}; allowed are 1 (no memory) to {MOST_LOOKS}.")
+    if looks == 1:
+        return task
+    if task.has_image or task.teacher_observation is not None:
+        raise TaskError(f"--looks means nothing to {task.name}, which shows images. Leave it out.")
+    fields = tuple(
+        replace(each, shape=(looks, *each.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * each.size))
+        for each in task.observation
+    )
+    bounds = task.bounds
+    if bounds is not None:
+        ends = np.cumsum([each.size for each in task.observation])[:-1]
+        low, high = (np.concatenate([np.tile(part, looks) for part in np.split(side, ends)]) for side in bounds)
+        bounds = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    return replace(
+        task, observation=fields, bounds=bounds, make=lambda count, seed: LookingBack(task.make(count, seed), fields)
+    )
+
+
+def as_brought(task: Task, decide: Decide) -> Decide:
+    """A function of a task's whole observations as one of what each period brings: for who judges it."""
+    remembers = any(field.memory is not None for field in task.observation)
+    return Looking(task.observation, decide) if remembers else decide
