@@ -92,6 +92,8 @@ def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     from bench.report.machine import is_this_machine
 
     why = "" if bundle.spec.is_discrete else "the policy is continuous"
+    if bundle.spec.state_size:
+        why = "the policy is recurrent"
     if not is_this_machine(served.device):
         why = f"{served.target} is another machine than this one and has no TensorFlow"
     if why:

@@ -23,7 +23,7 @@ import numpy as np
 
 from convert.rounding import fixed_point_head_inputs
 from policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
-from policy.integer import IntegerNetwork, head_inputs
+from policy.integer import IntegerNetwork, Trace, head_inputs
 from policy.network import Weights, apply_head, forward_float
 from policy.observing.features import program_variance
 from policy.quantization import Floats
@@ -93,8 +93,8 @@ def float_reference(
 
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
     """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
-    gates: dict[str, list[Floats]] = {}
-    both = head_inputs(spec, network, observations, gates=gates), fixed_point_head_inputs(spec, network, observations)
+    trace = Trace()
+    both = head_inputs(spec, network, observations, trace=trace), fixed_point_head_inputs(spec, network, observations)
     raw, level = [each[:, : spec.output_size] for each in both], network.output_step
     apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / level
     floats = [index for index, layer in enumerate(network.layers) if layer.norm is not None or layer.cell is not None]
@@ -102,8 +102,8 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     more = max(len(spec.network.recurrences), 1) * NORM_STEPS if floats else 0.0
     own_steps = np.full(spec.output_size, OWN_STEPS + more)
     rounding, wide = (
-        _of_states(network, gates, len(raw[0]), min(floats, default=0)),
-        _of_states(network, gates, len(raw[0])),
+        _of_states(network, trace.gates, len(raw[0]), min(floats, default=0)),
+        _of_states(network, trace.gates, len(raw[0])),
     )
     states = np.abs(both[0].astype(np.float64) - both[1])[:, spec.output_size :] + wide
     return Reference(

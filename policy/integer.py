@@ -17,7 +17,7 @@ they join it without being rounded again, and zero need not be the lowest level 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,19 @@ class IntegerNetwork:
     def output_step(self) -> float:
         """One step of the head's raw output (logits for a discrete head)."""
         return self.layers[-1].output.scale
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was computed on the way.
+
+    Attributes:
+        levels: what each layer was fed, (batch, …), by its name.
+        gates: what each recurrent layer's program was given, by the name of its hidden state's layer.
+    """
+
+    levels: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    gates: dict[str, list[Floats]] = field(default_factory=dict)
 
 
 WeightBits = int | Mapping[str, int]
@@ -407,7 +420,7 @@ def head_inputs(
     observations: np.ndarray,
     quantize: Quantize = quantization.quantize_affine,
     requantize: Requantize = float_multiplier,
-    gates: dict[str, list[Floats]] | None = None,
+    trace: Trace | None = None,
 ) -> Floats:
     """Raw observations (batch, observation_size) to what the head squashes, levels times the step, with the next states
     behind it (batch, result_size).
@@ -417,20 +430,20 @@ def head_inputs(
         observations: raw.
         quantize: how a kernel rounds the normalised observation to levels.
         requantize: how it brings an accumulator to whole steps of the output.
-        gates: gets what each recurrent layer's program is given, by the layer's name, where it is given.
+        trace: gets what every layer was fed, where it is given.
     """
     levels, vector = input_levels(spec, network, observations, quantize)
     states, following = states_of(spec, as_batch(spec, observations), spec.sensed_size), []
+    trace = trace or Trace()
     for layer, input_map in network.fed:
-        if layer.cell is None:
-            levels = join(spec, layer.name, forward_layer(layer, input_map, levels, requantize), vector)
+        state, units = states.get(layer.name), len(layer.kernel)
+        fed = trace.levels[layer.name] = levels if state is None else quantize(state[:, :units], input_map)
+        sums = forward_layer(layer, input_map, fed, requantize)
+        if layer.cell is None or state is None:
+            levels = join(spec, layer.name, sums, vector)
             continue
-        state, units = states[layer.name], len(layer.kernel)
-        sums = forward_layer(layer, input_map, quantize(state[:, :units], input_map), requantize)
         both = (levels, layer.cell.fed), (sums, layer.output)
-        given = [*(quantization.dequantize_affine(*each) for each in both), state]
-        if gates is not None:
-            gates[layer.name] = given
+        given = trace.gates[layer.name] = [*(quantization.dequantize_affine(*each) for each in both), state]
         following.append(run_program(layer.cell.steps, *given))
         levels = quantize(following[-1][:, :units], layer.result)
     raw = quantization.dequantize_affine(levels, network.layers[-1].result)

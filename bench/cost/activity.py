@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from convert.mixed import bits_of
-from policy.integer import forward_layer, input_levels, quantize_network
+from policy.integer import Trace, head_inputs, quantize_network
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle
@@ -33,12 +33,10 @@ def activities(bundle: Bundle, precision: Precision) -> list[Activity]:
     """The activity of every layer of a perceptron in integers, from the first to the head."""
     spec = bundle.spec
     network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits_of(bundle, precision))
-    levels, _ = input_levels(spec, network, bundle.golden().observations)
-    before, found = network.input, []
-    for layer in network.layers:
-        found.append(Activity(layer.kernel.size, float(np.mean(levels != before.zero_point))))
-        levels, before = forward_layer(layer, before, levels), layer.result
-    return found
+    trace = Trace()
+    head_inputs(spec, network, bundle.golden().observations, trace=trace)
+    shares = {layer.name: float(np.mean(trace.levels[layer.name] != fed.zero_point)) for layer, fed in network.fed}
+    return [Activity(layer.kernel.size, shares[layer.name]) for layer in network.layers]
 
 
 def read_share(layers: Sequence[Activity]) -> float:

@@ -132,18 +132,15 @@ def _flown(
 
 
 def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, episodes: int) -> Any:
-    """Different observations (count, 32) from many episodes of the hard preset, spread evenly over all decisions."""
+    """Different whole observations (count, …) of many episodes of the hard preset, spread evenly over all decisions."""
     import numpy as np
 
     from airlearning_envs.config import preset
     from airlearning_envs.flights import fly
+    from policy.observing.pilot import watched
 
     seen: list[Any] = []
-
-    def recording(observation: Any) -> Any:
-        seen.append(observation.copy())
-        return decide(observation)
-
+    recording = watched(decide, lambda observation: seen.append(observation.copy()))
     fly(preset("hard"), recording, episodes, seed, batch=episodes)
     flown = np.concatenate(seen)
     # A policy that hovers sees the same again and again.

@@ -209,17 +209,28 @@ def ask_success_in_loop(
 ) -> Report:
     """Hardware in the loop: the host simulates, the device decides on each observation and times it.
 
-    ``spec``: of the policy that is served, which says what it is shown; None: range rays.
+    ``spec``: of the policy that is served, which says what it is shown; None: range rays. What it remembers of each
+    drone is kept here, and goes to the device with every observation.
     """
     import numpy as np
 
+    from policy.observing.history import remembers
+    from policy.observing.pilot import Pilot
+
     times: list[int] = []
+
+    def results(observations: Any) -> Any:
+        reply = served.agent.request("act", observations=observations.tolist())
+        times.extend(reply["inference_ns"])
+        states = reply.get("states") or np.zeros((len(observations), 0))
+        return np.concatenate([np.asarray(reply["outputs"]), np.asarray(states)], axis=1).astype(np.float32)
 
     def decide(observations: Any) -> Any:
         reply = served.agent.request("act", observations=observations.tolist(), outputs=False)
         times.extend(reply["inference_ns"])
         return np.asarray(reply["actions"])
 
-    success = fly_on_host(decide, flights, Where.LOOP, progress, spec)
+    pilot = Pilot(spec, results) if spec is not None and remembers(spec.observation) else decide
+    success = fly_on_host(pilot, flights, Where.LOOP, progress, spec)
     median = Statistics.of(sorted(times)).percentiles.get("p50")
     return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))

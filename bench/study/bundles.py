@@ -21,6 +21,7 @@ from policy.bundle import Bundle
 from policy.errors import PolicyError
 from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
 from policy.manifest import MANIFEST_FILE
+from policy.observing.pilot import on_rows
 from policy.reading.bundle_files import WEIGHTS_FILE
 from policy.simulated import Widths, simulate
 from policy.spec import ContinuousHead, PolicySpec
@@ -168,7 +169,7 @@ def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[st
         return float_decide(bundle), {"other action": 0.0}
     golden = bundle.golden()
     decide = decide_with(bundle.spec, simulate(bundle.spec, bundle.weights(), bundle.calibration(), widths))
-    return decide, {"other action": share_differing(bundle.spec, decide(golden.observations), golden.actions)}
+    return decide, {"other action": share_differing(bundle.spec, on_rows(decide)(golden.observations), golden.actions)}
 
 
 def fly(task: Task, decide: Decide, episodes: EpisodePlan, measures: Mapping[str, Any]) -> Iterator[SeedResult]:

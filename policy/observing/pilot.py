@@ -119,6 +119,13 @@ def watched(decide: Decide, watch: Callable[[Any], object]) -> Decide:
     return Pilot(decide.spec, shown) if isinstance(decide, Pilot) else shown
 
 
+def on_rows(decide: Decide) -> Decide:
+    """A policy as a function of whole raw observations (n, observation_size), whatever it remembers itself."""
+    if isinstance(decide, Pilot):
+        return lambda rows: choose_actions(decide.spec, decide.results(rows))
+    return decide
+
+
 def begin(decide: Decide, mask: Flags) -> None:
     """Tell a policy that remembers where episodes begin, (n,)."""
     if (told := getattr(decide, "begin", None)) is not None:

@@ -169,7 +169,7 @@ def test_a_policy_of_depth_pictures_flies(
         check_simulator(wrong)
 
 
-def test_a_drone_that_stands_still_is_not_decided_again() -> None:
+def test_a_drone_whose_episodes_have_ended_is_not_decided_again(pilot: Bundle) -> None:
     class Executor:
         calls = 0
 
@@ -177,16 +177,20 @@ def test_a_drone_that_stands_still_is_not_decided_again() -> None:
             self.calls += 1
             return int(observation[0, 0])
 
+        def state(self) -> np.ndarray:
+            return np.zeros(0, np.float32)
+
     class Serving:
-        executor = Executor()
+        executor, bundle = Executor(), pilot
 
         def finite_outputs(self, where: str) -> list[float]:
             return []
 
-    pilot = TimedPilot(Serving())  # type: ignore[arg-type]
+    timed = TimedPilot(Serving())  # type: ignore[arg-type]
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], np.float32)
-    assert pilot(rows).tolist() == [1, 2, 3] and Serving.executor.calls == 3
-    rows[1, 0] = 9.0
-    assert pilot(rows).tolist() == [1, 9, 3] and Serving.executor.calls == 4
-    assert pilot(rows).tolist() == [1, 9, 3] and Serving.executor.calls == 4
-    assert pilot.decisions == len(pilot.times_ns) == 4
+    timed.begin(np.ones(3, bool))
+    assert timed(rows).tolist() == [1, 2, 3] and Serving.executor.calls == 3
+    timed.end(np.array([True, False, True]))
+    rows[:] = 9.0
+    assert timed(rows).tolist() == [1, 9, 3] and Serving.executor.calls == 4
+    assert timed.decisions == len(timed.times_ns) == 4

@@ -166,6 +166,9 @@ class Miscounting:
     def outputs(self) -> np.ndarray:
         return self._outputs[self._row]
 
+    def state(self) -> np.ndarray:
+        return np.zeros(0, np.float32)
+
 
 def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
     entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
@@ -340,7 +343,7 @@ def test_versions_are_those_of_the_installed_distributions() -> None:
 def test_the_outputs_of_a_graph_are_told_apart_by_type_and_shape(pilot: Bundle) -> None:
     source = _Tensor(0, "observation", [1, 32], np.float32)
     logits, action = _Tensor(1, "a", [1, 25], np.float32), _Tensor(2, "b", [1], np.int64)
-    assert _match(pilot.spec, [source], [action, logits]) == (source, logits, action)
+    assert _match(pilot.spec, [source], [action, logits]) == (source, logits, action, None, None)
     for results in (
         [logits],
         [logits, logits],

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.observing import pilot
 from train.suites.episodes import Actions, Decide, Observations
 from train.suites.errors import TaskError
 from train.suites.names import Suite, resolve
@@ -73,6 +74,7 @@ def drawn_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], fl
     frames: list[Frame] = []
     episodes, draw = task.draw(seed)
     observation = episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
+    pilot.begin(decide, np.ones(1, np.bool_))
     total, ended = 0.0, False
     while not ended and len(frames) < LONGEST:
         frames.append(drawn(task, draw))

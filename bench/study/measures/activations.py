@@ -68,6 +68,7 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
     activations = hidden_activations(spec, weights, observations)
     inside = before_layer_norm(spec, weights, activations)
     found = [range_of("input", activations[0], network.input)]
+    activations[-1] = activations[-1][:, : spec.output_size]
     for name, values, layer in zip(layer_names(spec), activations[1:], network.layers, strict=True):
         if name in inside:
             found.append(range_of(f"{name} before norm", inside[name], layer.output))

@@ -41,11 +41,16 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
 
     Raises:
         BundleError: there is none, or it is not what the weights make.
-        PackError: the native engine was never held to the reference with it.
+        PackError: the native engine was never held to the reference with it, or it is recurrent.
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
     if RuntimeName.NATIVE not in entry.runtimes:
         raise PackError(f"{entry.file} was not checked in the native engine.", "Type: make convert")
+    if bundle.spec.state_size:
+        raise PackError(
+            f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
+            "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
+        )
     check_artifact(bundle, entry)
     spec, golden, expected = bundle.spec, bundle.golden(), bundle.expected(entry)
     rows = len(golden.observations)
