@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
         taken = [index % len(agent.serving.rows) for index in range(wanted)]
         rows = [agent.serving.observations[index] for index in taken]
         values = [agent.serving.rows[index].tolist() for index in taken]
-        lines = [json.dumps({"op": "act", "observation": row, "outputs": False}).encode() for row in values]
+        lines = [agent.serving.request_line(row) for row in values]
         decide = agent.serving.executor.decide
         for index in range(wanted):
             pair(WARM_UP if index < int(warmup) else PAIR)

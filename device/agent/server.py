@@ -175,10 +175,7 @@ class Agent:
             call, inputs = serving.executor.decide, serving.observations
         else:
             call = self.handle
-            inputs = [
-                json.dumps({"op": "act", "observation": row.tolist(), "outputs": False}).encode()
-                for row in serving.rows
-            ]
+            inputs = [serving.request_line(row) for row in serving.rows]
             if not (reply := json.loads(self.handle(inputs[0])))["ok"]:
                 raise AgentError(ErrorCode.INTERNAL, f"no decision can be timed: {reply['error']['message']}", "")
         looks = [conditions.look()]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from device.agent.protocol import AgentError, ErrorCode, short
 from device.agent.runtimes import import_runtime, imported_runtime, installed_runtimes, open_artifact, way_to_install
 from policy.errors import BundleError
 from policy.manifest import ArtifactEntry
-from policy.observing.history import History
+from policy.observing.history import History, brought_of, remembers
 from policy.reading.bundle_files import DEVICE_FILES, BundleFiles
 from policy.spec import PolicySpec, RuntimeName
 
@@ -147,6 +149,12 @@ class Serving:
     def settle(self) -> None:
         """Remember what came of the decision that was just made from remembered values."""
         self.history.acted(self.executor.outputs(), self.executor.state())
+
+    def request_line(self, row: Sequence[float]) -> bytes:
+        """A whole observation as a controller asks for its action: of a policy that remembers, what its period brings."""
+        fields = self.bundle.spec.observation
+        given = {"period": brought_of(fields, list(row))} if remembers(fields) else {"observation": list(row)}
+        return json.dumps({"op": "act", **given, "outputs": False}).encode()
 
     def example(self, count: int) -> str:
         """The first numbers of a golden observation, as one would type them."""

@@ -101,6 +101,17 @@ class History:
         self._rows[index] = self._rows[index][len(row) :] + row
 
 
+def brought_of(fields: Sequence[Remembering], observation: Sequence[float]) -> list[float]:
+    """What the last period of a whole observation brought: the newest row of each field that is brought, in order."""
+    start, brought = 0, []
+    for field in fields:
+        end = start + math.prod(field.shape)
+        if _is_brought(field):
+            brought += observation[end - _row_size(field) : end]
+        start = end
+    return brought
+
+
 def remembers(fields: Sequence[Remembering]) -> bool:
     """Whether one of the fields holds earlier periods."""
     return any(field.memory is not None for field in fields)
