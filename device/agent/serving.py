@@ -151,7 +151,7 @@ class Serving:
         self.history.acted(self.executor.outputs(), self.executor.state())
 
     def request_line(self, row: Sequence[float]) -> bytes:
-        """A whole observation as a controller asks for its action: of a policy that remembers, what its period brings."""
+        """How a controller asks for an observation's action: of a policy that remembers, what the period brings."""
         fields = self.bundle.spec.observation
         given = {"period": brought_of(fields, list(row))} if remembers(fields) else {"observation": list(row)}
         return json.dumps({"op": "act", **given, "outputs": False}).encode()

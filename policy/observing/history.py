@@ -103,7 +103,8 @@ class History:
 
 def brought_of(fields: Sequence[Remembering], observation: Sequence[float]) -> list[float]:
     """What the last period of a whole observation brought: the newest row of each field that is brought, in order."""
-    start, brought = 0, []
+    start = 0
+    brought: list[float] = []
     for field in fields:
         end = start + math.prod(field.shape)
         if _is_brought(field):
