@@ -86,9 +86,10 @@ class Serving:
             AgentError: NOT_FINITE: names the observation. A next state that is not finite is refused likewise.
         """
         outputs: list[float] = self.executor.outputs().tolist()
-        made = outputs if not self.bundle.spec.state_size else results(self.executor)
-        if not math.isfinite(sum(made)):  # doubles that were float32: their sum is finite where all of them are
-            wrong = next(value for value in made if not math.isfinite(value))
+        # doubles that were float32: their sum is finite where all of them are
+        finite = math.isfinite(sum(outputs))
+        if not finite or (self.bundle.spec.state_size and not self.executor.is_finite(self.executor.state())):
+            wrong = next(value for value in results(self.executor) if not math.isfinite(value))
             raise AgentError(
                 ErrorCode.NOT_FINITE,
                 f"{self.entry.file} computes {wrong} from {where}; that is no decision.",
@@ -111,9 +112,7 @@ class Serving:
                 f"{where} is {received}; policy {spec.name!r} takes a list of {wanted}.",
                 f'For example: {{"op": "act", "observation": {self.example(4)}}}',
             )
-        # On the decide path: the whole list at a time.
-        good = {*map(type, values)} <= _NUMBERS and min(values) >= -_LARGEST and max(values) <= _LARGEST
-        if not good or not math.isfinite(sum(values)):  # the sum finds a NaN, which compares as it likes
+        if not _are_finite(values):
             raise _bad_element(spec, values, where)
         return self.executor.input(values)
 
@@ -135,13 +134,13 @@ class Serving:
                 f"numbers of each: {names}.",
                 'For example: {"op": "act", "period": [0.0, …], "start": true}',
             )
-        for index, value in enumerate(values):
-            if type(value) not in _NUMBERS or not abs(value) <= _LARGEST:
-                raise AgentError(
-                    ErrorCode.BAD_OBSERVATION,
-                    f"period[{index}] is {short(value)}; allowed are finite numbers up to ±{_LARGEST:.3g}.",
-                    "Send raw values in physical units; the normaliser is inside the artifact.",
-                )
+        if not _are_finite(values):
+            wrong = [type(value) not in _NUMBERS or not abs(value) <= _LARGEST for value in values].index(True)
+            raise AgentError(
+                ErrorCode.BAD_OBSERVATION,
+                f"period[{wrong}] is {short(values[wrong])}; allowed are finite numbers up to ±{_LARGEST:.3g}.",
+                "Send raw values in physical units; the normaliser is inside the artifact.",
+            )
         if start:
             self.history.reset()
         return self.executor.input(self.history.observe(values))
@@ -160,6 +159,12 @@ class Serving:
         """The first numbers of a golden observation, as one would type them."""
         numbers = [f"{value:.3g}" for value in self.rows[0][:count]]
         return f"[{', '.join(numbers)}{', …' if self.bundle.spec.observation_size > count else ''}]"
+
+
+def _are_finite(values: list[Any]) -> bool:
+    """Whether all are numbers that float32 holds. On the decide path: the whole list at a time."""
+    good = {*map(type, values)} <= _NUMBERS and min(values) >= -_LARGEST and max(values) <= _LARGEST
+    return good and math.isfinite(sum(values))  # the sum finds a NaN, which compares as it likes
 
 
 def element_name(spec: PolicySpec, index: int) -> str:

@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from device.agent.executing import Executor, Input, results
+from device.agent.executing import Executor, Input
 from device.agent.loop.frames import CONTINUOUS, HEADER, MAGIC, VALUE_BYTES, Flag, Kind
 from device.agent.serving import Serving
 
@@ -115,7 +115,9 @@ class Decider:
         action: Any = self._executor.decide(observation)
         self.runtime_ns = _clock() - begin
         outputs = self._executor.outputs()
-        if not math.isfinite(sum(outputs.tolist() if not self._state_size else results(self._executor))):
+        if not math.isfinite(sum(outputs.tolist())):
+            return self.fall_back(NON_FINITE)
+        if self._state_size and not self._executor.is_finite(self._executor.state()):
             return self.fall_back(NON_FINITE)
         self._decided = (action if self._discrete else CONTINUOUS, outputs.tobytes())
         if brought is not None:
