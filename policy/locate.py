@@ -24,7 +24,7 @@ from policy.reading.names import is_file_name
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
-SHELVES = ("late", "depth", "benchmark")
+SHELVES = ("late", "depth", "memory", "benchmark")
 """Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""
 _printed: set[str] = set()
 

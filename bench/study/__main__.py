@@ -20,6 +20,7 @@ STUDIES = {
     "qat": ("bench.study.learning.qat", "is learning with quantizers worth it?"),
     "native": ("bench.study.learning.native", "what do packed bits reach, and how many rows have to be active?"),
     "wide": ("bench.study.learning.wide", "do narrower weights quantize better?"),
+    "memory": ("bench.study.learning.memory", "what does a memory bring where obstacles move?"),
     "weights": ("bench.study.weights", "what do a policy's weights look like?"),
     "width": ("bench.study.width", "do wider weights quantize worse?"),
     "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),

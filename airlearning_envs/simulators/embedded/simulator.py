@@ -57,6 +57,11 @@ class EmbeddedSimulator(Simulator):
         self._gap_known = np.zeros(num_envs, bool)
         self._before = self.obstacles.centre, self.obstacles.velocity
 
+    @property
+    def heading(self) -> tuple[Floats, Floats]:
+        """Cosine and sine (E,) of the drones' headings now."""
+        return self._integrator.heading
+
     def begin(self, rows: Rows, arenas: Layouts) -> None:
         """Hover at the starts; each drone's constants and altitude are its own where the task spreads them."""
         config, flight = self._config, self.flight
