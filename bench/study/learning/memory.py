@@ -44,8 +44,8 @@ n={{ episodes | thousands }}: the same episodes for all, seed {{ results.seeds }
 it; the one that is told in floats, for no sensor tells it. More than II: points of success with Newcombe's paired \
 95 % interval. One training each: the intervals are about episodes.
 Hit: flights that ended at a standing obstacle, at a mover; otherwise: they left the arena or ran out of time. In \
-view: of the movers hit those that a ray met at the last decision before; seen: not then, but within the second before; \
-unseen: neither.
+view: of the movers hit those that a ray met at the last decision before; seen: not then, but within the second \
+before; unseen: neither.
 A53: instructions of one int8 decision in the runtime on a Cortex-A53, in emulation.
 Told: 8 million steps as Policy II's, observing the true places and velocities of the {{ told }} nearest obstacles, \
 behind and hidden ones too.
