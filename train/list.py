@@ -69,9 +69,7 @@ def here(path: Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
-    options = Parser(
-        prog="python -m train.list", description="Every task and method of the benchmark, and its state."
-    )
+    options = Parser(prog="python -m train.list", description="Every task and method of the benchmark, and its state.")
     options.add_argument("--task", help="only the cells of this task")
     options.add_argument("--method", type=str.lower, help="only the cells of this method")
     options.add_argument("--json", action="store_true", help="print one JSON document")
