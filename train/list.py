@@ -1,4 +1,4 @@
-"""``python -m train.list``: every task and method of the paper's tables, and its state.
+"""``python -m train.list``: every task and method of the benchmark, the paper's and more, and its state.
 
     python -m train.list                    the cells as a table
     python -m train.list --task pong        only those of one task, with the command that trains each
@@ -69,9 +69,7 @@ def here(path: Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The options; the same names mean the same in every command of the project."""
-    options = Parser(
-        prog="python -m train.list", description="Every task and method of the paper's tables, and its state."
-    )
+    options = Parser(prog="python -m train.list", description="Every task and method of the benchmark, and its state.")
     options.add_argument("--task", help="only the cells of this task")
     options.add_argument("--method", type=str.lower, help="only the cells of this method")
     options.add_argument("--json", action="store_true", help="print one JSON document")

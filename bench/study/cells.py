@@ -43,7 +43,7 @@ SUITES = {
     "dm_control": "DeepMind Control", "atari": "Atari", "gym": "Gymnasium", "navigation": "navigation",
 }  # fmt: skip
 """Suites in the tables' order, and their names there."""
-METHODS = ("dqn", "ppo", "a2c", "ddpg", "d4pg")
+METHODS = ("dqn", "ppo", "a2c", "ddpg", "d4pg", "td3", "sac")
 
 TABLE = """\
 Trained cells
@@ -172,7 +172,7 @@ def trained_cells(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def open_cells(results: Results) -> list[dict[str, Any]]:
-    """A row for each of the paper's cells that has no committed policy."""
+    """A row for each cell that has no committed policy."""
     trained = bundle_names()
     missing = sorted((cell for cell in load_cells() if cell.bundle_name not in trained), key=order)
     return [facts(cell) for cell in missing]

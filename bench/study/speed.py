@@ -89,10 +89,25 @@ def about(subject: str) -> str:
     return f"{cell.method} on {cell.task} until {cell.target:g}"
 
 
+def settings_file(cell: SpeedCell) -> Path:
+    """The file of train/settings that ours is trained with.
+
+    Raises:
+        BenchError: there is none.
+    """
+    from train.runs.presets import settings_path
+    from train.suites.names import resolve
+
+    found = settings_path(resolve(cell.task), cell.method)
+    if found is None:
+        raise command_line.BenchError(f"train/settings has no file of {cell.method} on {cell.task}.")
+    return found
+
+
 def identity(subject: str) -> str:
     """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
     cell, zoo = known(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
-    ours = json.loads((PROJECT_ROOT / "train" / "settings" / f"{cell.task}-{cell.method}.json").read_text("utf-8"))
+    ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
     return hashlib.sha256(json.dumps([ours, zoo[f"{cell.method} {cell.task}"]], sort_keys=True).encode()).hexdigest()
 
 

@@ -11,7 +11,7 @@ from bench.report.store import StoreError
 from bench.report.tables import Table
 from policy.locate import ZOO
 
-METHODS = {"ppo": "PPO", "a2c": "A2C", "dqn": "DQN", "ddpg": "DDPG", "d4pg": "D4PG"}
+METHODS = {"ppo": "PPO", "a2c": "A2C", "dqn": "DQN", "ddpg": "DDPG", "d4pg": "D4PG", "td3": "TD3", "sac": "SAC"}
 WORDS = """\
 Trained by {}
 From each bundle's policy.json. CPU seconds: of the training's process, judging included, on the machine that trained \

@@ -1,4 +1,4 @@
-"""The cells of the paper's tables: which method on which task, with which published figures (``cells.json``)."""
+"""The benchmark's cells, the paper's and more: which method on which task, and published figures (``cells.json``)."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_published_figures_are_taken_at_the_nearest_step_count() -> None:
 
 def test_every_cell_of_the_data_file_is_whole() -> None:
     found = load_cells()
-    assert len({cell.bundle_name for cell in found}) == len(found) == 38
+    assert len({cell.bundle_name for cell in found}) == len(found) == 44
     for cell in found:
         assert cell.paper is None or cell.paper.keys() == {"fp32", "fp16", "int8"}
         for curve in cell.published:

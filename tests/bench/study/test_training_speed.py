@@ -119,8 +119,7 @@ def test_every_cell_has_settings_of_the_zoo_and_of_ours() -> None:
     assert set(zoo["cells"]) == {name.replace(",", " ") for name in speed.CELLS}
     for name, known in speed.CELLS.items():
         assert zoo["cells"][name.replace(",", " ")]["source"].startswith(f"hyperparams/{known.method}.yml")
-        ours = speed.PROJECT_ROOT / "train" / "settings" / f"{known.task}-{known.method}.json"
-        assert json.loads(ours.read_text(encoding="utf-8"))["settings"]["engine"] == "numpy"
+        assert json.loads(speed.settings_file(known).read_text(encoding="utf-8"))["settings"]["engine"] == "numpy"
         assert speed.identity(name) != speed.identity("ppo,CartPole-v1") or name == "ppo,CartPole-v1"
 
 

@@ -76,6 +76,6 @@ def test_cells_have_known_words_and_names_that_are_folders() -> None:
     assert len({cell.bundle_name for cell in cells}) == len(cells)
     for cell in cells:
         assert cell.name.suite is not Suite.GYMNASIUM, cell.task
-        assert re.fullmatch(r"[a-z0-9_]+-(dqn|ppo|a2c|ddpg|d4pg)", cell.bundle_name)
+        assert re.fullmatch(r"[a-z0-9_]+-(dqn|ppo|a2c|ddpg|d4pg|td3|sac)", cell.bundle_name)
     names = {cell.bundle_name for cell in cells}
     assert {"cartpole-dqn", "mountaincarcontinuous-ddpg", "pong-ppo", "cartpole_balance-d4pg"} <= names
