@@ -21,6 +21,7 @@ from policy.bundle_writer import write_bundle
 from policy.contract.features import FloatOperator, FloatStep
 from policy.errors import SpecError
 from policy.network import forward_float
+from policy.observing.history import History
 from policy.spec import (
     Activation,
     ContinuousHead,
@@ -52,6 +53,18 @@ def centred(bundle: Bundle, outputs: np.ndarray) -> np.ndarray:
     return outputs - outputs.mean(axis=1, keepdims=True) if bundle.spec.is_discrete else outputs
 
 
+def flown(bundle: Bundle, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Outputs of a recurrent policy for what successive periods bring."""
+    history, made = History(bundle.spec.observation), []
+    for values, start in zip(rows, starts, strict=True):
+        if start:
+            history.reset()
+        result = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values), np.float32))[0]
+        made.append(result[: bundle.spec.output_size])
+        history.acted(made[-1], result[bundle.spec.output_size :])
+    return np.array(made)
+
+
 def imported(path: Path, folder: Path, *options: str) -> Bundle:
     """The bundle of a file with golden.npz beside it, whose outputs are those that were recorded."""
     golden = path.with_name("golden.npz")
@@ -59,7 +72,11 @@ def imported(path: Path, folder: Path, *options: str) -> Bundle:
     assert main([*words, "--name", "imported", "--output-path", str(folder / "imported")]) == 0
     bundle = Bundle.load(folder / "imported")
     with np.load(golden) as original:
-        own, wanted = forward_float(bundle.spec, bundle.weights(), original["observations"]), original["outputs"]
+        wanted, rows = original["outputs"], original["observations"]
+        if bundle.spec.state_size:
+            own = flown(bundle, rows, original["episode_starts"])
+        else:
+            own = forward_float(bundle.spec, bundle.weights(), rows)
         np.testing.assert_allclose(own, centred(bundle, wanted), rtol=1e-4, atol=2e-5 * np.ptp(wanted))
     return bundle
 
