@@ -28,7 +28,7 @@ from convert.foreign.leapp.remembering import (
     used,
 )
 from convert.foreign.leapp.states import Recalled, recalled, resolved
-from convert.foreign.leapp.wiring import Wired, fly
+from convert.foreign.leapp.wiring import fly
 from convert.foreign.onnx.call import refuse_by_name
 from convert.foreign.onnx.file import OnnxFile, load
 from convert.foreign.onnx.inputs import Reach, feeds_of, reach_of
@@ -36,6 +36,7 @@ from convert.foreign.onnx.original import Feed, original_of, verify
 from convert.foreign.onnx.reader import opened, output_of, trace
 from convert.foreign.onnx.simplify import simplified
 from convert.foreign.onnx.value import materialised
+from convert.foreign.onnx.wired import Wired
 from policy.errors import PolicyError
 
 
@@ -78,7 +79,7 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
     reach, states = _with_states(described, file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
-    feeds = feeds_of(file, reach, wired=True)
+    feeds = feeds_of(file, reach)
     _check_inputs(described, feeds)
     inputs = opened(feeds)
     traced = trace(file, reach, inputs)

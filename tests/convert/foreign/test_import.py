@@ -36,7 +36,7 @@ from train.suites.make import make_task
 
 FILES = Path(__file__).parent / "files"
 SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
-REFUSED = {"swish_split_dynamo", "swish_split_script", "rsl_rl_gru_dynamo", "rsl_rl_lstm_script"}
+REFUSED = {"swish_split_dynamo", "swish_split_script"}
 ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if path.stem not in REFUSED)
 WEIGHTS = sorted(FILES.glob("weights/*/policy.*"))
 ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
@@ -124,12 +124,6 @@ def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys:
     assert main([*words, "--period", "0.02", "--actions", "as-is", "--output-path", str(path)]) == 1
     assert "a layer normalisation behind an activation is not supported" in capsys.readouterr().err
     assert not path.exists()
-
-
-@pytest.mark.parametrize(("name", "message"), [("rsl_rl_lstm_script", "LSTM"), ("rsl_rl_gru_dynamo", "GRU")])
-def test_a_recurrent_actor_of_rsl_rl_is_refused_by_name(name: str, message: str) -> None:
-    with pytest.raises(ForeignError, match=rf"{message} \(node '.*'\) is not read: it is recurrent"):
-        sources.read(FILES / "onnx" / f"{name}.onnx")
 
 
 def test_what_robot_exporters_attach_names_the_actions_and_is_kept() -> None:
