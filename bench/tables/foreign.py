@@ -12,7 +12,7 @@ REFUSED = (
     "swish_split_dynamo",
     "swish_split_script",
     "leapp_averaged",
-    "leapp_recurrent",
+    "leapp_recurrent_reset_first",
     "leapp_relative_recalled",
     "leapp_torchscript",
     "leapp_two_nodes",

@@ -37,14 +37,15 @@ def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: d
                     fed.append(values[start : start + feed.size])
                     start += feed.size
             wanted, _, *new = (tensor[0] for tensor in original.tensors(np.concatenate(fed)[None]))
-            got = run(policy, np.array(history.observe(values))[None])[0]
+            made = run(policy, np.array(history.observe(values))[None])[0]
+            got, following = np.split(made, [len(wanted)])
             if not np.isfinite(wanted).all():
                 raise ForeignError("the folder's own program gives NaN or infinity.", "Is it trained?")
             if (difference := float(np.abs(got - wanted).max())) > apart:
                 apart, where = difference, period
             everything.append(wanted)
             state = dict(zip(states, new, strict=True))
-            history.acted(wanted)
+            history.acted(wanted, following)
     span = float(np.ptp(everything, axis=0).max())
     if apart > TOLERANCE * span + ROUNDING * float(np.abs(everything).max()):
         raise ForeignError(

@@ -81,8 +81,13 @@ def memories(file: OnnxFile, reach: Reach) -> dict[str, str]:
     return found
 
 
-def state_feeds(file: OnnxFile, names: Iterable[str]) -> dict[str, Feed]:
+def state_feeds(file: OnnxFile, names: Container[str], every: bool = True) -> dict[str, Feed]:
     """Inputs that are states, (layers, batch, units) or (batch, units), for a batch of one.
+
+    Args:
+        file: the graph.
+        names: of the inputs.
+        every: whether all of these have to be such states; else others are left out.
 
     Raises:
         ForeignError: one is no float32, or of another shape.
@@ -94,6 +99,8 @@ def state_feeds(file: OnnxFile, names: Iterable[str]) -> dict[str, Feed]:
         kind = value.type.tensor_type
         shape = tuple(axis.dim_value or 1 for axis in kind.shape.dim)
         if kind.elem_type != onnx.TensorProto.FLOAT or not 2 <= len(shape) <= 3 or min(shape) < 1:
+            if not every:
+                continue
             raise ForeignError(
                 f"The input {value.name!r} is a state of the shape {shape}; read are float32 (layers, 1, units).",
                 "Export the policy for one observation.",

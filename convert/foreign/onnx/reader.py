@@ -22,6 +22,7 @@ from convert.foreign.onnx.call import Call, Operand, refuse_by_name
 from convert.foreign.onnx.cells import Found, operators
 from convert.foreign.onnx.file import OnnxFile, load
 from convert.foreign.onnx.fold import Folder
+from convert.foreign.onnx.gates import written_out
 from convert.foreign.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, memories, reach_of, state_feeds
 from convert.foreign.onnx.metadata import names_that_fit, provenance_of, source_of
 from convert.foreign.onnx.operators import apply
@@ -45,6 +46,7 @@ ACTION_OUTPUTS = (
     "output",
 )
 """What exporters call the output that a policy is about, the surest first."""
+CELLS_ALONE = "Export it with PyTorch's GRU or LSTM alone between observation and hidden layers."
 DISCRETE_OUTPUTS = ("logits", "q_values", "q")
 
 
@@ -76,13 +78,13 @@ def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
         refuse_by_name(file.model.graph.node[index])
     fed_back = memories(file, reach)
     states = state_feeds(file, fed_back)
-    found = operators(file, reach.nodes, {name: feed.shape for name, feed in states.items()})
+    found = recognised(file, chosen, states, fed_back)
     reach = reach_of(file, chosen, found)
     if loose := [name for name in states if name in reach.tensors or name not in states_held(found)]:
         raise ForeignError(
             f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
             "in a way that is not read.",
-            "Export it with PyTorch's GRU or LSTM alone between observation and hidden layers.",
+            CELLS_ALONE,
         )
     feeds = feeds_of(file, reach, states)
     result = output_of(trace(file, reach, opened(feeds), found), chosen)
@@ -106,9 +108,32 @@ def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
     if not found:
         verify(policy, original)
         return replace(policy, original=original)
-    wired = wired_of(original, opened(feeds), feeds, ordered(found, steps), list(fed_back))
+    wired = wired_of(
+        original, opened(feeds), feeds, ordered(found, steps), {name: 2 + at for at, name in enumerate(fed_back)}
+    )
     verify(policy, wired)
     return replace(policy, original=wired)
+
+
+def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]) -> list[Found]:
+    """The recurrent layers on the way to an output: operators, and those that are written out.
+
+    Args:
+        file, chosen: the graph, and its output.
+        states: inputs that may be states.
+        fed_back: the outputs that they become.
+
+    Raises:
+        ForeignError: an operator GRU or LSTM that the contract does not have.
+    """
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    shapes = {name: feed.shape for name, feed in states.items()}
+    found = operators(file, whole.nodes, shapes)
+    left = {name: made for name, made in fed_back.items() if name not in states_held(found)}
+    if left:
+        shapes |= {feed.name: feed.shape for feed in feeds_of(file, whole, states)}
+        found += written_out(file, whole.nodes, shapes, left)
+    return found
 
 
 def _remembered(fed_back: Mapping[str, str]) -> list[str]:

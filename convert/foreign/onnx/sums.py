@@ -22,6 +22,8 @@ from convert.foreign.onnx.fold import Folder, attributes
 
 LARGEST_SOURCE = 2048
 """Elements of a source: a matrix of zeros and ones is made of them."""
+LARGEST_SUM = 4096
+"""Elements of a sum: the gates of an LSTM of 1024 units."""
 MOST_ELEMENTS = 1 << 25
 """Elements of all matrices together."""
 SAME_SHAPE = ("Relu", "Elu", "LeakyRelu", "Swish", "Clip", "LayerNormalization", "Softplus")
@@ -102,7 +104,7 @@ def sums(file: OnnxFile, nodes: Iterable[int], sources: Mapping[str, Sum | None]
         sources: tensors that are taken as they are.
     """
     found: dict[str, Tensor] = {**file.constants, **sources}
-    folder, spent = Folder(file.opset), 0
+    folder, spent = Folder(file.opset), sum(len(each.bias) ** 2 for each in sources.values() if each is not None)
     for index in nodes:
         node = file.model.graph.node[index]
         operands = [found.get(name) if name else None for name in node.input]
@@ -135,7 +137,10 @@ def _made(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> list[
     if operator in MOVES and operands[0] is first and len(given) == 1:
         numbers = np.arange(math.prod(first.shape)).reshape(first.shape)
         constants = [None if o is None else np.asarray(o) for o in operands[1:]]
-        return [first.moved(each) for each in folder.evaluate(node, [numbers, *constants])]
+        return [
+            first.moved(each) if each.size <= LARGEST_SUM else None
+            for each in folder.evaluate(node, [numbers, *constants])
+        ]
     if operator == "Concat":
         return [_joined(node, operands, folder)]
     if operator in ("Gemm", "MatMul") and operands[0] is first and len(given) == 1:
@@ -153,15 +158,19 @@ def _product(operands: list[Tensor], keywords: dict[str, object]) -> Sum | None:
     kernel = kernel.T if keywords.get("transB") else kernel
     if kernel.ndim != 2 or len(kernel) != len(x.bias) or x.shape[-1] != len(x.bias) or keywords.get("transA"):
         return None
+    if kernel.shape[1] > LARGEST_SUM:
+        return None
     alpha, beta = (float(str(keywords.get(name, 1.0))) for name in ("alpha", "beta"))
     result = x.times(kernel * alpha, (*x.shape[:-1], kernel.shape[1]))
     bias = 0.0 if len(operands) < 3 or operands[2] is None else beta * np.asarray(operands[2], np.float64).reshape(-1)
     return Sum(result.terms, result.bias + np.broadcast_to(bias, result.bias.shape), result.shape)
 
 
-def _joined(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> Sum:
+def _joined(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> Sum | None:
     parts = [o if isinstance(o, Sum) else Sum({}, np.ravel(o).astype(np.float64), np.shape(o)) for o in operands]  # type: ignore[arg-type]
     ends = np.cumsum([len(part.bias) for part in parts])
+    if ends[-1] > LARGEST_SUM:
+        return None
     numbers = [np.arange(end - len(part.bias), end).reshape(part.shape) for part, end in zip(parts, ends, strict=True)]
     terms: dict[Source, Doubles] = {}
     for part, end in zip(parts, ends, strict=True):

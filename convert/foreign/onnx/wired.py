@@ -92,28 +92,28 @@ def wired_of(
     inputs: Mapping[str, Value],
     feeds: Sequence[Feed],
     cells: Sequence[Found],
-    states: Sequence[str],
+    numbers: Mapping[str, int],
 ) -> Wired:
     """The file's program on the chain's observations, the states of its recurrent layers behind everything else.
 
     Args:
-        original: its tensors behind the first two are the next states of ``states``, in order.
-        inputs: those that are no such states, as values of the observation before them.
+        original: takes the states, and gives what they become.
+        inputs: those that are no states of recurrent layers, as values of the observation before them.
         feeds: parts of the observation before them.
         cells: in the chain's order.
-        states: inputs that are states.
+        numbers: of the original's tensors that states of recurrent layers become, by the input.
 
     Raises:
         ForeignError: an element of a state belongs to no layer, or to several.
     """
     start = sum(feed.size for feed in feeds)
     width = start + sum(cell.step.recurrence.state_size for cell in cells)
-    selections = {feed.name: np.full(feed.size, -1) for feed in original.feeds if feed.name in states}
+    selections = {feed.name: np.full(feed.size, -1) for feed in original.feeds if feed.name in numbers}
     following = []
     for cell in cells:
         for name, places in cell.states:
             selections[name][places] = np.arange(start, start + len(places))
-            following.append((2 + list(states).index(name), places))
+            following.append((numbers[name], places))
             start += len(places)
     held = {name: [places for cell in cells for own, places in cell.states if own == name] for name in selections}
     for name, parts in held.items():
