@@ -12,15 +12,13 @@ REFUSED = (
     "swish_split_dynamo",
     "swish_split_script",
     "leapp_averaged",
-    "leapp_recurrent",
+    "leapp_recurrent_reset_first",
     "leapp_relative_recalled",
     "leapp_torchscript",
     "leapp_two_nodes",
-    "rsl_rl_gru_dynamo",
-    "rsl_rl_lstm_script",
 )
-"""Files that are not imported: normalised behind an activation; with a memory of their own, or of what no one sees; of
-several nodes, or of another backend."""
+"""Files that are not imported: normalised behind an activation; with a memory of another kind, or of what no one
+sees; of several nodes, or of another backend."""
 WORDS = """\
 Imported policies
 Made by the original programs for this table, most with few training steps: what they earn says nothing of the \

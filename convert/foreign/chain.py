@@ -7,6 +7,7 @@ What a reader cannot express as these steps it refuses, by the name that the fil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.contract.cells import Cell, Recurrence
 from policy.contract.features import FloatStep
 from policy.errors import PolicyError
 from policy.observing.features import exact_program
-from policy.spec import Activation, Memory
+from policy.spec import Activation, Memory, Remembered
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -102,6 +104,31 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class Recurrent:
+    """A recurrent layer, its gates as in :mod:`policy.contract.cells`.
+
+    Its state comes in the observation's last elements, those of several layers in order, and the next states leave
+    behind the outputs.
+
+    Attributes:
+        cell: its kind.
+        kernel, bias: of what is fed to it, (in, gates) and (gates,).
+        state_kernel, state_bias: of its hidden state, (units, gates) and (gates,).
+    """
+
+    cell: Cell
+    kernel: Floats
+    bias: Floats
+    state_kernel: Floats
+    state_bias: Floats
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """Kind and sizes, as the contract has them."""
+        return Recurrence(self.cell, len(self.state_kernel))
+
+
+@dataclass(frozen=True)
 class LayerNorm:
     """y = γ (x − mean x) / √(var x + ε) + β over the layer's width; γ and β (n,)."""
 
@@ -118,7 +145,7 @@ class Activate:
     negative_slope: float = 0.01
 
 
-Step = Features | Targets | Affine | Clip | Dense | Convolution | LayerNorm | Activate
+Step = Features | Targets | Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate
 
 
 @dataclass(frozen=True)
@@ -148,7 +175,7 @@ class ForeignPolicy:
         period_s: between two decisions, in seconds; None where the file does not say.
         ignored: what the file has and a policy does not need ("value network: 8 tensors"), a phrase each.
         assumed: what the file does not say and the reader took for granted, a sentence each.
-        original: the file's own program, where one can run here: raw observations (batch, n) to outputs (batch, m),
+        original: the file's own program, where one can run here: raw observations (batch, n) to what :func:`run` gives,
             independent of ``steps``; None where there is none.
         provenance: JSON values for policy.json: versions, training steps, hashes of the files.
     """
@@ -165,8 +192,17 @@ class ForeignPolicy:
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
-    """Outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing folded."""
+    """Outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing folded.
+
+    Of a recurrent policy, the states are the last of the n elements, and the next states stand behind the m outputs.
+    """
     return through(policy.steps, as_rows(policy, observations))
+
+
+def count_outputs(policy: ForeignPolicy) -> int:
+    """How many numbers the policy gives, states left out."""
+    made = run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs))))
+    return int(made.shape[1]) - state_size(policy.steps)
 
 
 def as_rows(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
@@ -179,14 +215,60 @@ def as_rows(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
 
 
 def through(steps: Iterable[Step], x: Doubles) -> Doubles:
-    """Apply these steps, from the observation on, to rows or images, in float64."""
-    observations = x.reshape(len(x), -1)
+    """Apply these steps, from the observation on, to rows or images, in float64; errors of shapes are numpy's."""
+    steps, rows = tuple(steps), x.reshape(len(x), -1)
+    first = rows.shape[1] - state_size(steps)
+    observations, following = rows[:, :first], list[Doubles]()
+    if first < rows.shape[1]:
+        x = observations
     for step in steps:
         if isinstance(step, Targets):
             x = exact_program(step.steps, np.concatenate([x, observations], axis=1))
+        elif isinstance(step, Recurrent):
+            size = step.recurrence.state_size
+            following.append(_next_state(step, x, rows[:, first : first + size]))
+            first, x = first + size, following[-1][:, : len(step.state_kernel)]
         else:
             x = _step(step, x)
-    return x
+    return np.concatenate([x, *following], axis=1) if following else x
+
+
+def state_size(steps: Iterable[Step]) -> int:
+    """Elements that the recurrent layers among these steps remember."""
+    return sum(step.recurrence.state_size for step in steps if isinstance(step, Recurrent))
+
+
+def sensed(inputs: Iterable[Input]) -> tuple[Input, ...]:
+    """The inputs without the states of recurrent layers."""
+    return tuple(each for each in inputs if each.memory is None or each.memory.of is not Remembered.STATE)
+
+
+def state_inputs(
+    steps: Iterable[Step], inputs: Iterable[Input], initial: Iterable[Doubles] | None = None
+) -> tuple[Input, ...]:
+    """The inputs with those of the recurrent layers' states behind them.
+
+    Args:
+        steps: of the chain.
+        inputs: without states.
+        initial: what each state is before the first period, (state_size,); zeros where None.
+    """
+    sizes = [step.recurrence.state_size for step in steps if isinstance(step, Recurrent)]
+    found = list(inputs)
+    for index, values in enumerate([np.zeros(size) for size in sizes] if initial is None else initial):
+        name = f"state_{index}"
+        while name in {each.name for each in found}:
+            name += "_of_the_network"
+        first = tuple(float(np.float32(value)) for value in values)
+        found.append(Input(name, (1, len(first)), memory=Memory(Remembered.STATE, first)))
+    return tuple(found)
+
+
+def _next_state(step: Recurrent, x: Doubles, state: Doubles) -> Doubles:
+    """(batch, state_size): the hidden state first."""
+    fed = x @ step.kernel.astype(np.float64) + step.bias
+    hidden = state[:, : len(step.state_kernel)] @ step.state_kernel.astype(np.float64) + step.state_bias
+    return exact_program(step.recurrence.program(), fed, hidden, state)
 
 
 def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.ndarray:

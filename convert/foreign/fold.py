@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from convert.foreign.chain import Affine, Clip, Features, ForeignError, ForeignPolicy, Targets, as_rows
+from convert.foreign.chain import (
+    Affine,
+    Clip,
+    Features,
+    ForeignError,
+    ForeignPolicy,
+    Targets,
+    as_rows,
+    state_size,
+)
 from convert.foreign.heads import head_and_targets
 from convert.foreign.layers import Layer, layers_of, network_of
 from convert.foreign.prefix import Prefix, refuse_odd_images
@@ -52,7 +61,8 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     steps = list(policy.steps)
     opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
     program = opening.steps if isinstance(opening, Features) else ()
-    size = sizes_of(program, (sum(each.size for each in fields),))[-1]
+    observed = sum(each.size for each in fields) - state_size(steps)
+    size = sizes_of(program, (observed,))[-1]
     before: list[Affine | Clip] = []
     while steps and isinstance(steps[0], Affine | Clip):
         before.append(steps.pop(0))  # type: ignore[arg-type]
@@ -60,7 +70,7 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     at = next((index for index, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
     layers, after = layers_of(steps[:at])
     if not before and layers[0].kernel.ndim == 2:
-        prefix = _from_observations(layers[0], exact_program(program, observations))
+        prefix = _from_observations(layers[0], exact_program(program, observations[:, :observed]))
     _take_up(prefix, layers[0])
     head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))
     network, weights = network_of(layers)

@@ -4,7 +4,8 @@
 
 It writes go2.onnx, and go2-pairs.npz with the observations and what the module answers to them, and prints the command
 that imports both. 'observations' in rollouts.npz are rows as the module takes them: (rows, size), or (rows, channels,
-height, width), at least 16. TorchScript is a program: give a file that you trust.
+height, width), at least 16; of a recurrent actor of rsl_rl's, those of successive periods. TorchScript is a program:
+give a file that you trust.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ COMPARED = 16
 APART = 1e-4
 """Share of the largest output by which the same rows may differ in a batch and alone."""
 Answer = Callable[[torch.Tensor], torch.Tensor]
+
+
+STATES = ("hidden_state", "cell_state")
+PARTS = {"obs_normalizer", "rnn", "mlp", "deterministic_output"}
+"""What a recurrent actor is made of in rsl_rl's export."""
 
 
 class RefusedError(Exception):
@@ -74,6 +80,9 @@ def converted(file: Path, observations: Path, name: Path, output: int | None = N
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = load(file)
+        if (wired := with_states(module)) is not None:
+            recurrent(module, wired, rows, graph, pairs)
+            return next_command(graph, pairs, name.name, [])
         answer, outputs = answering(module, rows[:1], output)
         check_state(answer, answering(load(file), rows[:1], output)[0], rows)
         answers, batched = answers_of(answer, rows)
@@ -84,9 +93,83 @@ def converted(file: Path, observations: Path, name: Path, output: int | None = N
     if kept.ndim == 4:
         kept = kept.transpose(0, 2, 3, 1)  # a bundle's images are (height, width, channels)
     np.savez_compressed(pairs, observations=kept.reshape(len(kept), -1), outputs=answers)
-    options = ["--observations", str(pairs), "--golden", str(pairs), "--actions", "as-is", "--period", "0.02"]
-    options += ["--output", outputs[output or 0]] if len(outputs) > 1 else []
-    return shlex.join(["python", "-m", "convert.foreign", str(graph), *options, "--name", name.name])
+    return next_command(graph, pairs, name.name, ["--output", outputs[output or 0]] if len(outputs) > 1 else [])
+
+
+def next_command(graph: Path, pairs: Path, name: str, more: list[str]) -> str:
+    """The command that imports both files."""
+    options = ["--observations", str(pairs), "--golden", str(pairs), "--actions", "as-is", "--period", "0.02", *more]
+    return shlex.join(["python", "-m", "convert.foreign", str(graph), *options, "--name", name])
+
+
+class Gru(torch.nn.Module):
+    """rsl_rl's GRU actor, its state an input and an output."""
+
+    def __init__(self, module: Any, cells: torch.nn.Module) -> None:
+        super().__init__()
+        self.before, self.behind, self.last = module.obs_normalizer, module.mlp, module.deterministic_output
+        self.cells = cells
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions of one observation, and the next state."""
+        y, after = self.cells(self.before(x).unsqueeze(0), h)
+        return self.last(self.behind(y.squeeze(0))), after
+
+
+class Lstm(Gru):
+    """rsl_rl's LSTM actor, likewise."""
+
+    def forward(  # type: ignore[override]
+        self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Actions of one observation, and the next states."""
+        y, (hidden, cell) = self.cells(self.before(x).unsqueeze(0), (h, c))
+        return self.last(self.behind(y.squeeze(0))), hidden, cell
+
+
+def with_states(module: Any) -> Any | None:
+    """A recurrent actor of rsl_rl's with its states as inputs and outputs; None of another module."""
+    known = set(dict(module.named_children())) == PARTS and hasattr(module, "reset") and hasattr(module, STATES[0])
+    if not known:
+        return None
+    lstm, weights = hasattr(module, STATES[1]), dict(module.rnn.named_parameters())
+    layers, _, units = getattr(module, STATES[0]).shape
+    cells = (torch.nn.LSTM if lstm else torch.nn.GRU)(weights["weight_ih_l0"].shape[1], units, layers)
+    cells.load_state_dict(weights)
+    return torch.jit.freeze(torch.jit.script((Lstm if lstm else Gru)(module, cells).eval()))
+
+
+def recurrent(module: Any, wired: Any, rows: torch.Tensor, graph: Path, pairs: Path) -> None:
+    """Write both files of a recurrent actor, if with its states wired it answers as it does by itself.
+
+    Raises:
+        RefusedError: it does not, or its reset() leaves something behind.
+    """
+    names = [name for name in STATES if hasattr(module, name)]
+    zeros = [torch.zeros_like(getattr(module, name)) for name in names]
+    module.reset()
+    answers = torch.cat([module(rows[at : at + 1]).clone() for at in range(len(rows))]).numpy()
+    module.reset()
+    again = torch.cat([module(rows[at : at + 1]).clone() for at in range(COMPARED)]).numpy()
+    made, states = [], zeros
+    for at in range(len(rows)):
+        action, *states = wired(rows[at : at + 1], *states)
+        made.append(action)
+    own = torch.cat(made).numpy()
+    close = np.allclose(own, answers, rtol=APART, atol=APART * np.abs(answers).max())
+    if not close or not np.array_equal(again, answers[:COMPARED]):
+        raise RefusedError(
+            "the module keeps a state, as a recurrent actor of rsl_rl's does, but does not answer as one: from zeros "
+            "after reset(), each answer by normaliser, GRU or LSTM, and layers behind it. Export it to ONNX."
+        )
+    parts = ["h", "c"][: len(names)]
+    options = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
+    inputs, outputs = ["observation", *(f"{p}_in" for p in parts)], ["actions", *(f"{p}_out" for p in parts)]
+    given = (rows[:1], *zeros)
+    torch.onnx.export(
+        wired, given, str(graph), opset_version=OPSET, input_names=inputs, output_names=outputs, **options
+    )
+    np.savez_compressed(pairs, observations=rows.numpy(), outputs=answers, episode_starts=np.arange(len(rows)) == 0)
 
 
 def read_observations(path: Path) -> torch.Tensor:

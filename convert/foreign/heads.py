@@ -19,6 +19,7 @@ from convert.foreign.chain import (
     ForeignPolicy,
     Step,
     Targets,
+    state_size,
     through,
 )
 from convert.foreign.layers import Layer, behind, named
@@ -49,16 +50,16 @@ def head_and_targets(
         return _head(policy, last, after), ()
     at = next((index for index, step in enumerate(after) if isinstance(step, Targets)), len(after))
     bare = replace(policy, actions=Continuous(unit=policy.actions.unit))
-    made = replace(last)
+    made, observed = replace(last), rows[0].size - state_size(policy.steps)
     try:
         head, rest = _head(bare, made, after[:at]), after[at:]
-        read, targets = _targets(len(last.bias), rest, rows)
+        read, targets = _targets(len(last.bias), rest, observed)
     except ForeignError as refusal:
         # A clip of some actions, of one end only, another activation: all of it becomes float operators.
         made = replace(last)
         head, rest = _head(bare, made, []), after
         try:
-            read, targets = _targets(len(last.bias), rest, rows)
+            read, targets = _targets(len(last.bias), rest, observed)
         except ForeignError:
             raise refusal from None
     assert isinstance(head, ContinuousHead)
@@ -69,12 +70,11 @@ def head_and_targets(
     return replace(head, names=policy.actions.names), targets
 
 
-def _targets(outputs: int, steps: list[Step], rows: Doubles) -> tuple[NDArray[np.intp], tuple[FloatStep, ...]]:
+def _targets(outputs: int, steps: list[Step], size: int) -> tuple[NDArray[np.intp], tuple[FloatStep, ...]]:
     """Which of the outputs are read, and the program on these and the observation; all and none without steps."""
     every = np.arange(outputs)
     if not steps:
         return every, ()
-    size = rows[0].size
     made, number = _program(every, steps, size)
     read = np.flatnonzero(depends(made.until(number), outputs + size)[:, :outputs].any(axis=0))
     if made.size(number) != len(read):
@@ -105,7 +105,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead
     """The head, given what follows the last layer, which takes up the maps before the squashing."""
     outputs = len(last.bias)
     steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
-    if last.norm is not None or last.activation.activation is not Activation.NONE:
+    if not last.is_linear:
         raise ForeignError("the last layer is no plain dense layer.")
     while steps and isinstance(steps[0], Affine):
         behind(last, steps.pop(0), None)  # type: ignore[arg-type]

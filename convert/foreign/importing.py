@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convert.foreign import recordings, sources
-from convert.foreign.chain import Affine, Discrete, Features, Floats, ForeignError, ForeignPolicy, Input, run
+from convert.foreign.chain import (
+    Affine,
+    Discrete,
+    Features,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    count_outputs,
+    run,
+    state_size,
+)
 from convert.foreign.fold import Folded, fold
 from convert.foreign.proof import Proof, prove
 from policy.bundle_writer import write_bundle
@@ -94,12 +105,15 @@ def import_policy(
     policy = with_task(policy, task, fields, arguments.actions, bounds)
     rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
     if task is not None:
-        check_outputs(policy, task, rows.golden)
+        check_outputs(policy, task)
     outputs = count_outputs(policy)
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
     if isinstance(policy.actions, Discrete):
         policy = sources.centred(policy, outputs)
-        pairs = None if pairs is None else replace(pairs, outputs=pairs.outputs - pairs.outputs.mean(axis=1)[:, None])
+        if pairs is not None:
+            logits, following = np.split(pairs.outputs, [outputs], axis=1)
+            logits = logits - logits.mean(axis=1, keepdims=True)
+            pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
     folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
     spec = specified(arguments, name, policy, folded, task)
     compared = np.concatenate([rows.golden, rows.calibration[:512]])
@@ -120,11 +134,6 @@ def import_policy(
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
 
 
-def count_outputs(policy: ForeignPolicy) -> int:
-    """How many numbers the policy gives."""
-    return int(run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs)))).shape[1])
-
-
 def with_task(
     policy: ForeignPolicy,
     task: Task | None,
@@ -141,9 +150,9 @@ def with_task(
     return sources.with_inputs(policy, fields) if fields else policy
 
 
-def check_outputs(policy: ForeignPolicy, task: Task, rows: np.ndarray) -> None:
+def check_outputs(policy: ForeignPolicy, task: Task) -> None:
     """Refuse a policy whose actions are not the task's."""
-    outputs = run(policy, rows[:1]).shape[1]
+    outputs = count_outputs(policy)
     kinds = isinstance(policy.actions, Discrete), task.is_discrete
     if kinds[0] != kinds[1] or outputs != task.outputs:
         own, its = ("discrete actions" if kind else "action elements" for kind in kinds)
@@ -190,8 +199,8 @@ def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, 
     """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
     if spec.is_discrete:
         return ()
-    wanted = forward_float(spec, weights, rows).astype(np.float64)
-    error = np.sqrt(((forward_integer(spec, network, rows) - wanted) ** 2).mean(axis=0))
+    wanted = forward_float(spec, weights, rows)[:, : spec.output_size].astype(np.float64)
+    error = np.sqrt(((forward_integer(spec, network, rows)[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
     coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
     if not len(coarse):
         return ()
@@ -204,10 +213,10 @@ def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, 
 
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
     """Warnings about an import that passed, a sentence each."""
-    found = []
+    found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
     opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
     if not isinstance(opening, Affine):
-        reach = np.maximum(np.abs(rows.mean(axis=0)), rows.std(axis=0)).max()
+        reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
         found.append(
             f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "
             "policy, it is not here."

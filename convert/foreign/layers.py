@@ -17,9 +17,11 @@ from convert.foreign.chain import (
     Features,
     ForeignError,
     LayerNorm,
+    Recurrent,
     Step,
     Targets,
 )
+from policy.contract.cells import Cell, Recurrence
 from policy.exact import LAYER_NORM_EPSILON
 from policy.quantization import Floats
 from policy.spec import Activation, NetworkSpec
@@ -30,7 +32,7 @@ LEAKY = Activation.LEAKY_RELU
 
 @dataclass
 class Layer:
-    """One convolution or dense layer under construction, in float64.
+    """One convolution, dense or recurrent layer under construction, in float64.
 
     Attributes:
         kernel: (in, out), or (side, side, in, out) of a convolution.
@@ -38,6 +40,8 @@ class Layer:
         stride: of a convolution.
         norm: (γ, β) of a layer normalisation behind it.
         activation: behind both; of the last layer, NONE.
+        cell: of a recurrent layer; ``kernel`` and ``bias`` are those of what is fed to it.
+        state: its kernel (units, gates) and bias (gates,) of the hidden state.
     """
 
     kernel: Doubles
@@ -45,6 +49,18 @@ class Layer:
     stride: int = 0
     norm: tuple[Doubles, Doubles] | None = None
     activation: Activate = field(default_factory=lambda: Activate(Activation.NONE))
+    cell: Cell | None = None
+    state: tuple[Floats, Floats] | None = None
+
+    @property
+    def width(self) -> int:
+        """Elements that the next layer is fed."""
+        return len(self.bias if self.state is None else self.state[0])
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether its outputs are sums, with no function behind them."""
+        return self.norm is None and self.activation.activation is Activation.NONE and self.cell is None
 
 
 def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
@@ -55,7 +71,7 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
     layers: list[Layer] = []
     waiting: tuple[Doubles, Doubles] | None = None  # an affine map of the last activation, for the next layer
     for step in steps[: last + 1]:
-        if isinstance(step, Dense | Convolution):
+        if isinstance(step, Dense | Convolution | Recurrent):
             layer = _fed(step, waiting)
             waiting = None
             if not _merged(layers, layer):
@@ -65,13 +81,15 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
         elif isinstance(step, Affine):
             waiting = behind(layers[-1], step, waiting)
         elif isinstance(step, LayerNorm):
-            if layers[-1].norm is not None or layers[-1].activation.activation is not Activation.NONE or waiting:
+            if not layers[-1].is_linear or waiting:
                 raise ForeignError("a layer normalisation behind an activation is not supported; only before it.")
             _check_norm(step, layers[-1])
             layers[-1].norm = step.gamma.astype(np.float64), step.beta.astype(np.float64)
         elif isinstance(step, Activate):
             if step.activation is Activation.NONE:
                 continue
+            if layers[-1].cell is not None:
+                raise ForeignError(f"{named(step)} behind a recurrent layer is not supported; only a dense layer is.")
             if layers[-1].activation.activation is not Activation.NONE or waiting is not None:
                 raise ForeignError(f"{named(step)} behind another activation is not supported.")
             layers[-1].activation = step
@@ -80,7 +98,7 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
     return layers, steps[last + 1 :]
 
 
-def _fed(step: Dense | Convolution, waiting: tuple[Doubles, Doubles] | None) -> Layer:
+def _fed(step: Dense | Convolution | Recurrent, waiting: tuple[Doubles, Doubles] | None) -> Layer:
     """A layer that takes up the affine map of what it is fed: Σ (s x + o) W + b = Σ x (s W) + (o W + b)."""
     kernel, bias = step.kernel.astype(np.float64), step.bias.astype(np.float64)
     if waiting is not None:
@@ -89,16 +107,17 @@ def _fed(step: Dense | Convolution, waiting: tuple[Doubles, Doubles] | None) -> 
         rows = offset[:, None] * kernel
         bias = bias + rows.reshape(-1, kernel.shape[-1]).sum(axis=0)
         kernel = kernel * scale[:, None]
+    if isinstance(step, Recurrent):
+        return Layer(kernel, bias, cell=step.cell, state=(step.state_kernel, step.state_bias))
     return Layer(kernel, bias, step.stride if isinstance(step, Convolution) else 0)
 
 
 def _merged(layers: list[Layer], layer: Layer) -> bool:
     """Whether the layer went into the one before it: two without an activation are one, if that is no larger."""
-    if not layers:
+    if not layers or layer.cell is not None:
         return False
     before = layers[-1]
-    linear = before.norm is None and before.activation.activation is Activation.NONE
-    if not linear or before.kernel.ndim != 2 or layer.kernel.ndim != 2:
+    if not before.is_linear or before.kernel.ndim != 2 or layer.kernel.ndim != 2:
         return False
     merged = before.kernel @ layer.kernel
     if merged.size > before.kernel.size + layer.kernel.size:
@@ -109,8 +128,8 @@ def _merged(layers: list[Layer], layer: Layer) -> bool:
 
 def behind(layer: Layer, step: Affine, waiting: tuple[Doubles, Doubles] | None) -> tuple[Doubles, Doubles] | None:
     """Fold an affine map into the layer before it, or keep it for the next one where an activation stands between."""
-    scale, offset = (np.broadcast_to(each, layer.bias.shape) for each in (step.scale, step.offset))
-    if layer.activation.activation is not Activation.NONE:
+    scale, offset = (np.broadcast_to(each, layer.width) for each in (step.scale, step.offset))
+    if layer.activation.activation is not Activation.NONE or layer.cell is not None:
         s, o = waiting if waiting is not None else (np.ones_like(scale), np.zeros_like(offset))
         return s * scale, o * scale + offset
     if layer.norm is not None:
@@ -136,7 +155,8 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
     Raises:
         ForeignError: an order of layers, or a mixture of kinds, that the contract does not have.
     """
-    *hidden, head = layers
+    *every, head = layers
+    hidden = [layer for layer in every if layer.cell is None]
     convolutions = [layer for layer in hidden if layer.kernel.ndim == 4]
     dense = hidden[len(convolutions) :]
     if any(layer.kernel.ndim == 4 for layer in dense) or head.kernel.ndim == 4:
@@ -155,13 +175,23 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
         layer_norm=bool(norms) and all(norms),
         activations=kinds if len(set(kinds)) > 1 else (),
         negative_slope=float(next(iter(slopes), 0.01)),
+        recurrences=tuple(
+            Recurrence(layer.cell, len(layer.state[0]), sum(each.cell is None for each in every[:at]))
+            for at, layer in enumerate(every)
+            if layer.cell is not None and layer.state is not None
+        ),
     )
     weights: dict[str, Floats] = {}
-    for name, layer in zip((*network.hidden_names, "head"), layers, strict=True):
+    names = iter((*network.hidden_names, "head"))
+    for layer in layers:
+        name = next(names)
         parts = {"kernel": layer.kernel, "bias": layer.bias}
         if layer.norm is not None:
             parts |= {"gamma": layer.norm[0], "beta": layer.norm[1]}
         weights |= {f"{name}/{part}": np.ascontiguousarray(value, np.float32) for part, value in parts.items()}
+        if layer.state is not None:
+            name = next(names)
+            weights |= {f"{name}/kernel": layer.state[0], f"{name}/bias": layer.state[1]}
     return network, weights
 
 
@@ -177,4 +207,5 @@ def named(step: Step) -> str:
         Features: "a float operator",
         Targets: "a float operator",
         Convolution: "a convolution",
+        Recurrent: "a recurrent layer",
     }[type(step)]

@@ -10,10 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convert.foreign.chain import Floats, ForeignError, ForeignPolicy, run
+from convert.foreign.chain import (
+    Discrete,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Recurrent,
+    count_outputs,
+    run,
+)
 from policy.json_values import shortened
 from policy.observing.history import History, remembers
-from policy.spec import Remembered
+from policy.observing.pilot import deciding
+from policy.spec import (
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Remembered,
+    Squash,
+)
 
 if TYPE_CHECKING:
     from train.suites.episodes import Decide
@@ -25,6 +44,8 @@ SEED = 7
 LARGEST_VALUE = 1e18
 LARGEST_RECORDING = 2**30
 """Bytes of all arrays of a file of recorded observations."""
+EPISODE_STARTS = "episode_starts"
+"""Optional array (n,) of a recording of a policy that remembers: whether an episode begins with the row."""
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
 
 
@@ -38,27 +59,41 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Observations (n, size) and the original's outputs (n, outputs), recorded where it runs."""
+    """Observations (n, size) and the original's outputs (n, outputs), recorded where it runs.
+
+    Of a recurrent policy, the next states that the chain computes stand behind the outputs: nobody records them.
+    """
 
     observations: Floats
     outputs: Floats
 
 
-def decider(policy: ForeignPolicy, is_discrete: bool) -> Decide:
-    """The foreign policy as a function of raw observations; the chain itself decides, nothing folded."""
+def decider(policy: ForeignPolicy) -> Decide:
+    """The foreign policy as a function of what each period brings; the chain itself decides, nothing folded."""
+    return deciding(flying(policy), lambda observations: run(policy, flat(observations)).astype(np.float32))
 
-    def decide(observations: np.ndarray) -> np.ndarray:
-        outputs = run(policy, flat(observations))
-        return outputs.argmax(axis=1) if is_discrete else outputs.astype(np.float32)
 
-    return decide
+def flying(policy: ForeignPolicy) -> PolicySpec:
+    """What whoever flies a chain has to know of it, before it is folded: its fields, its states and its actions."""
+    outputs = count_outputs(policy)
+    names, ones = tuple(map(str, range(outputs))), (1.0,) * outputs
+    free = ContinuousHead(tuple(-one for one in ones), ones, Squash.NONE)
+    return PolicySpec(
+        name="foreign",
+        observation=tuple(ObservationField(i.name, i.shape, i.unit, memory=i.memory) for i in policy.inputs),
+        normaliser=Normaliser((0.0,), (1.0,)),
+        network=NetworkSpec((), recurrences=tuple(s.recurrence for s in policy.steps if isinstance(s, Recurrent))),
+        head=DiscreteHead(names) if isinstance(policy.actions, Discrete) else free,
+        control_period_s=1.0,
+        environment=EnvironmentSpec("foreign"),
+    )
 
 
 def flown(policy: ForeignPolicy, task: Task) -> Recorded:
     """Observations of greedy episodes of the policy on a task."""
     from train.runs.results import record_observations
 
-    decide = decider(policy, task.is_discrete)
+    decide = decider(policy)
     calibration, golden = (
         record_observations(task, decide, SEED, purpose, rows)
         for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
@@ -69,8 +104,9 @@ def flown(policy: ForeignPolicy, task: Task) -> Recorded:
 def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
-    Of a policy that remembers, a row may also be what one period brings, period after period of one recording. Without
-    an array of that name, there may be one for each of the policy's fields, by their names.
+    Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
+    several episodes where an array ``episode_starts`` says where they begin. Without an array ``observations``, there
+    may be one for each of the policy's fields, by their names.
 
     One row in eight, up to 512, becomes a golden vector, the others calibrate.
 
@@ -101,14 +137,15 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
         raise ForeignError(
             f"{path} has {len(arrays['observations'])} observations and {len(arrays['outputs'])} outputs."
         )
-    return Pairs(arrays["observations"], arrays["outputs"])
+    following = run(policy, arrays["observations"])[:, outputs:]
+    return Pairs(arrays["observations"], np.concatenate([arrays["outputs"], following], axis=1).astype(np.float32))
 
 
 def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
-    brought = [part.name for part in policy.inputs if not (part.memory and part.memory.of is Remembered.ACTION)]
+    brought = [part.name for part in policy.inputs if not part.memory or part.memory.of is Remembered.OBSERVATION]
     found: dict[str, Floats] = {}
-    named = False
+    named, starts = False, None
     try:
         check_unpacked(path)
         with np.load(path, allow_pickle=False) as arrays:
@@ -118,6 +155,8 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
                 raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
             for name in (*brought, *list(columns)[1:]) if named else columns:
                 found[name] = _numbers(path, arrays, name)
+            if remembers(policy.inputs) and EPISODE_STARTS in arrays.files:
+                starts = _numbers(path, arrays, EPISODE_STARTS).reshape(-1) != 0
     except ForeignError:
         raise
     except OSError as error:
@@ -136,7 +175,9 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     if outputs is not None and outputs.shape[1] != wanted:
         raise ForeignError(f"{path}: 'outputs' has {outputs.shape[1]} numbers a row; the policy has {wanted}.")
     if remembers(policy.inputs):
-        found["observations"] = _remembered(policy, found["observations"], outputs)
+        if starts is not None and len(starts) != len(found["observations"]):
+            raise ForeignError(f"{path}: {EPISODE_STARTS!r} has {len(starts)} rows, not one a period.", SAVE)
+        found["observations"] = _remembered(policy, found["observations"], outputs, starts)
     rows = {}
     for name, made in found.items():
         if name == "observations" and made.shape[1] != size:
@@ -160,16 +201,19 @@ def _numbers(path: Path, arrays: Any, name: str) -> Floats:
     return np.asarray(values, np.float32)
 
 
-def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None) -> Floats:
+def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None, starts: np.ndarray | None) -> Floats:
     """Rows of what each period brings as whole observations, the policy acting, or as recorded; others as they are."""
     history = History(policy.inputs)
     if rows.shape[1] != history.values_size:
         return rows
-    whole = []
+    whole, size = [], count_outputs(policy)
     for period, values in enumerate(rows):
+        if starts is not None and starts[period]:
+            history.reset()
         whole.append(np.array(history.observe(values)))
         known = outputs is not None and len(outputs) == len(rows)
-        history.acted(outputs[period] if known and outputs is not None else run(policy, whole[-1][None])[0])
+        made = run(policy, whole[-1][None])[0]
+        history.acted(outputs[period] if known and outputs is not None else made[:size], made[size:])
     return np.stack(whole)
 
 

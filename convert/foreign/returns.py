@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Discrete, ForeignPolicy
+from convert.foreign.chain import ForeignPolicy
 from convert.foreign.recordings import SEED, decider, flat
 from policy.integer import IntegerNetwork, forward_integer
-from policy.network import Weights, choose_actions, forward_float
+from policy.network import Weights, forward_float
+from policy.observing.pilot import deciding
 from policy.spec import PolicySpec
 from train.evaluate import difference
 from train.intervals import mean_interval
@@ -26,9 +27,9 @@ def compared_returns(
     is held to when the artifact is made.
     """
     each: dict[str, Decide] = {
-        "original": decider(policy, isinstance(policy.actions, Discrete)),
-        "fp32": lambda rows: choose_actions(spec, forward_float(spec, weights, flat(rows))),
-        "int8": lambda rows: choose_actions(spec, forward_integer(spec, network, flat(rows))),
+        "original": decider(policy),
+        "fp32": deciding(spec, lambda rows: forward_float(spec, weights, flat(rows))),
+        "int8": deciding(spec, lambda rows: forward_integer(spec, network, flat(rows))),
     }
     found: dict[str, Any] = {}
     reference: list[float] = []

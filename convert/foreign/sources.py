@@ -19,6 +19,8 @@ from convert.foreign.chain import (
     ForeignPolicy,
     Input,
     Step,
+    sensed,
+    state_size,
     through,
 )
 from convert.foreign.leapp.description import is_leapp
@@ -146,7 +148,9 @@ def followed(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
         return replace(policy, steps=(*policy.steps, *added))
 
     def both(rows: Floats) -> Floats:
-        return through(added, np.asarray(original(rows), np.float64)).astype(np.float32)
+        made = np.asarray(original(rows), np.float64)
+        outputs, following = np.split(made, [made.shape[1] - state_size(policy.steps)], axis=1)
+        return np.concatenate([through(added, outputs), following], axis=1).astype(np.float32)
 
     return replace(policy, steps=(*policy.steps, *added), original=both)
 
@@ -169,28 +173,30 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
     Raises:
         ForeignError: they have another size.
     """
-    if remembers(policy.inputs):
+    own_inputs = sensed(policy.inputs)
+    if remembers(own_inputs):
         raise ForeignError(
             f"{policy.source}: its observation holds earlier periods, which --fields and a task cannot say.",
             "Leave --fields out, and record --observations where the policy runs.",
         )
-    own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (policy.inputs, fields))
+    own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (own_inputs, fields))
     if own != given:
         raise ForeignError(
             f"the fields have {given} elements ({', '.join(f'{f.name} {f.shape}' for f in fields)}), and the policy "
             f"takes {own}.",
             "Give the fields in the order in which the policy sees them.",
         )
-    ends = [set(np.cumsum([int(np.prod(part.shape)) for part in parts]).tolist()) for parts in (policy.inputs, fields)]
-    order = [part.name for part in fields if part.name in {own.name for own in policy.inputs}]
-    if not ends[0] <= ends[1] or order != [part.name for part in policy.inputs if part.name in order]:
+    ends = [set(np.cumsum([int(np.prod(part.shape)) for part in parts]).tolist()) for parts in (own_inputs, fields)]
+    order = [part.name for part in fields if part.name in {own.name for own in own_inputs}]
+    if not ends[0] <= ends[1] or order != [part.name for part in own_inputs if part.name in order]:
         raise ForeignError(
             f"the fields {', '.join(f'{f.name} {f.shape}' for f in fields)} are not the file's inputs in its order, "
-            f"{', '.join(f'{f.name} {f.shape}' for f in policy.inputs)}; a field may be a part of an input.",
+            f"{', '.join(f'{f.name} {f.shape}' for f in own_inputs)}; a field may be a part of an input.",
             "Leave --fields out, or give the file's names in the file's order.",
         )
     if any(len(part.shape) == 3 for part in fields) and len(policy.inputs[0].shape) != 3:
         raise ForeignError("a field with three sides is an image, and the policy sees none.", "Give it one side.")
     if len(policy.inputs[0].shape) == 3 and fields[0].shape != policy.inputs[0].shape:
         raise ForeignError(f"the policy sees an image of {policy.inputs[0].shape}; the field is {fields[0].shape}.")
-    return replace(policy, inputs=fields)
+    states = policy.inputs[len(own_inputs) :]
+    return replace(policy, inputs=(*fields, *states))

@@ -28,7 +28,9 @@ TEMPLATE = """\
   warning      {{ sentence }}
 {% endfor %}
   as the original, by {{ proof.by }}: outputs {{ "%.2g" | format(proof.near) }} apart at most, {{ "%.2g" | \
-format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span) }}. In fp32 \
+format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span) }}\
+{% if proof.flown is not none %}; {{ "%.2g" | format(proof.flown) }} over an episode, states fed back{% endif %}\
+. In fp32 \
 {% for name, apart in proof.runtimes.items() %}{{ name }} {{ "%.2g" | format(apart) }}{{ ", " if not loop.last }}\
 {% endfor %}.
 {% for name, row in returns.items() %}
@@ -46,11 +48,15 @@ Nothing was written: --dry-run.
 
 
 def network_words(spec: PolicySpec) -> str:
-    """``8 × 8, tanh``; ``conv 8 × conv 8 × 16, relu``; ``linear``."""
+    """``8 × 8, tanh``; ``conv 8 × conv 8 × 16, relu``; ``LSTM 256 × 64, tanh``; ``linear``."""
     network = spec.network
     kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
-    layers = [f"conv {each.filters}" for each in network.convolutions] + [str(width) for width in network.hidden]
-    return f"{' × '.join(layers)}, {', '.join(kinds)}" if layers else "linear"
+    dense = [str(width) for width in network.hidden]
+    for each in reversed(network.recurrences):
+        dense[each.behind : each.behind] = [f"{each.cell.value.upper()} {each.units}"]
+    layers = [f"conv {each.filters}" for each in network.convolutions] + dense
+    activated = network.convolutions or network.hidden
+    return f"{' × '.join(layers)}{', ' if activated else ''}{', '.join(kinds) if activated else ''}" or "linear"
 
 
 def squashed_words(spec: PolicySpec) -> str:

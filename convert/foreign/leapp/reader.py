@@ -7,6 +7,7 @@ observations, its states fed back as the YAML says, and the chain has to give th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from convert.foreign.chain import (
     Continuous,
     ForeignError,
     ForeignPolicy,
+    state_inputs,
 )
 from convert.foreign.leapp.description import Description, describe
 from convert.foreign.leapp.remembering import (
     check_beginnings,
     initial_names,
+    initial_of,
     initial_values,
     remembering,
     size_of,
@@ -28,14 +31,16 @@ from convert.foreign.leapp.remembering import (
     used,
 )
 from convert.foreign.leapp.states import Recalled, recalled, resolved
-from convert.foreign.leapp.wiring import Wired, fly
+from convert.foreign.leapp.wiring import fly
 from convert.foreign.onnx.call import refuse_by_name
+from convert.foreign.onnx.cells import Found
 from convert.foreign.onnx.file import OnnxFile, load
-from convert.foreign.onnx.inputs import Reach, feeds_of, reach_of
+from convert.foreign.onnx.inputs import Reach, feeds_of, reach_of, state_feeds
 from convert.foreign.onnx.original import Feed, original_of, verify
-from convert.foreign.onnx.reader import opened, output_of, trace
+from convert.foreign.onnx.reader import CELLS_ALONE, opened, output_of, recognised, trace
 from convert.foreign.onnx.simplify import simplified
 from convert.foreign.onnx.value import materialised
+from convert.foreign.onnx.wired import Wired, ordered, states_held, wired_of
 from policy.errors import PolicyError
 
 
@@ -78,44 +83,71 @@ def _read(described: Description, file: OnnxFile, output: str | None) -> Foreign
     reach, states = _with_states(described, file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
-    feeds = feeds_of(file, reach, wired=True)
-    _check_inputs(described, feeds)
+    feedback = {name: described.feedback[name] for name in states}
+    found = recognised(file, chosen, state_feeds(file, states, every=False), feedback)
+    reach, states = _with_states(described, file, chosen, found)
+    found = [cell for cell in found if reach.tensors & cell.outputs.keys()]
+    cells = state_feeds(file, states_held(found))
+    if looked_at := sorted(set(states) & cells.keys()):
+        raise ForeignError(
+            f"the state {looked_at[0]!r} of a recurrent layer is looked at by something else, too.", CELLS_ALONE
+        )
+    feeds = feeds_of(file, reach, cells)
+    _check_inputs(described, (*feeds, *cells.values()))
     inputs = opened(feeds)
-    traced = trace(file, reach, inputs)
-    action = output_of(traced, chosen)
-    each = {
-        name: recalled(name, inputs[name].selection, output_of(traced, described.feedback[name]), action)
-        for name in states
-    }
-    recalls = resolved(each, {name: inputs[name].selection for name in states})
+    try:
+        traced = trace(file, reach, inputs, found)
+        action = output_of(traced, chosen)
+        each = {
+            name: recalled(name, inputs[name].selection, output_of(traced, described.feedback[name]), action)
+            for name in states
+        }
+        recalls = resolved(each, {name: inputs[name].selection for name in states})
+    except ForeignError as error:
+        if not states:
+            raise
+        raise ForeignError(
+            f"{error.args[0]} The states {', '.join(map(repr, states))} are none of a GRU or an LSTM; read are these, "
+            "as PyTorch computes them, earlier observations, and the last action.",
+            error.next_step,
+        ) from error
     fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size)
-    result = materialised(output_of(trace(file, reach, values), chosen))
+    result = materialised(output_of(trace(file, reach, values, found), chosen))
     check_beginnings(recalls, initial_values(described, recalls), feeds, fields)
     if spare := spare_rows(fields, used(result.steps, result.observed)):
         fields, values = remembering(described, feeds, inputs, recalls, chosen, action.size, spare)
-        result = materialised(output_of(trace(file, reach, values), chosen))
+        result = materialised(output_of(trace(file, reach, values, found), chosen))
+    steps = simplified(result.steps, None)
+    layers = ordered(found, steps)
+    initial = initial_values(described, recalls) | initial_of(described, {n: feed.size for n, feed in cells.items()})
+    begun = [np.concatenate([initial[name][places] for name, places in cell.states]) for cell in layers]
     target = described.outputs[chosen]
     policy = ForeignPolicy(
         source=described.source,
-        inputs=fields,
-        steps=simplified(result.steps, None),
+        inputs=state_inputs(steps, fields, begun),
+        steps=steps,
         actions=Continuous(target.element_names if len(target.element_names) == result.size else (), target.unit),
         period_s=None if described.frequency is None else 1.0 / described.frequency,
-        ignored=tuple(_ignored(described, feeds, chosen)),
-        assumed=tuple(_assumed(described, recalls)),
+        ignored=tuple(_ignored(described, (*feeds, *cells.values()), chosen)),
+        assumed=tuple(_assumed(described, recalls, cells)),
         provenance={"node": described.node, "sha256": file.hashes, **described.versions},
     )
     if result.order_only or result.is_index:
         raise ForeignError(f"the output {chosen!r} is the number of an action; continuous targets are read.")
-    tensors = (result.tensor, chosen, *(described.feedback[name] for name in states))
-    original = original_of(file.model, list(reach.nodes), feeds, *tensors)
+    remembered = [*states, *cells]
+    following = [described.feedback[name] for name in remembered]
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *following)])
+    together = (*feeds, *cells.values())
+    original = original_of(file.model, list(whole.nodes), together, result.tensor, chosen, *following)
     parts = tuple(
         Feed(field.name, size_of(field), (1, size_of(field)), None, False, np.dtype(np.float32), True)
         for field in fields
     )
     wired = Wired(original, values, parts)
+    if layers:
+        wired = wired_of(original, values, parts, layers, {name: 2 + remembered.index(name) for name in cells})
     verify(policy, wired)
-    fly(policy, original, states, initial_values(described, recalls))
+    fly(policy, original, remembered, initial)
     return replace(policy, original=wired)
 
 
@@ -131,16 +163,17 @@ def _chosen(described: Description, file: OnnxFile, output: str | None) -> str:
     return living[0]
 
 
-def _with_states(described: Description, file: OnnxFile, chosen: str) -> tuple[Reach, list[str]]:
-    """The part of the graph that leads to the output and to the states on its way; and these states' names."""
-    outputs, states = [chosen], []
-    reach = reach_of(file, chosen)
+def _with_states(
+    described: Description, file: OnnxFile, chosen: str, found: Sequence[Found] = ()
+) -> tuple[Reach, list[str]]:
+    """The part of the graph that leads to the output and to the states on its way; and these states' names, those of
+    recurrent layers left out."""
+    outputs, states = [chosen], list[str]()
+    reach = reach_of(file, chosen, found)
     while new := [name for name in described.feedback if name in reach.tensors and name not in states]:
         states += new
         outputs += [described.feedback[name] for name in new]
-        parts = [reach_of(file, name) for name in outputs]
-        nodes = sorted({index for part in parts for index in part.nodes})
-        reach = Reach(tuple(nodes), frozenset[str]().union(*(part.tensors for part in parts)))
+        reach = Reach.of([reach_of(file, name, found) for name in outputs])
     return reach, states
 
 
@@ -161,12 +194,15 @@ def _ignored(described: Description, feeds: tuple[Feed, ...], chosen: str) -> li
     return phrases + ([f"inputs without influence: {', '.join(unused)}"] if unused else [])
 
 
-def _assumed(described: Description, recalls: dict[str, Recalled]) -> list[str]:
+def _assumed(described: Description, recalls: dict[str, Recalled], cells: Iterable[str]) -> list[str]:
     stored = initial_names(described)
     difference = [
         f"The state {name!r} begins with zeros: the file does not say with what."
-        for name in recalls
+        for name in (*recalls, *cells)
         if name not in stored
+    ]
+    difference += [
+        f"The state {name!r} is a recurrent layer's: whoever runs the policy feeds it back." for name in cells
     ]
     for recall in recalls.values():
         if recall.of_action.any():

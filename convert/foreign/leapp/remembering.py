@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Step, Targets
+from convert.foreign.chain import Affine, Dense, Doubles, Features, ForeignError, Input, Recurrent, Step, Targets
 from convert.foreign.leapp.description import Description, Tensor
 from convert.foreign.leapp.states import Recalled
 from convert.foreign.onnx.original import Feed
@@ -176,7 +176,7 @@ def used(steps: tuple[Step, ...], size: int) -> np.ndarray:
     """Which elements of the observation a chain looks at, (size,) of bool."""
     opening = steps[0] if steps and isinstance(steps[0], Features) else None
     reads = np.eye(size, dtype=bool) if opening is None else depends(opening.steps, size)
-    first = next((step for step in steps if isinstance(step, Dense)), None)
+    first = next((step for step in steps if isinstance(step, Dense | Recurrent)), None)
     seen: np.ndarray = (reads if first is None else reads[(first.kernel != 0).any(axis=1)]).any(axis=0)
     for step in steps:
         if isinstance(step, Targets):
@@ -218,15 +218,18 @@ def initial_names(described: Description) -> set[str]:
 
 def initial_values(described: Description, recalls: dict[str, Recalled]) -> dict[str, Doubles]:
     """Values of each state before the first period, flat; zeros where the folder says nothing."""
+    return initial_of(described, {name: len(recall.roots) for name, recall in recalls.items()})
+
+
+def initial_of(described: Description, sizes: Mapping[str, int]) -> dict[str, Doubles]:
+    """As :func:`initial_values`, of states of these sizes."""
     stored = _stored(described)
     found = {}
-    for name, recall in recalls.items():
+    for name, size in sizes.items():
         values = stored.get(f"{described.node}/{name}")
-        values = np.zeros(len(recall.roots)) if values is None else np.asarray(values, np.float64).reshape(-1)
-        if len(values) != len(recall.roots):
-            raise ForeignError(
-                f"the initial value of the state {name!r} has {len(values)} elements, the state {len(recall.roots)}."
-            )
+        values = np.zeros(size) if values is None else np.asarray(values, np.float64).reshape(-1)
+        if len(values) != size:
+            raise ForeignError(f"the initial value of the state {name!r} has {len(values)} elements, the state {size}.")
         if not (np.abs(values) < LARGEST_INITIAL).all():
             raise ForeignError(f"the initial value of the state {name!r} is not finite, or beyond {LARGEST_INITIAL:g}.")
         found[name] = values

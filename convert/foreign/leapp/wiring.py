@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from convert.foreign.chain import Doubles, Floats, ForeignError, ForeignPolicy, run, through
-from convert.foreign.onnx.original import ROUNDING, TOLERANCE, Feed, Original
-from convert.foreign.onnx.value import Value
+from convert.foreign.chain import Doubles, ForeignError, ForeignPolicy, run
+from convert.foreign.onnx.original import ROUNDING, TOLERANCE, Original
 from policy.observing.history import History
 
 EPISODES, PERIODS, LONG = 8, 12, 32
-
-
-@dataclass(frozen=True)
-class Wired:
-    """The file's program on observations whose fields remember.
-
-    Attributes:
-        original: takes this period's inputs and the states.
-        states: each input as a value of the remembering observation, by name.
-        feeds: parts of that observation.
-    """
-
-    original: Original
-    states: dict[str, Value]
-    feeds: tuple[Feed, ...]
-
-    def __call__(self, observations: Floats) -> Floats:
-        """The file's output for each observation."""
-        return self.tensors(observations)[0]
-
-    def tensors(self, observations: Floats) -> list[Floats]:
-        """All of the file's tensors, a row for each observation."""
-        rows = np.asarray(observations, np.float64)
-        parts = [
-            through(value.steps, rows)[:, value.selection]
-            for value in (self.states[feed.name] for feed in self.original.feeds)
-        ]
-        return self.original.tensors(np.concatenate(parts, axis=1).astype(np.float32))
 
 
 def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: dict[str, Doubles]) -> None:
@@ -68,14 +37,15 @@ def fly(policy: ForeignPolicy, original: Original, states: list[str], initial: d
                     fed.append(values[start : start + feed.size])
                     start += feed.size
             wanted, _, *new = (tensor[0] for tensor in original.tensors(np.concatenate(fed)[None]))
-            got = run(policy, np.array(history.observe(values))[None])[0]
+            made = run(policy, np.array(history.observe(values))[None])[0]
+            got, following = np.split(made, [len(wanted)])
             if not np.isfinite(wanted).all():
                 raise ForeignError("the folder's own program gives NaN or infinity.", "Is it trained?")
             if (difference := float(np.abs(got - wanted).max())) > apart:
                 apart, where = difference, period
             everything.append(wanted)
             state = dict(zip(states, new, strict=True))
-            history.acted(wanted)
+            history.acted(wanted, following)
     span = float(np.ptp(everything, axis=0).max())
     if apart > TOLERANCE * span + ROUNDING * float(np.abs(everything).max()):
         raise ForeignError(

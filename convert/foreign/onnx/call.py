@@ -16,14 +16,14 @@ Result = list[Value | np.ndarray]
 
 ONE, ZERO, INFINITE = (np.float64(number).reshape(()) for number in (1.0, 0.0, np.inf))
 REASONS = {
-    "it is recurrent, and a bundle's policy has no state": "LSTM GRU RNN Loop Scan If",
+    "it is recurrent, of a kind that no bundle's policy is": "RNN Loop Scan If",
     "it draws random numbers": "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli",
     "its result's places depend on the data": "TopK NonZero Unique Compress OneHot NonMaxSuppression",
     "the file is quantized already": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearMatMul "
     "MatMulInteger QLinearConv ConvInteger",
 }
 WAYS_OUT = {
-    "LSTM": "Train a policy without memory; stack the last observations instead.",
+    "RNN": "Train a GRU or an LSTM, or a policy without memory; stack the last observations instead.",
     "RandomNormal": "Export the deterministic action.",
     "TopK": "Export the output before it.",
     "QuantizeLinear": "Export the float model: the quantization is done here.",

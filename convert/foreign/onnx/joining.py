@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, LayerNorm, Step, Targets
+from convert.foreign.chain import Affine, Clip, Dense, Doubles, Features, LayerNorm, Recurrent, Step, Targets
 from convert.foreign.onnx.call import Call
 from convert.foreign.onnx.value import Places, Value, materialised, pair_of, taken
 from convert.foreign.program import Program, is_behind, is_carried
@@ -76,7 +76,9 @@ def _shared(values: list[Value]) -> int:
 
 def _width(steps: tuple[Step, ...]) -> int:
     """Elements that the last layer of these makes."""
-    last = next(step for step in reversed(steps) if isinstance(step, Dense | LayerNorm))
+    last = next(step for step in reversed(steps) if isinstance(step, Dense | LayerNorm | Recurrent))
+    if isinstance(last, Recurrent):
+        return len(last.state_kernel)
     return len(last.bias if isinstance(last, Dense) else last.gamma)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from convert.foreign.chain import Affine, Discrete, Floats, ForeignError, ForeignPolicy, run
+from convert.foreign.chain import Affine, Discrete, Floats, ForeignError, ForeignPolicy, run, state_size
 from device.agent.graph_executors import onnx_session_options
 from device.agent.runtimes import import_runtime
 from policy.errors import PolicyError
@@ -192,7 +192,8 @@ def observations(policy: ForeignPolicy, feeds: tuple[Feed, ...]) -> list[Floats]
         centred = unit
         first = policy.steps[0] if policy.steps else None
         if isinstance(first, Affine) and (first.scale != 0).all():
-            centred = (unit - first.offset) / first.scale
+            sensed = size - state_size(policy.steps)
+            centred = np.concatenate([(unit[:, :sensed] - first.offset) / first.scale, unit[:, sensed:]], axis=1)
         far = isinstance(first, Affine) and bool((np.abs(first.offset) > FARTHEST_MEAN).any())
         for rows in (centred,) if far or centred is unit else (unit, centred):
             pixels = generator.integers(0, 256, rows.shape)

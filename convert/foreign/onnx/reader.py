@@ -9,7 +9,7 @@ with onnxruntime running the file: a chain that computes something else is never
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 import onnx
 
-from convert.foreign.chain import Continuous, Discrete, ForeignError, ForeignPolicy, Input
+from convert.foreign.chain import Continuous, Discrete, ForeignError, ForeignPolicy, Input, state_inputs
 from convert.foreign.onnx.call import Call, Operand, refuse_by_name
+from convert.foreign.onnx.cells import Found, operators
 from convert.foreign.onnx.file import OnnxFile, load
 from convert.foreign.onnx.fold import Folder
-from convert.foreign.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, reach_of
+from convert.foreign.onnx.gates import written_out
+from convert.foreign.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, memories, reach_of, state_feeds
 from convert.foreign.onnx.metadata import names_that_fit, provenance_of, source_of
 from convert.foreign.onnx.operators import apply
 from convert.foreign.onnx.original import Feed, original_of, verify
 from convert.foreign.onnx.simplify import simplified
 from convert.foreign.onnx.value import Value, channels_first_order, materialised
+from convert.foreign.onnx.wired import ordered, states_held, through_cell, wired_of
 from policy.errors import PolicyError
 
 ACTION_OUTPUTS = (
@@ -43,6 +46,7 @@ ACTION_OUTPUTS = (
     "output",
 )
 """What exporters call the output that a policy is about, the surest first."""
+CELLS_ALONE = "Export it with PyTorch's GRU or LSTM alone between observation and hidden layers."
 DISCRETE_OUTPUTS = ("logits", "q_values", "q")
 
 
@@ -72,24 +76,71 @@ def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
     reach = reach_of(file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
-    feeds = feeds_of(file, reach)
-    result = output_of(trace(file, reach, opened(feeds)), chosen)
+    fed_back = memories(file, reach)
+    states = state_feeds(file, fed_back)
+    found = recognised(file, chosen, states, fed_back)
+    reach = reach_of(file, chosen, found)
+    if loose := [name for name in states if name in reach.tensors or name not in states_held(found)]:
+        raise ForeignError(
+            f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
+            "in a way that is not read.",
+            CELLS_ALONE,
+        )
+    feeds = feeds_of(file, reach, states)
+    result = output_of(trace(file, reach, opened(feeds), found), chosen)
     if result.image is not None:
         raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
     steps = simplified(materialised(result).steps, feeds[0].image if len(feeds) == 1 else None)
+    inputs = state_inputs(steps, (_input(file.model, feed) for feed in feeds))
     actions, assumed = _actions(file.model, chosen, result)
     policy = ForeignPolicy(
         source=source_of(file),
-        inputs=tuple(_input(file.model, feed) for feed in feeds),
+        inputs=inputs,
         steps=steps,
         actions=actions,
-        ignored=tuple(_ignored(file, chosen, reach)),
-        assumed=tuple(assumed),
+        ignored=tuple(_ignored(file, chosen, reach, {*fed_back, *fed_back.values()})),
+        assumed=(*assumed, *_remembered(fed_back)),
         provenance=provenance_of(file, chosen),
     )
-    original = original_of(file.model, list(reach.nodes), feeds, result.tensor, chosen)
-    verify(policy, original)
-    return replace(policy, original=original)
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    together = (*feeds, *states.values())
+    original = original_of(file.model, list(whole.nodes), together, result.tensor, chosen, *fed_back.values())
+    if not found:
+        verify(policy, original)
+        return replace(policy, original=original)
+    wired = wired_of(
+        original, opened(feeds), feeds, ordered(found, steps), {name: 2 + at for at, name in enumerate(fed_back)}
+    )
+    verify(policy, wired)
+    return replace(policy, original=wired)
+
+
+def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]) -> list[Found]:
+    """The recurrent layers on the way to an output: operators, and those that are written out.
+
+    Args:
+        file, chosen: the graph, and its output.
+        states: inputs that may be states.
+        fed_back: the outputs that they become.
+
+    Raises:
+        ForeignError: an operator GRU or LSTM that the contract does not have.
+    """
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    shapes = {name: feed.shape for name, feed in states.items()}
+    found = operators(file, whole.nodes, shapes)
+    left = {name: made for name, made in fed_back.items() if name not in states_held(found)}
+    if left:
+        shapes |= {feed.name: feed.shape for feed in feeds_of(file, whole, states)}
+        found += written_out(file, whole.nodes, shapes, left)
+    return found
+
+
+def _remembered(fed_back: Mapping[str, str]) -> list[str]:
+    return [
+        f"The output {made!r} is fed back as {name!r}, which begins an episode with zeros."
+        for name, made in fed_back.items()
+    ]
 
 
 def _chosen(graph: onnx.GraphProto, output: str | None) -> str:
@@ -123,12 +174,17 @@ def opened(feeds: tuple[Feed, ...]) -> dict[str, Value]:
     return values
 
 
-def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value]) -> dict[str, Operand]:
-    """Every tensor on the way, given what the inputs are of the observation: a value, or a constant."""
+def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iterable[Found] = ()) -> dict[str, Operand]:
+    """Every tensor on the way, given what the inputs are of the observation, and which layers are recurrent: a value,
+    or a constant."""
+    cells = {name: cell for cell in found for name in cell.outputs}
     folder = Folder(file.opset)
     values: dict[str, Operand] = {**file.constants, **inputs}
     for index in reach.nodes:
         node = file.model.graph.node[index]
+        if (cell := next((cells[name] for name in node.output if name in cells), None)) is not None:
+            values |= through_cell(cell, values, Call(node, [], file.opset, folder))
+            continue
         try:
             operands = [values[name] if name else None for name in node.input]
         except KeyError as error:
@@ -180,13 +236,16 @@ def _input(model: onnx.ModelProto, feed: Feed) -> Input:
     return Input(feed.name, shape, element_names=names)
 
 
-def _ignored(file: OnnxFile, chosen: str, reach: Reach) -> list[str]:
-    """Phrases on what does not lead to the output, an output at a time."""
+def _ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> list[str]:
+    """Phrases on what does not lead to the output, an output at a time; ``states`` are inputs and outputs of it."""
     graph = file.model.graph
     seen, tensors = set(reach.nodes), set(reach.tensors)
     phrases = []
+    for name in states:
+        seen |= set(reach_of(file, name).nodes)
+        tensors |= {name, *reach_of(file, name).tensors}
     for value in graph.output:
-        if value.name == chosen:
+        if value.name == chosen or value.name in states:
             continue
         other = reach_of(file, value.name)
         own = set(other.nodes) - seen
@@ -199,7 +258,7 @@ def _ignored(file: OnnxFile, chosen: str, reach: Reach) -> list[str]:
     if rest or unused:
         size = sum(file.constants[name].size for name in unused)
         phrases.append(f"what leads to no output: {rest} nodes, {size} parameters")
-    inputs = [v.name for v in graph.input if v.name not in reach.tensors and v.name not in file.constants]
+    inputs = [v.name for v in graph.input if v.name not in {*reach.tensors, *states} and v.name not in file.constants]
     if inputs:
         phrases.append(f"inputs without influence: {', '.join(inputs)}")
     return phrases

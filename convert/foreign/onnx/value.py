@@ -27,6 +27,7 @@ from convert.foreign.chain import (
     Features,
     ForeignError,
     LayerNorm,
+    Recurrent,
     Step,
     Targets,
 )
@@ -135,6 +136,22 @@ def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, 
         kernel = rows
     step = Dense(kernel.astype(np.float32), np.broadcast_to(bias, (outputs,)).astype(np.float32))
     return _fresh(value, step, np.arange(outputs), shape, None)
+
+
+def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
+    """The hidden state of a recurrent layer that is fed these elements; ``shape`` of it in the file."""
+    if value.image is not None:
+        raise ForeignError("A recurrent layer sees an image.", "Read are those on vectors.")
+    if len(step.kernel) != value.size:
+        message = f"A recurrent layer of {len(step.kernel)} inputs is fed {value.size} elements."
+        raise ForeignError(message, "Export the policy for one observation, one period.")
+    if not value.in_order():
+        value = _pulled(value)
+        rows = np.zeros((value.width, step.kernel.shape[1]))
+        np.add.at(rows, value.selection, step.kernel.astype(np.float64))
+        step = replace(step, kernel=rows.astype(np.float32))
+    units = len(step.state_kernel)
+    return _fresh(value, step, np.arange(units), shape, None)
 
 
 def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int, what: str) -> Value:

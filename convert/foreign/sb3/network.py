@@ -8,10 +8,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from convert.foreign.chain import Activate, Convolution, Dense, Floats, ForeignError, Step, rows_channels_last
+from convert.foreign.chain import (
+    Activate,
+    Convolution,
+    Dense,
+    Floats,
+    ForeignError,
+    Recurrent,
+    Step,
+    rows_channels_last,
+)
 from convert.foreign.pickles.arrays import refusal
 from convert.foreign.pickles.nodes import printable
 from convert.foreign.sb3.settings import Settings
+from policy.contract.cells import Cell
 from policy.spec import Activation
 
 NATURE_STRIDES = (4, 2, 1)  # torch_layers.py, NatureCNN
@@ -33,6 +43,7 @@ _OTHERS = {
     "td3": (("critic.", "critic"), ("critic_target.", "target critic"), ("actor_target.", "target actor")),
     "dqn": (("q_net_target.", "target network"),),
 }
+_OTHERS["recurrent"] = (*_OTHERS["actor-critic"], ("lstm_critic.", "value network"), ("critic.", "value network"))
 
 
 @dataclass
@@ -66,6 +77,17 @@ class Tensors:
             raise refusal(self.what, f"has the layer {name} with {len(weight)} rows and {len(bias)} biases")
         return Dense(np.ascontiguousarray(weight.T), bias)
 
+    def recurrent(self, name: str, layer: int) -> Recurrent:
+        """A layer of PyTorch's LSTM, whose gates i, f, g, o lie one behind the other as the contract's do."""
+        kernels = [self.take(f"{name}.weight_{part}_l{layer}", 2) for part in ("ih", "hh")]
+        biases = [self.take(f"{name}.bias_{part}_l{layer}", 1) for part in ("ih", "hh")]
+        gates, units = kernels[1].shape
+        if gates != 4 * units or {len(each) for each in (*kernels, *biases)} != {gates}:
+            shapes = [each.shape for each in (*kernels, *biases)]
+            raise refusal(self.what, f"has a layer {layer} of {name} of the shapes {shapes}, which is no LSTM's")
+        fed, hidden = (np.ascontiguousarray(kernel.T) for kernel in kernels)
+        return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
+
     def layers(self, name: str) -> list[Dense]:
         """The Linear layers 0, 2, 4 … of a Sequential, between which activations stand."""
         pattern = re.compile(re.escape(name) + r"\.([0-9]{1,4})\.(weight|bias)")
@@ -77,12 +99,13 @@ class Tensors:
             )
         return [self.dense(f"{name}.{number}") for number in numbers]
 
-    def unused(self, family: str) -> tuple[str, ...]:
+    def unused(self, settings: Settings) -> tuple[str, ...]:
         """Purposes of the tensors that were not used, a phrase each.
 
         Raises:
             ForeignError: one is none that this algorithm's policy has.
         """
+        family = "recurrent" if settings.lstm else settings.family
         counts: Counter[str] = Counter()
         for name in sorted(set(self.found) - self.used):
             meaning = next((meaning for start, meaning in _OTHERS[family] if name.startswith(start)), None)
@@ -98,7 +121,7 @@ class Tensors:
 def actor(
     settings: Settings, tensors: Tensors, size: int, image: tuple[int, int, int] | None, outputs: int
 ) -> list[Step]:
-    """Features extractor, hidden layers and the last layer, with activations, before squashing and bounds.
+    """Features extractor, LSTM, hidden layers and the last layer, with activations, before squashing and bounds.
 
     Args:
         settings: of the policy.
@@ -116,6 +139,13 @@ def actor(
             raise refusal("the observation space", "is no image")
         steps, size = _nature(tensors, _extractor_name(settings, tensors), image)
         image = None
+    for layer_number, units in enumerate(settings.lstm):
+        cell = tensors.recurrent("lstm_actor", layer_number)
+        if cell.recurrence.units != units or len(cell.kernel) != size:
+            its = f"{len(cell.kernel)} inputs and {cell.recurrence.units} units"
+            raise refusal(tensors.what, f"has an LSTM layer of {its}, where {size} and {units} belong")
+        steps.append(cell)
+        size = units
     hidden, last = _mlp(settings, tensors)
     if settings.widths is not None and tuple(len(layer.bias) for layer in hidden) != settings.widths:
         found = [len(layer.bias) for layer in hidden]

@@ -1,7 +1,8 @@
 """Read a policy that Stable-Baselines3 saved: ``model.save("policy.zip")``, and ``vec_env.save("vecnormalize.pkl")``.
 
 The chain computes what ``model.predict(observation, deterministic=True)`` computes; for discrete actions, what its
-argmax is taken of. Read are PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy, CnnPolicy and MultiInputPolicy, without
+argmax is taken of. Read are PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy, CnnPolicy and MultiInputPolicy, and
+sb3-contrib's RecurrentPPO with MlpLstmPolicy and MultiInputLstmPolicy, whose LSTM begins an episode with zeros; without
 PyTorch and without running anything of the file.
 """
 
@@ -22,6 +23,7 @@ from convert.foreign.chain import (
     ForeignError,
     ForeignPolicy,
     Step,
+    state_inputs,
 )
 from convert.foreign.pickles.arrays import refusal
 from convert.foreign.pickles.nodes import printable
@@ -66,6 +68,10 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
         hashes["vecnormalize"] = hashlib.sha256(statistics).hexdigest()
         normalise = read_vec_normalize(statistics, printable(vecnormalize.name))
     beginning = seen(settings, normalise, vecnormalize is not None)
+    if settings.lstm and (beginning.image is not None or settings.extractor == "NatureCNN"):
+        raise ForeignError(
+            f"{settings.policy} sees an image; read are LSTMs on vectors.", "Train on a vector, or without an LSTM."
+        )
     tensors = Tensors(read_torch(members.read("policy.pth"), f"{what}'s policy.pth"), f"{what}'s policy.pth")
     size = sum(math.prod(part.shape) for part in beginning.inputs)
     layers = actor(settings, tensors, size, beginning.image, _outputs(settings))
@@ -73,10 +79,10 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     version = _version(members)
     return ForeignPolicy(
         source=f"Stable-Baselines3 {version} {settings.algorithm}",
-        inputs=beginning.inputs,
+        inputs=state_inputs(layers, beginning.inputs),
         steps=(*beginning.steps, *layers, *ending),
         actions=actions,
-        ignored=(*tensors.unused(settings.family), *_other_members(members), *beginning.ignored),
+        ignored=(*tensors.unused(settings), *_other_members(members), *beginning.ignored),
         assumed=(*beginning.assumed, *assumed),
         provenance={
             "program": "Stable-Baselines3",

@@ -13,15 +13,19 @@ from convert.foreign.pickles.arrays import mapping, number, refusal, sequence, w
 from convert.foreign.pickles.nodes import Call, Node, Symbol, named, printable
 from convert.foreign.pickles.spaces import Space, read_space
 from convert.foreign.pickles.tree import read_pickle
+from policy.contract.cells import MOST_UNITS
 from policy.spec import Activation
 
 _SB3 = "stable_baselines3"
 _ACTOR_CRITIC = f"{_SB3}.common.policies"
+_RECURRENT = "sb3_contrib.common.recurrent.policies"
 # class: (family, name that users give)
 _POLICIES = {
     (_ACTOR_CRITIC, "ActorCriticPolicy"): ("actor-critic", "MlpPolicy"),
     (_ACTOR_CRITIC, "ActorCriticCnnPolicy"): ("actor-critic", "CnnPolicy"),
     (_ACTOR_CRITIC, "MultiInputActorCriticPolicy"): ("actor-critic", "MultiInputPolicy"),
+    (_RECURRENT, "RecurrentActorCriticPolicy"): ("actor-critic", "MlpLstmPolicy"),
+    (_RECURRENT, "RecurrentMultiInputActorCriticPolicy"): ("actor-critic", "MultiInputLstmPolicy"),
     **{
         (f"{_SB3}.{family}.policies", name): (family, public)
         for family, first in (("sac", "SACPolicy"), ("td3", "TD3Policy"), ("dqn", "DQNPolicy"))
@@ -29,6 +33,8 @@ _POLICIES = {
     },
 }
 _EXTRACTORS = {"MlpPolicy": "FlattenExtractor", "CnnPolicy": "NatureCNN", "MultiInputPolicy": "CombinedExtractor"}
+_EXTRACTORS |= {"MlpLstmPolicy": "FlattenExtractor", "MultiInputLstmPolicy": "CombinedExtractor"}
+_LSTM = {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm", "lstm_kwargs"}
 _ACTIVATIONS = {
     "ReLU": Activation.RELU,
     "Tanh": Activation.TANH,
@@ -49,6 +55,7 @@ _KNOWN = {
     *("features_extractor_class", "features_extractor_kwargs"),
 }
 DEFAULT_CLIP_MEAN = 2.0  # sac/policies.py
+DEFAULT_LSTM_UNITS, DEFAULT_LSTM_LAYERS, MOST_LSTM_LAYERS = 256, 1, 16  # the first two: RecurrentActorCriticPolicy
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,15 @@ class Settings:
     Attributes:
         algorithm: e.g. ``"PPO"``.
         family: ``"actor-critic"`` (PPO, A2C), ``"sac"``, ``"td3"`` (DDPG, too) or ``"dqn"``.
-        policy: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``.
+        policy: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; of RecurrentPPO ``"MlpLstmPolicy"`` or
+            ``"MultiInputLstmPolicy"``.
         extractor: ``"FlattenExtractor"``, ``"NatureCNN"`` or ``"CombinedExtractor"``.
         normalized_image: the extractor takes any three dimensions for an image.
         widths: of the actor's hidden layers; None where the program's default was left.
         uses_gsde: exploration noise that depends on the state.
         squashes: tanh behind the actor, and its ±1 are the action space's bounds.
         clip_mean: SAC with gSDE cuts the mean to ± this.
+        lstm: units of each LSTM layer between features and hidden layers; none of a policy that forgets.
     """
 
     algorithm: str
@@ -82,6 +91,7 @@ class Settings:
     clip_mean: float
     num_timesteps: int | None
     seed: int | None
+    lstm: tuple[int, ...] = ()
 
 
 def read_settings(text: bytes, what: str) -> Settings:
@@ -98,13 +108,14 @@ def read_settings(text: bytes, what: str) -> Settings:
         raise refusal(f"{what}'s data", "is no JSON object")
     family, policy = _policy(data)
     given = _policy_keywords(data)
+    known = _KNOWN | _WITHOUT_EFFECT | (_LSTM if "Lstm" in policy else set())
     for name in given:
-        if name not in _KNOWN | _WITHOUT_EFFECT:
-            raise _unknown("policy_kwargs", str(name), sorted(_KNOWN | _WITHOUT_EFFECT))
+        if name not in known:
+            raise _unknown("policy_kwargs", str(name), sorted(known))
     extractor, normalized_image = _extractor(policy, given)
     gsde = _flag(given, "use_sde", _flag(data, "use_sde", False))
     return Settings(
-        _algorithm(data, family, given),
+        _algorithm(data, family, policy, given),
         family,
         policy,
         read_space(_unpacked(data, "observation_space"), "the observation space"),
@@ -119,6 +130,7 @@ def read_settings(text: bytes, what: str) -> Settings:
         float(number(given.get("clip_mean", DEFAULT_CLIP_MEAN), "clip_mean")),
         _whole_or_none(data.get("num_timesteps")),
         _whole_or_none(data.get("seed")),
+        _lstm(given) if "Lstm" in policy else (),
     )
 
 
@@ -143,8 +155,8 @@ def _policy(data: dict[str, Any]) -> tuple[str, str]:
         return _POLICIES[node.module, node.name]
     raise ForeignError(
         f"The policy is of the class {named(node)}, which is not read.",
-        "Read are MlpPolicy, CnnPolicy and MultiInputPolicy of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG; "
-        "of any other policy export the actor to ONNX.",
+        "Read are MlpPolicy, CnnPolicy and MultiInputPolicy of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, "
+        "and MlpLstmPolicy and MultiInputLstmPolicy of RecurrentPPO; of any other policy export the actor to ONNX.",
     )
 
 
@@ -158,11 +170,13 @@ def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
         raise ForeignError(f"{error} ({words})" if words else str(error), error.next_step) from error
 
 
-def _algorithm(data: dict[str, Any], family: str, given: dict[str | int, Node]) -> str:
+def _algorithm(data: dict[str, Any], family: str, policy: str, given: dict[str | int, Node]) -> str:
     """The zip does not name it; each algorithm has settings that no other has."""
     if family == "actor-critic":
         if "cg_max_steps" in data:
             return "TRPO"
+        if "Lstm" in policy:
+            return "RecurrentPPO"
         return "PPO" if "n_epochs" in data else "A2C"
     if family == "td3":  # DDPG is TD3 with one critic and without its tricks
         return "DDPG" if given.get("n_critics") == 1 and data.get("policy_delay") == 1 else "TD3"
@@ -193,6 +207,25 @@ def _extractor(policy: str, given: dict[str | int, Node]) -> tuple[str, bool]:
                 "features_extractor_kwargs", str(key), ["features_dim", "cnn_output_dim", "normalized_image"]
             )
     return name, _flag(entries, "normalized_image", False)
+
+
+def _lstm(given: dict[str | int, Node]) -> tuple[int, ...]:
+    """Units of each layer, of which PyTorch's LSTM has as many as it is told, all alike."""
+    keywords = given.get("lstm_kwargs")
+    for key in {} if keywords is None else mapping(keywords, "lstm_kwargs"):
+        if key != "dropout":  # which only training has
+            raise _unknown("lstm_kwargs", str(key), ["dropout"])
+    units, layers = (
+        whole_number(given.get(name, default), name)
+        for name, default in (("lstm_hidden_size", DEFAULT_LSTM_UNITS), ("n_lstm_layers", DEFAULT_LSTM_LAYERS))
+    )
+    if not 0 < units <= MOST_UNITS or not 0 < layers <= MOST_LSTM_LAYERS:
+        raise ForeignError(
+            f"The policy has {layers} LSTM layers of {units} units; read are 1 … {MOST_LSTM_LAYERS} layers of "
+            f"1 … {MOST_UNITS} units.",
+            "Train it with fewer: lstm_hidden_size, n_lstm_layers.",
+        )
+    return (units,) * layers
 
 
 def _flag(entries: Any, name: str, default: bool) -> bool:

@@ -192,11 +192,51 @@ def relative_recalled() -> None:
 
 
 def recurrent() -> None:
-    """A GRU: refused."""
+    """A GRU."""
     (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
     before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
     cell = nn.GRUCell(6, 8)
     after = cell(position, before)
+    annotate.update_state("policy", {"memory": after})
+    targets(nn.Linear(8, 6)(after))
+
+
+def recurrent_layers() -> None:
+    """An LSTM behind a layer and a GRU behind that, which begin away from zero; the last action, and two frames."""
+    given = scaled(inputs(SENSORS)).clamp(-3.0, 3.0)
+    before = {"hidden": torch.randn(1, 5) * 0.3, "cell": torch.randn(1, 5), "memory": torch.full((1, 7), -0.4)}
+    hidden, cell, memory, frames, action = annotate.state_tensors(
+        "policy", {**before, "frames": torch.zeros(1, 2, 24), "last_action": torch.zeros(1, 6)}
+    )
+    stacked = torch.cat([frames[:, 1:], given.unsqueeze(1)], 1)
+    x = nn.functional.elu(nn.Linear(54, 9)(torch.cat([stacked.reshape(1, 48), action], -1)))
+    hidden, cell = nn.LSTMCell(9, 5)(x, (hidden, cell))
+    memory = nn.GRUCell(5, 7)(hidden, memory)
+    action = network(7)(memory)
+    annotate.update_state(
+        "policy", {"hidden": hidden, "cell": cell, "memory": memory, "frames": stacked, "last_action": action}
+    )
+    targets(action * 0.25 + DEFAULT)
+
+
+def recurrent_reset_first() -> None:
+    """A GRU whose reset stands before the product: refused."""
+    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
+    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    reset, update = (torch.sigmoid(nn.Linear(14, 8)(torch.cat([position, before], -1))) for _ in range(2))
+    new = torch.tanh(nn.Linear(14, 8)(torch.cat([position, reset * before], -1)))
+    after = (1.0 - update) * new + update * before
+    annotate.update_state("policy", {"memory": after})
+    targets(nn.Linear(8, 6)(after))
+
+
+def recurrent_joined() -> None:
+    """The same with the reset behind the product, each gate a layer of both, the update turned round."""
+    (position,) = inputs({"joint_pos": SENSORS["joint_pos"]})
+    before = annotate.state_tensors("policy", {"memory": torch.zeros(1, 8)})
+    reset, update = (torch.sigmoid(nn.Linear(14, 8)(torch.cat([before, position], -1))) for _ in range(2))
+    new = torch.tanh(nn.Linear(6, 8)(position) + nn.Linear(8, 8)(before) * reset)
+    after = update * new + (1.0 - update) * before
     annotate.update_state("policy", {"memory": after})
     targets(nn.Linear(8, 6)(after))
 
@@ -239,6 +279,9 @@ POLICIES: tuple[Callable[[], None], ...] = (
     turned_targets,
     relative_recalled,
     recurrent,
+    recurrent_layers,
+    recurrent_joined,
+    recurrent_reset_first,
     averaged,
     two_nodes,
     torchscript,

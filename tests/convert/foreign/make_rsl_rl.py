@@ -9,7 +9,8 @@ twelve numbers that drift and obey the actions a little; runner, actor, normalis
 | rsl_rl_script | the same with the exporter that PyTorch had before 2.9 |
 | rsl_rl_metadata_script | the latter with the properties that mjlab attaches to it |
 | rsl_rl_deviations_script | of an actor whose deviations depend on the observation: its network answers with both |
-| rsl_rl_lstm_script, rsl_rl_gru_dynamo | recurrent actors, which nothing here can express |
+| rsl_rl_lstm_script, rsl_rl_gru_dynamo | recurrent actors of one layer |
+| rsl_rl_lstm_two_dynamo, rsl_rl_gru_two_script | and of two |
 """
 
 from __future__ import annotations
@@ -112,9 +113,9 @@ def main() -> None:
     write(folder, runner, "rsl_rl", "script")
     write(folder, runner, "rsl_rl_metadata", "script", METADATA)
     write(folder, trained(distribution=DEVIATIONS), "rsl_rl_deviations", "script")
-    for kind, how in (("lstm", "script"), ("gru", "dynamo")):
-        recurrent = trained("RNNModel", rnn_type=kind, rnn_hidden_dim=8)
-        write(folder, recurrent, f"rsl_rl_{kind}", how)
+    for kind, layers, how in (("lstm", 1, "script"), ("gru", 1, "dynamo"), ("lstm", 2, "dynamo"), ("gru", 2, "script")):
+        recurrent = trained("RNNModel", rnn_type=kind, rnn_hidden_dim=8, rnn_num_layers=layers)
+        write(folder, recurrent, f"rsl_rl_{kind}{'_two' * (layers == 2)}", how)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ task, within minutes; the others have only begun.
 | array | shape | holds |
 | --- | --- | --- |
 | observations | (32, n) | raw, flattened in the order of the chain's inputs; images as (height, width, channel) |
+| episode_starts | (32,) | of policies with an LSTM, whose rows follow each other: whether an episode begins with it |
 | outputs | (32, m) | what the program itself computes: logits, action values, or the action that predict() returns |
 | actions | (32,) or (32, m) | of ``model.predict(…, deterministic=True)`` |
 """
@@ -24,6 +25,8 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from sb3_contrib import RecurrentPPO
+from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
@@ -43,6 +46,8 @@ PARTS = spaces.Dict(
         "dials": spaces.MultiDiscrete([2, 3]),
     }
 )
+
+VECTORS = spaces.Dict({name: PARTS[name] for name in ("angle", "lamps", "wind")})  # an LSTM's sizes are plain numbers
 
 
 class Noise(gymnasium.Env):
@@ -85,6 +90,7 @@ TRAINED = {"ppo_cartpole": 490.0, "ppo_pendulum_normalised": -200.0, "dqn_cartpo
 """What some earn, after as many thousands of steps as that takes."""
 MOST_STEPS = 400_000
 COPIES = {"ppo_cartpole": 8, "ppo_pendulum_normalised": 4}
+SMALL_LSTM = {"net_arch": [8], "lstm_hidden_size": 12}
 
 # name: algorithm, policy, environment, settings of the algorithm, settings of VecNormalize, what save() leaves out
 POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
@@ -142,6 +148,24 @@ POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
         {"norm_obs_keys": ["angle", "wind"], "clip_obs": 1.5},
     ),
     "sac_parts": (SAC, "MultiInputPolicy", noise(PARTS, spaces.Box(*BOUNDS)), {**OFF, "policy_kwargs": TINY}, None),
+    "recurrent_cartpole": (
+        *(RecurrentPPO, "MlpLstmPolicy", CART),
+        {**SHORT, "policy_kwargs": {**SMALL_LSTM, "enable_critic_lstm": False}},
+        None,
+    ),
+    "recurrent_pendulum_normalised": (
+        *(RecurrentPPO, "MlpLstmPolicy", PENDULUM),
+        {**SHORT, "policy_kwargs": {**SMALL_LSTM, "n_lstm_layers": 2, "activation_fn": torch.nn.ELU}},
+        {"clip_obs": 2.0},
+    ),
+    "recurrent_parts": (
+        *(RecurrentPPO, "MultiInputLstmPolicy", noise(VECTORS, spaces.Box(*BOUNDS))),
+        {
+            **SHORT,
+            "policy_kwargs": {"net_arch": [], "lstm_hidden_size": 8, "shared_lstm": True, "enable_critic_lstm": False},
+        },
+        None,
+    ),
 }
 WITH_OPTIMIZERS = {"ppo_cartpole", "sac_pendulum"}
 
@@ -169,12 +193,18 @@ def make(name: str, folder: Path) -> None:
     seen = observations if normalise is None else venv.normalize_obs(observations)
     if isinstance(model.env, VecTransposeImage):
         seen = model.env.transpose_observations(seen)
-    actions, _ = model.predict(seen, deterministic=True)
+    if isinstance(model, RecurrentPPO):
+        starts = np.arange(ROWS) % 11 == 0
+        actions, given = answers(model, seen, starts)
+        recorded = {"outputs": given, "episode_starts": starts}
+    else:
+        actions, _ = model.predict(seen, deterministic=True)
+        recorded = {"outputs": outputs(model, seen, actions)}
     np.savez_compressed(
         folder / "golden.npz",
         observations=flat(observations, venv.observation_space),
-        outputs=outputs(model, seen, actions),
         actions=actions,
+        **recorded,
     )
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{name}: {size} bytes{returns}")
@@ -186,6 +216,10 @@ def amplify(policy: torch.nn.Module) -> None:
         for key, parameter in policy.named_parameters():
             if key.startswith(("action_net.weight", "actor.mu")):
                 parameter.mul_(5.0)
+            if key.startswith("lstm_actor."):  # so that each gate matters, and the state too
+                parameter.add_(torch.randn_like(parameter) * 0.4)
+            if isinstance(policy, RecurrentActorCriticPolicy) and key == "action_net.weight":
+                parameter.mul_(10.0)
 
 
 def train(model: Any, venv: Any, enough: float) -> float:
@@ -256,6 +290,31 @@ def outputs(model: Any, seen: Any, actions: np.ndarray) -> np.ndarray:
             else model.policy.extract_features(tensor)[0]
         )
         return model.policy.action_net(model.policy.mlp_extractor.forward_actor(features)).numpy()
+
+
+def answers(model: RecurrentPPO, seen: Any, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Actions of predict(), and logits or the same, row after row, the state carried on from row to row."""
+    state, actions, given = None, [], []
+    for row, start in enumerate(starts):
+        at = slice(row, row + 1)
+        one = {key: part[at] for key, part in seen.items()} if isinstance(seen, dict) else seen[at]
+        before, begun = state, np.array([start])
+        action, state = model.predict(one, state=before, episode_start=begun, deterministic=True)
+        actions.append(action[0])
+        given.append(action[0] if isinstance(model.action_space, spaces.Box) else logits(model, one, before, begun))
+    return np.array(actions), np.array(given)
+
+
+def logits(model: RecurrentPPO, one: Any, state: Any, start: np.ndarray) -> np.ndarray:
+    """What the last layer gives, of which the distribution keeps only differences."""
+    policy = model.policy
+    with torch.no_grad():
+        tensor, _ = policy.obs_to_tensor(one)
+        shape = policy.lstm_hidden_state_shape
+        before = tuple(torch.zeros(shape) if state is None else torch.tensor(part) for part in (state or (None, None)))
+        features = policy.extract_features(tensor)
+        latent, _ = policy._process_sequence(features, before, torch.tensor(start).float(), policy.lstm_actor)
+        return policy.action_net(policy.mlp_extractor.forward_actor(latent)).numpy()[0]
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from convert import pipeline
 from convert.executor import RuntimeProcess
 from convert.foreign.__main__ import main
-from convert.foreign.chain import ForeignError
+from convert.foreign.chain import ForeignError, Recurrent
 from convert.foreign.leapp.reader import read_leapp
+from convert.foreign.onnx import gates
 from policy.bundle import Bundle
+from policy.contract.cells import Cell, Recurrence
 from policy.contract.features import FloatOperator
 from policy.network import forward_float
 from policy.observing.history import History
@@ -24,8 +27,9 @@ from policy.spec import ArtifactFormat, ContinuousHead, Memory, Precision, Remem
 FILES = Path(__file__).parent / "files" / "leapp"
 READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")
 READ += ("turned_frames", "assembled", "relative", "turned_targets")
+READ += ("recurrent", "recurrent_layers", "recurrent_joined")
 REFUSED = {
-    "recurrent": "combines values of different layers",
+    "recurrent_reset_first": r"The states 'memory_in' are none of a GRU or an LSTM; read are these, as PyTorch",
     "relative_recalled": "no one sees it",
     "averaged": "the state 'filtered_in' is computed from itself",
     "two_nodes": r"has 2 nodes \(\['before', 'policy'\]\)",
@@ -50,9 +54,10 @@ def test_a_folder_acts_as_inference_manager_answered(name: str, tmp_path: Path, 
     sensors = [field.name for field in spec.observation if field.name in recorded]
     for period, wanted in enumerate(recorded["outputs"]):
         values = np.concatenate([recorded[sensor][period].reshape(-1) for sensor in sensors])
-        action = forward_float(spec, weights, history.observe(values))[0]
+        result = forward_float(spec, weights, history.observe(values))[0]
+        action, following = np.split(result, [spec.output_size])
         np.testing.assert_allclose(action, wanted, atol=2e-6 * max(1.0, np.ptp(recorded["outputs"])))
-        history.acted(action)
+        history.acted(action, following)
     assert spec.control_period_s == 0.02 and spec.is_imported
     for precision in (Precision.FP32, Precision.INT8):
         for _, _, artifact_format in pipeline.possible((bundle, precision, each) for each in ArtifactFormat):
@@ -74,6 +79,62 @@ def test_fields_have_names_units_and_memory() -> None:
     assert (action.name, action.shape, action.unit) == ("previous_action", (1, 6), "rad")
     assert action.memory is not None and action.memory.of is Remembered.ACTION
     np.testing.assert_allclose(action.memory.initial, wanted, rtol=1e-6)
+
+
+def test_recurrent_layers_begin_as_the_folder_says() -> None:
+    policy = read_leapp(FILES / "recurrent_layers")
+    lstm, gru = (step for step in policy.steps if isinstance(step, Recurrent))
+    assert (lstm.recurrence, gru.recurrence) == (Recurrence(Cell.LSTM, 5), Recurrence(Cell.GRU, 7))
+    stored = load_file(FILES / "recurrent_layers" / "recurrent_layers_initial_values.safetensors")
+    *others, first, second = policy.inputs
+    assert first.memory is not None and second.memory is not None
+    begun = np.concatenate([stored[f"policy/{name}_in"].reshape(-1) for name in ("hidden", "cell")])
+    np.testing.assert_array_equal(np.float32(first.memory.initial), begun)
+    assert second.memory == Memory(Remembered.STATE, (float(np.float32(-0.4)),) * 7)
+    kinds = {field.memory.of for field in others if field.memory is not None}
+    assert kinds == {Remembered.OBSERVATION, Remembered.ACTION}
+
+
+def another_beginning(folder: Path, factor: float) -> Path:
+    shutil.copytree(FILES / "recurrent_layers", folder / "recurrent_layers")
+    path = folder / "recurrent_layers" / "recurrent_layers_initial_values.safetensors"
+    save_file({name: np.ascontiguousarray(value * factor) for name, value in load_file(path).items()}, path)
+    return folder / "recurrent_layers"
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (2.0, 1)])
+def test_pairs_say_how_recurrent_layers_begin(
+    factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = str(FILES / "recurrent_layers" / "golden.npz")
+    words = [str(another_beginning(tmp_path, factor)), "--observations", golden, "--golden", golden, "--dry-run"]
+    assert main([*words, "--name", "imported"]) == code
+    assert ("does not act as the original (on the given pairs)" in capsys.readouterr().err) is bool(code)
+
+
+def test_a_state_that_is_fed_back_to_another_layer_is_refused(tmp_path: Path) -> None:
+    path = changed(
+        tmp_path,
+        "recurrent_layers",
+        lambda text: text.replace(
+            "policy/hidden_out: [policy/hidden_in]", "policy/cell_out: [policy/hidden_in]"
+        ).replace("policy/cell_out: [policy/cell_in]", "policy/hidden_out: [policy/cell_in]"),
+    )
+    with pytest.raises(ForeignError, match="none of a GRU or an LSTM"):
+        read_leapp(path)
+
+
+@pytest.mark.parametrize(("kind", "order"), [("_gru", [1, 0, 2, 3]), ("_lstm", [0, 1, 3, 2])])
+def test_gates_in_another_order_are_refused(kind: str, order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    recognised = getattr(gates, kind)
+
+    def misread(*given: object) -> object:
+        found = recognised(*given)
+        return None if found is None else [found[at] for at in order]
+
+    monkeypatch.setattr(gates, kind, misread)
+    with pytest.raises(ForeignError, match="does not compute what the file computes"):
+        read_leapp(FILES / "recurrent_layers")
 
 
 def test_no_more_periods_than_the_policy_looks_at() -> None:

@@ -20,8 +20,10 @@ from gymnasium import spaces
 
 from convert.foreign import chain
 from convert.foreign.chain import ForeignError, ForeignPolicy
+from convert.foreign.recordings import read_pairs
 from convert.foreign.sb3.inputs import NOT_GIVEN
 from convert.foreign.sb3.reader import read_sb3
+from policy.observing.history import remembers
 from policy.spec import Activation
 
 FILES = Path(__file__).resolve().parent / "files/sb3"
@@ -42,14 +44,20 @@ def test_the_chain_computes_what_the_program_computed(name: str) -> None:
     policy = read(name)
     with np.load(FILES / name / "golden.npz") as golden:
         observations, outputs, actions = golden["observations"], golden["outputs"], golden["actions"]
-    ours = chain.run(policy, observations)
+    if remembers(policy.inputs):  # rows are what a period brings, and the original carried its state on
+        pairs = read_pairs(FILES / name / "golden.npz", policy, chain.count_outputs(policy))
+        assert pairs.observations.shape[1] == observations.shape[1] + chain.state_size(policy.steps)
+        assert (pairs.observations[:, : observations.shape[1]] == observations).all()
+        ours = chain.run(policy, pairs.observations)[:, : chain.count_outputs(policy)]
+    else:
+        ours = chain.run(policy, observations)
     outputs = outputs.reshape(len(outputs), -1)
     assert ours.shape == outputs.shape
     assert np.ptp(outputs) > 0
     np.testing.assert_allclose(ours, outputs, rtol=RELATIVE, atol=RELATIVE * np.abs(outputs).max())
     if isinstance(policy.actions, chain.Discrete):
         assert (ours.argmax(axis=1) == actions).all()
-    assert sum(int(np.prod(part.shape)) for part in policy.inputs) == observations.shape[1]
+    assert sum(int(np.prod(part.shape)) for part in chain.sensed(policy.inputs)) == observations.shape[1]
 
 
 def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:
@@ -74,7 +82,15 @@ def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:
     assert normalised.assumed == ()
     assert isinstance(normalised.actions, chain.Continuous)
     assert {"critic: 12 tensors", "target critic: 12 tensors", "exploration noise: 2 tensors"} < set(normalised.ignored)
-    assert {read(name).source.split()[-1] for name in NAMES} == {"PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"}
+    assert {read(name).source.split()[-1] for name in NAMES} == {
+        "PPO",
+        "A2C",
+        "DQN",
+        "SAC",
+        "TD3",
+        "DDPG",
+        "RecurrentPPO",
+    }
 
 
 def test_reading_needs_neither_pytorch_nor_the_program() -> None:

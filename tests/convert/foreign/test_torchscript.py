@@ -69,7 +69,52 @@ class Image(nn.Module):
         return self.body(x / 255.0)
 
 
+class Gru(nn.Module):
+    # As rsl_rl exports a recurrent actor.
+
+    def __init__(self, kind=nn.GRU):
+        super().__init__()
+        self.obs_normalizer, self.deterministic_output = nn.Identity(), nn.Identity()
+        self.rnn, self.mlp = kind(6, 5, 2), nn.Sequential(nn.Linear(5, 8), nn.ELU(), nn.Linear(8, 3))
+        self.register_buffer("hidden_state", torch.zeros(2, 1, 5))
+
+    def forward(self, x):
+        x, h = self.rnn(self.obs_normalizer(x).unsqueeze(0), self.hidden_state)
+        self.hidden_state[:] = h
+        return self.deterministic_output(self.mlp(x.squeeze(0)))
+
+    @torch.jit.export
+    def reset(self):
+        self.hidden_state[:] = 0.0
+
+
+class Lstm(Gru):
+    def __init__(self):
+        super().__init__(nn.LSTM)
+        self.register_buffer("cell_state", torch.zeros(2, 1, 5))
+
+    def forward(self, x):
+        x, (h, c) = self.rnn(self.obs_normalizer(x).unsqueeze(0), (self.hidden_state, self.cell_state))
+        self.hidden_state[:] = h
+        self.cell_state[:] = c
+        return self.deterministic_output(self.mlp(x.squeeze(0)))
+
+    @torch.jit.export
+    def reset(self):
+        self.hidden_state[:] = 0.0
+        self.cell_state[:] = 0.0
+
+
+class Half(Gru):
+    def forward(self, x):
+        x, h = self.rnn(self.obs_normalizer(x).unsqueeze(0), self.hidden_state)
+        self.hidden_state[:] = 0.5 * h
+        return self.deterministic_output(self.mlp(x.squeeze(0)))
+
+
 folder = sys.argv[1]
+for name, module in dict(gru=Gru(), lstm=Lstm(), half=Half()).items():
+    torch.jit.script(module.eval()).save(f"{folder}/{name}.pt")
 for name, module in dict(actor=Actor(), two=Two(), remembering=Remembering(), drawing=Drawing(), image=Image()).items():
     torch.jit.script(module.eval()).save(f"{folder}/{name}.pt")
 torch.jit.trace(Actor().eval(), torch.randn(1, 6)).save(f"{folder}/traced.pt")
@@ -139,6 +184,27 @@ def test_a_module_with_a_state_or_with_chance_is_refused(name: str, folder: Path
     assert done.returncode == 1
     assert "answers the same observation differently the second time" in done.stderr
     assert not (folder / f"{name}.onnx").exists() and not (folder / f"{name}-pairs.npz").exists()
+
+
+@with_pytorch
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_a_recurrent_actor_of_rsl_rl_becomes_a_bundle(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = helped(folder, name)
+    assert done.returncode == 0, done.stderr
+    words = next(line for line in done.stdout.splitlines() if "convert.foreign" in line).split()
+    monkeypatch.chdir(folder)
+    assert main([*words[3:], "--output-path", str(tmp_path / "bundle")]) == 0
+    spec = Bundle.load(tmp_path / "bundle").spec
+    assert [(each.cell.value, each.units) for each in spec.network.recurrences] == [(name, 5), (name, 5)]
+
+
+@with_pytorch
+def test_a_module_made_as_rsl_rls_that_answers_otherwise_is_refused(folder: Path) -> None:
+    done = helped(folder, "half")
+    assert done.returncode == 1 and "but does not answer as one" in done.stderr
+    assert not (folder / "half.onnx").exists() and not (folder / "half-pairs.npz").exists()
 
 
 @with_pytorch
