@@ -16,7 +16,7 @@ import numpy as np
 from convert.pipeline import convert_each, impossible, missing
 from convert.rebuild import check_artifact
 from device.native import building
-from device.native.engine import library, memory_needed
+from device.native.engine import Engine, library, memory_needed
 from policy.bundle import Bundle
 from policy.errors import PolicyError
 from policy.files import write_folder
@@ -138,6 +138,9 @@ def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
         "observation": spec.observation_size,
         "outputs": spec.result_size,
         "states": spec.state_size,
+        "initial": ", ".join(
+            _float(value) for each in spec.observation if each.is_state and each.memory for value in each.memory.initial
+        ),
         "fields": _fields(bundle),
         "discrete": spec.is_discrete,
         "what_comes_out": "the action's number" if spec.is_discrete else f"{spec.output_size} floats",
@@ -180,14 +183,17 @@ def _fallback(spec: PolicySpec) -> str | None:
 
 
 def _golden(bundle: Bundle, entry: ArtifactEntry, rows: np.ndarray) -> list[dict[str, object]]:
-    observations, outputs = bundle.golden().observations, bundle.expected(entry).outputs
+    """As this machine's engine decides: it is held to the reference by the gate, and every build of it to its bits."""
+    spec, observations = bundle.spec, bundle.golden().observations
+    engine = Engine(library(), bundle.artifact_data(entry), spec.observation_size, spec.result_size)
+    decided = {row: (engine.decide(observations[row]), engine.outputs.tolist()) for row in rows.tolist()}
     return [
         {
             "observation": ", ".join(map(_float, observations[row])),
-            "outputs": ", ".join(map(_float, outputs[row])),
-            "decision": int(np.argmax(outputs[row])) if bundle.spec.is_discrete else 0,
+            "outputs": ", ".join(map(_float, outputs)),
+            "decision": decision,
         }
-        for row in rows
+        for row, (decision, outputs) in decided.items()
     ]
 
 

@@ -190,7 +190,9 @@ def number(value: object) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """The least and the largest of some numbers."""
+    """The least and the largest of some numbers; of none, as of a state that no normaliser touches, a dash."""
+    if not values:
+        return NONE
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"
     return low if low == high else f"{low} … {high}"
 

@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save
 
-from convert.interface import ACTION, LOGITS, OBSERVATION
+from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
 from convert.package.actions import action_bounds
 from convert.package.yaml_text import document
 from policy.bundle import Bundle
@@ -64,11 +64,6 @@ def _earlier(field: ObservationField) -> int:
     return field.shape[0] - (field.memory.of is Remembered.OBSERVATION)
 
 
-def _is_sensed(field: ObservationField) -> bool:
-    """Whether a period brings a row of it."""
-    return field.memory is None or field.memory.of is Remembered.OBSERVATION
-
-
 def with_fields(spec: PolicySpec, data: bytes) -> bytes:
     """A copy of an ONNX artifact that takes each field of the observation as an input of its own.
 
@@ -82,21 +77,34 @@ def with_fields(spec: PolicySpec, data: bytes) -> bytes:
     """
     model = onnx.load_from_string(data)
     graph, names = model.graph, input_names(spec, data)
-    inputs, states, outputs, parts = [], [], [], []  # LEAPP feeds them in the description's order
+    inputs, states, outputs = [], [], []  # LEAPP feeds them in the description's order
+    parts: list[str] = []
+    recurrent: list[str] = []
+    start = 0
     for name, field in zip(names, spec.observation, strict=True):
         size, earlier = field.row_size, _earlier(field)
-        rows = [f"{name}_in"] * bool(earlier) + [name] * _is_sensed(field)
-        inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])] * _is_sensed(field)
-        parts += rows
+        rows = [f"{name}_in"] * bool(earlier) + [name] * field.is_brought
+        inputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])] * field.is_brought
+        (recurrent if field.is_state else parts).extend(rows)
+        newest = name if field.is_brought else ACTION
+        if field.is_state:
+            newest = f"{name}_out/next"
+            graph.node.append(_sliced(graph, NEXT_STATE, start, start + size, newest))
+            start += size
         if earlier:
             states.append(helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [1, earlier * size]))
             outputs.append(helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [1, earlier * size]))
-            graph.node.extend(_shifted(graph, name, size, earlier, name if _is_sensed(field) else ACTION))
+            graph.node.extend(_shifted(graph, name, size, earlier, newest))
     if parts == [names[0]]:
         for node in graph.node:
             node.input[:] = [names[0] if each == OBSERVATION else each for each in node.input]
     else:
         graph.node.insert(0, helper.make_node("Concat", parts, [OBSERVATION], name=OBSERVATION, axis=1))
+    if recurrent:
+        graph.node.insert(0, helper.make_node("Concat", recurrent, [STATE], name=STATE, axis=1))
+        kept = [each for each in graph.output if each.name != NEXT_STATE]
+        del graph.output[:]
+        graph.output.extend(kept)
     del graph.input[:]
     graph.input.extend([*inputs, *states])
     graph.output.extend(outputs)
@@ -109,14 +117,19 @@ def _shifted(graph: onnx.GraphProto, name: str, size: int, rows: int, newest: st
     """Nodes that make NAME_out of NAME_in: without its oldest row, behind it the newest."""
     if rows == 1:
         return [helper.make_node("Identity", [newest], [f"{name}_out"], name=f"{name}_out")]
-    bounds = []
-    for what, value in (("starts", size), ("ends", rows * size), ("axes", 1)):
-        graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), f"{name}_in/{what}"))
-        bounds.append(f"{name}_in/{what}")
     return [
-        helper.make_node("Slice", [f"{name}_in", *bounds], [f"{name}_in/kept"], name=f"{name}_in/kept"),
+        _sliced(graph, f"{name}_in", size, rows * size, f"{name}_in/kept"),
         helper.make_node("Concat", [f"{name}_in/kept", newest], [f"{name}_out"], name=f"{name}_out", axis=1),
     ]
+
+
+def _sliced(graph: onnx.GraphProto, x: str, start: int, end: int, output: str) -> onnx.NodeProto:
+    """Elements ``start`` … ``end`` − 1 of (1, n)."""
+    bounds = []
+    for what, value in (("starts", start), ("ends", end), ("axes", 1)):
+        graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), f"{output}/{what}"))
+        bounds.append(f"{output}/{what}")
+    return helper.make_node("Slice", [x, *bounds], [output], name=output)
 
 
 def input_names(spec: PolicySpec, data: bytes) -> list[str]:
@@ -150,7 +163,7 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
     pairs = {name: f"{name[:-3]}_out" for name in given if name.endswith("_in")}
     states = {name: output for name, output in pairs.items() if output in made}
     names = [name for name in given if name not in states]
-    sensed = [field for field in spec.observation if _is_sensed(field)]
+    sensed = [field for field in spec.observation if field.is_brought]
     inputs, outputs = list(_inputs(names, sensed)), list(_outputs(spec))
     sizes = {each.name: each.type.tensor_type.shape.dim[1].dim_value for each in read.graph.input}
     node = {
