@@ -134,8 +134,9 @@ def compared(
 
     Ranges and normaliser are taken from ``calibration``.
     """
-    from policy.integer import forward_integer, quantize_network
+    from policy.integer import forward_integer
     from policy.network import forward_float
+    from policy.quantizing.network import quantize_network
     from policy.rewrites import possible, rewritten
 
     def in_int8(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> np.ndarray:

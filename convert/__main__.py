@@ -19,9 +19,9 @@ from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
 from policy.hints import Parser, refused
-from policy.integer import quantize_network
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 EXAMPLES = """examples:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from policy.errors import PolicyError
-from policy.integer import WeightBits, trained_with
+from policy.integer import WeightBits
+from policy.quantizing.network import trained_with
 from policy.spec import ContinuousHead, PolicySpec, output_spans
 
 FLOOR = 0.75

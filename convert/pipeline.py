@@ -22,10 +22,11 @@ from policy.bundle import Bundle, Contents, Expected
 from policy.bundle_writer import add_artifact
 from policy.contract.quantization import LARGEST_WEIGHT_BITS
 from policy.errors import QuantizationError
-from policy.integer import IntegerNetwork, WeightBits, quantize_network, trained_with
+from policy.integer import IntegerNetwork, WeightBits
 from policy.manifest import ArtifactEntry, FileRecord, Parity
 from policy.network import Weights
 from policy.quantization import Floats, to_fp16
+from policy.quantizing.network import quantize_network, trained_with
 from policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]

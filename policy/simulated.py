@@ -35,7 +35,6 @@ from policy.activations import activation_map, linear_map
 from policy.contract.cells import STATE
 from policy.contract.quantization import INPUT, LARGEST_WEIGHT_BITS
 from policy.errors import QuantizationError
-from policy.integer import agreeing_scales, scales_of_layer, trained_with
 from policy.network import (
     Weights,
     apply_head,
@@ -46,6 +45,7 @@ from policy.network import (
     linear_part,
 )
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Affine, Floats, Scheme
+from policy.quantizing.network import agreeing_scales, scales_of_layer, trained_with
 from policy.ranges import Range, calibrated_ranges
 from policy.spec import Activation, PolicySpec
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from convert.mixed import bits_of
 from policy.bundle import Bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import apply_head, as_batch, forward_float, normalise, split
 from policy.observing.pilot import deciding
 from policy.quantization import Scheme, to_fp16
+from policy.quantizing.network import quantize_network
 from policy.simulated import Simulated, Widths, forward_simulated
 from policy.spec import PolicySpec, Precision
 from train.algorithms.common.normalisation import ImageScaling

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from convert.mixed import bits_of
-from policy.integer import Trace, head_inputs, quantize_network
+from policy.integer import Trace, head_inputs
+from policy.quantizing.network import quantize_network
 
 if TYPE_CHECKING:
     from policy.bundle import Bundle

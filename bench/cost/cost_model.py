@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bench.qemu_counter.counting import Counted
-from policy.integer import WeightBits, bits_by_layer
+from policy.integer import WeightBits
 from policy.network import layer_names
+from policy.quantizing.network import bits_by_layer
 from policy.spec import PolicySpec, Precision, weight_shapes
 
 CLOCK_HZ = 1.2e9

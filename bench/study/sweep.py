@@ -28,9 +28,9 @@ from bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, op
 from bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from bench.study.records import Condition
-from policy.integer import trained_with
 from policy.locate import meant
 from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
+from policy.quantizing.network import trained_with
 from policy.simulated import HALF_BITS, WEIGHTS_ONLY, Widths
 from train.suites.names import Suite, resolve
 

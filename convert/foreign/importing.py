@@ -28,10 +28,11 @@ from convert.foreign.chain import (
 from convert.foreign.fold import Folded, fold
 from convert.foreign.proof import Proof, prove
 from policy.bundle_writer import write_bundle
-from policy.integer import IntegerNetwork, forward_integer, quantize_network
+from policy.integer import IntegerNetwork, forward_integer
 from policy.json_values import shortened
 from policy.locate import ARTIFACTS
 from policy.network import Weights, forward_float
+from policy.quantizing.network import quantize_network
 from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
 

@@ -1,4 +1,4 @@
-"""The quantizers that a policy was trained with, as its spec holds them. See :mod:`policy.quantization_aware`."""
+"""The quantizers that a policy was trained with, as its spec holds them. See :mod:`policy.quantizing.trained`."""
 
 from __future__ import annotations
 

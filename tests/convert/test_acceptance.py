@@ -19,9 +19,10 @@ from convert.reference import integer_reference
 from policy.bundle import Bundle
 from policy.bundle_writer import npz, write_bundle
 from policy.coverage import excited
-from policy.integer import IntegerNetwork, quantize_network
+from policy.integer import IntegerNetwork
 from policy.locate import ZOO
 from policy.manifest import MANIFEST_FILE, FileRecord
+from policy.quantizing.network import quantize_network
 from policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
 from policy.spec import (
     ArtifactFormat,

@@ -13,9 +13,10 @@ from convert.executor import RuntimeProcess
 from policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import forward_float
 from policy.quantization import Affine, Scheme
+from policy.quantizing.network import quantize_network
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import (
     Activation,

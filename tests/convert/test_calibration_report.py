@@ -7,7 +7,7 @@ import pytest
 
 from convert.calibration import inspect
 from policy.errors import QuantizationError
-from policy.integer import quantize_network
+from policy.quantizing.network import quantize_network
 from policy.spec import PolicySpec
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]

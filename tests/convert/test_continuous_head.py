@@ -12,7 +12,8 @@ from convert.executor import RuntimeProcess
 from convert.reference import output_steps
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.integer import head_inputs, quantize_network
+from policy.integer import head_inputs
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,

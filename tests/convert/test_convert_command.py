@@ -20,7 +20,8 @@ from convert.pipeline import Converted, convert_each
 from policy.bundle import Bundle
 from policy.bundle_writer import copy_bundle
 from policy.errors import BundleError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
+from policy.quantizing.network import quantize_network
 from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 

@@ -16,9 +16,10 @@ from policy.contract.features import FloatOperator as Operator
 from policy.contract.features import FloatStep, sizes_of
 from policy.errors import SpecError
 from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, head_inputs, quantize_network
+from policy.integer import forward_integer, head_inputs
 from policy.network import apply_head, forward_float
 from policy.observing.features import exact_program, program_variance, run_program
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,

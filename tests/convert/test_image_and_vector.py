@@ -19,8 +19,9 @@ from convert.rounding import forward_fixed_point
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import Weights, forward_float, normalise
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -18,8 +18,9 @@ from convert.reference import NORM_STEPS
 from convert.rounding import forward_fixed_point
 from policy.bundle_writer import write_bundle
 from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import Weights, forward_float
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     NATURE_CONVOLUTIONS,
     ArtifactFormat,

@@ -14,8 +14,9 @@ from convert import onnx_graph, tflite_graph
 from convert.executor import RuntimeProcess
 from convert.pipeline import INTEGERS
 from convert.reference import STEP_SLACK
-from policy.integer import IntegerLayer, IntegerNetwork, forward_integer, quantize_network
+from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
 from policy.quantization import Affine
+from policy.quantizing.network import quantize_network
 from policy.spec import NetworkSpec, PolicySpec, RuntimeName
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]

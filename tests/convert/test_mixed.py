@@ -16,9 +16,10 @@ from convert.pipeline import convert
 from convert.rebuild import check_artifact
 from policy.bundle import Bundle
 from policy.errors import BundleError, QuantizationError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.manifest import MANIFEST_FILE
 from policy.network import Weights, forward_float, layer_names
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

@@ -9,8 +9,8 @@ import pytest
 
 from convert.executor import RuntimeProcess
 from convert.pipeline import INTEGERS
-from policy.integer import quantize_network
 from policy.network import forward_float, normaliser_constants
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

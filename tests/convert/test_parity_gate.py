@@ -21,8 +21,9 @@ from convert.parity import ParityError, check
 from convert.reference import float_reference, integer_reference
 from policy.bundle import Bundle
 from policy.float_errors import UNIT_ROUNDOFF, float_tolerance
-from policy.integer import IntegerNetwork, quantize_network
+from policy.integer import IntegerNetwork
 from policy.network import forward_float
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

@@ -13,9 +13,10 @@ from convert import pipeline
 from convert.executor import RuntimeProcess
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import choose_actions, forward_float
 from policy.observing.pilot import deciding
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, weights_of
 

@@ -8,14 +8,9 @@ import pytest
 from convert import tflite_graph
 from convert.executor import RuntimeProcess
 from convert.rounding import fixed_point_multipliers, fixed_point_requantize, forward_fixed_point, quantize_half_away
-from policy.integer import (
-    IntegerLayer,
-    agreeing_scales,
-    forward_integer,
-    quantize_network,
-    requantization_multipliers,
-)
+from policy.integer import IntegerLayer, forward_integer, requantization_multipliers
 from policy.quantization import Affine, quantize_affine
+from policy.quantizing.network import agreeing_scales, quantize_network
 from policy.spec import PolicySpec, RuntimeName
 
 

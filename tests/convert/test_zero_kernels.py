@@ -14,8 +14,9 @@ from convert.rebuild import check_artifact
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.errors import QuantizationError
-from policy.integer import forward_integer, quantize_network, requantization_multipliers
+from policy.integer import forward_integer, requantization_multipliers
 from policy.network import forward_float
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, GOLDEN, SPEC, WEIGHTS
 

@@ -21,8 +21,9 @@ from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS,
 from device.native import building
 from policy.bundle import Bundle, Expected
 from policy.bundle_writer import add_artifact, write_bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.manifest import ArtifactEntry, FileRecord, Parity
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policy.bundle import Bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import forward_float
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, Precision, RuntimeName
 
 Start = Callable[..., Any]

@@ -21,8 +21,9 @@ from device.host.agent_session import AgentSession
 from device.host.deploy import deploy
 from device.host.local_device import running_local_device
 from policy.bundle import Bundle
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import choose_actions
+from policy.quantizing.network import quantize_network
 from policy.spec import Precision, RuntimeName
 from tests.device_host.conftest import link_programs, only_programs
 from tests.device_host.devices import as_test_device

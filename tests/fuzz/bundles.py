@@ -18,10 +18,11 @@ from device.agent.server import Agent
 from policy.bundle import HOST_FILES, Bundle
 from policy.bundle_writer import npz
 from policy.errors import PolicyError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.manifest import MANIFEST_FILE, FileRecord
 from policy.network import choose_actions, forward_float
 from policy.quantization import to_fp16
+from policy.quantizing.network import quantize_network
 from policy.reading.bundle_files import GOLDEN_FILE
 from policy.spec import Precision
 from tests.fuzz.values import scrambled, spoiled, text_of

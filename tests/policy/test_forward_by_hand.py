@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 
 from policy.errors import QuantizationError, SpecError
-from policy.integer import (
-    IntegerLayer,
-    IntegerNetwork,
-    forward_integer,
-    forward_layer,
-    quantize_network,
-    requantization_multipliers,
-)
+from policy.integer import IntegerLayer, IntegerNetwork, forward_integer, forward_layer, requantization_multipliers
 from policy.network import as_batch, check_weights, choose_actions, forward_float, normalise
 from policy.quantization import Affine
+from policy.quantizing.network import quantize_network
 from policy.ranges import output_range
 from policy.spec import (
     ContinuousHead,

@@ -10,9 +10,10 @@ import pytest
 from policy.contract.quantization import TrainedQuantization
 from policy.equalisation import equalise
 from policy.errors import QuantizationError, SpecError
-from policy.integer import forward_integer, input_levels, quantize_network
+from policy.integer import forward_integer, input_levels
 from policy.network import check_weights, forward_float, hidden_activations, split
 from policy.quantization import Affine
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,

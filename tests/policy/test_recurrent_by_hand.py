@@ -11,10 +11,11 @@ import pytest
 from policy.contract.cells import Cell, Recurrence
 from policy.errors import SpecError
 from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import choose_actions, forward_float
 from policy.observing.history import History
 from policy.observing.pilot import Pilot, deciding
+from policy.quantizing.network import quantize_network
 from policy.ranges import calibrated_ranges
 from policy.simulated import Scheme, Widths, forward_simulated, simulate
 from policy.spec import (

@@ -12,8 +12,9 @@ from policy import rewrites
 from policy.contract.quantization import TrainedQuantization
 from policy.errors import SpecError
 from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import forward_float, normalised
+from policy.quantizing.network import quantize_network
 from policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
 from policy.spec import ContinuousHead, NetworkSpec, Normaliser, ObservationField, PolicySpec, Squash, weight_shapes
 from tests.policy.small_bundle import SPEC, WEIGHTS

@@ -10,10 +10,11 @@ import pytest
 from policy.bundle import Bundle
 from policy.contract.quantization import TrainedQuantization, WeightRange
 from policy.errors import QuantizationError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.locate import ZOO
 from policy.network import Weights, forward_float, head_constants
 from policy.quantization import Affine, Scheme, quarl_released, to_fp16
+from policy.quantizing.network import quantize_network
 from policy.simulated import Widths, forward_simulated, simulate
 from policy.spec import (
     ContinuousHead,
@@ -115,8 +116,8 @@ def test_half_precision_takes_biases_too() -> None:
 # --- agreement with policy.integer ----------------------------------------------------------------------------------
 
 BUNDLES = ("I", "II", "benchmark/cartpole-dqn", "benchmark/cartpole-a2c", "benchmark/mountaincarcontinuous-ddpg")
-# At 8 bits the artifact's scales put accumulators on ties on purpose (policy.integer.agreeing_scales), where a float
-# sum may fall to the other side: a hidden output is then one level off, and the head's rarely two.
+# At 8 bits the artifact's scales put accumulators on ties on purpose (policy.quantizing.network.agreeing_scales), where
+# a float sum may fall to the other side: a hidden output is then one level off, and the head's rarely two.
 TIES = 0.005
 
 

@@ -25,9 +25,10 @@ from safetensors.numpy import load, save
 
 from convert.pipeline import build_graph, half_weights
 from policy.errors import PolicyError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import Weights, check_weights, forward_float
 from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, PolicySpec, Precision
 
 CALIBRATION, SCALES = "calibration", "/scales"

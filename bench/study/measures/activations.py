@@ -16,9 +16,9 @@ from bench.report.tables import Table
 from bench.report.text import fixed
 from convert.calibration import ActivationRange
 from policy.bundle import Bundle
-from policy.integer import quantize_network
 from policy.network import before_layer_norm, hidden_activations, layer_names
 from policy.quantization import Affine
+from policy.quantizing.network import quantize_network
 
 PERCENTILES = (0.1, 99.9)
 WORDS = """\

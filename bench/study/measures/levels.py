@@ -20,10 +20,10 @@ from policy import quantization
 from policy.bundle import Bundle
 from policy.contract.quantization import WeightRange
 from policy.errors import QuantizationError
-from policy.integer import trained_with
 from policy.network import layer_names
 from policy.quantization import FLOAT_BITS, Scheme
-from policy.quantization_aware import kernel_scales
+from policy.quantizing.network import trained_with
+from policy.quantizing.trained import kernel_scales
 
 SCHEMES = (Scheme.QUARL, Scheme.SYMMETRIC)
 KINDS = {"kernel": "weights", "bias": "biases", "gamma": "layer norm γ", "beta": "layer norm β"}

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.integer import IntegerNetwork, quantize_network
+from policy.integer import IntegerNetwork
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     Activation,
     ContinuousHead,

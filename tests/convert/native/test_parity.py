@@ -12,9 +12,9 @@ from convert.native.writer import native_artifact
 from device.native.building import library
 from device.native.engine import Engine, NativeError, kernels_here
 from policy.bundle import Bundle
-from policy.integer import quantize_network
 from policy.locate import ZOO
 from policy.network import layer_names
+from policy.quantizing.network import quantize_network
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import NETWORKS, made
 

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from device.native.building import compiled, library
 from device.native.engine import kernels_here
 from policy.bundle import Bundle
-from policy.integer import IntegerNetwork, quantize_network
+from policy.integer import IntegerNetwork
 from policy.locate import ZOO
+from policy.quantizing.network import quantize_network
 from policy.spec import PolicySpec
 from tests.convert.native.comparing import case
 from tests.convert.native.networks import NETWORKS, made

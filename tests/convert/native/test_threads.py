@@ -22,8 +22,9 @@ from device.native import building
 from device.native.building import library
 from device.native.engine import Engine, Mode, NativeError, kernels_here
 from policy.bundle import Bundle
-from policy.integer import IntegerNetwork, quantize_network
+from policy.integer import IntegerNetwork
 from policy.locate import ZOO
+from policy.quantizing.network import quantize_network
 from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
 from tests.convert.native.comparing import case, levels_of, outputs_of
 from tests.convert.native.networks import BASE, quantized

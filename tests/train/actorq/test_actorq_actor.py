@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from device.agent.runtimes import open_artifact
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import choose_actions
+from policy.quantizing.network import quantize_network
 from policy.spec import RuntimeName
 from tests.train.actorq.small_plans import make_plan
 from train.actorq import actor as module

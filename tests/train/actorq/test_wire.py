@@ -14,9 +14,10 @@ from convert.executor import RuntimeProcess, runtime_processes
 from convert.pipeline import build_graph, half_weights
 from convert.reference import float_reference
 from policy.errors import PolicyError, QuantizationError
-from policy.integer import forward_integer, quantize_network
+from policy.integer import forward_integer
 from policy.network import choose_actions
 from policy.quantization import fake_symmetric
+from policy.quantizing.network import quantize_network
 from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
 from train.actorq.settings import BITS

@@ -11,6 +11,7 @@ import pytest
 from policy import integer
 from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from policy.network import normalise
+from policy.quantizing.network import quantize_network
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 from train.algorithms.ppo import PPOSettings
 from train.networks.forward import activations, mlp, relu
@@ -68,7 +69,7 @@ def test_levels_by_hand() -> None:
 @pytest.mark.parametrize(("bits", "weight_range"), GRIDS)
 def test_the_artifacts_integers_are_those_of_training(bits: int, weight_range: WeightRange) -> None:
     policy, weights, observations = trained(bits, weight_range)
-    network = integer.quantize_network(policy, weights, observations, bits)
+    network = quantize_network(policy, weights, observations, bits)
     made = rounded(policy, weights)
     for layer in network.layers:  # exactly: every weight is its integer times its channel's scale
         np.testing.assert_array_equal(made[f"{layer.name}/kernel"], layer.kernel * layer.kernel_scales)

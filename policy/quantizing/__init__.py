@@ -1,0 +1,1 @@
+"""From float weights and recorded observations to a policy in integers."""
