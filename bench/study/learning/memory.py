@@ -1,7 +1,7 @@
 """What does a memory bring where obstacles move, at the cost of the same decision?
 
     python -m bench.study memory --keep                 flies the committed policies; trains the one that is told
-    python -m bench.study memory --stored --update-docs      fills docs/memory.md
+    python -m bench.study memory --stored --update-docs      fills docs/algorithms/memory.md
 
 Policy II, which sees one look; II with its last four looks (zoo/memory/II-looks-4); a GRU (zoo/memory/GRU). Each
 flies its int8 artifact through the same episodes of hard as LiteRT executes it, and the instructions of a decision are
@@ -59,7 +59,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 
 def identity(subject: str) -> str:
-    """Of all committed policies together."""
+    """What rows belong to: the weights of all committed policies, and the task."""
     return hashlib.sha256("".join(map(bundle_identity, (REFERENCE, LOOKS, GRU))).encode()).hexdigest()
 
 

@@ -44,7 +44,7 @@ TOLD_FIELDS = (
 
 
 def surroundings(core: NavigationTask) -> tuple[Floats, Floats, Floats, Slots]:
-    """Of every obstacle, from the drones: place (2, E, N) ahead and to the right, m; velocity likewise; size (E, N).
+    """Every obstacle from the drones: place (2, E, N) ahead and to the right, m; velocity likewise; size (E, N).
 
     Places of unused columns are not finite, or far away.
     """
