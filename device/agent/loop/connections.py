@@ -172,7 +172,7 @@ class Connections:
                 "another controller is connected." if other else "this connection is not the controller's.",
                 "End that one first." if other else "Send a HELLO frame before the first observation.",
             )
-        values = sorted({self._decider.observation_size, self._decider.brought_size})
+        values = self._decider.sizes
         return AgentError(
             ErrorCode.BAD_OBSERVATION if kind == Kind.OBSERVATION else ErrorCode.BAD_REQUEST,
             f"a packet of {size} bytes is no frame of this policy; an observation frame has {HEADER.size} bytes and "

@@ -45,6 +45,7 @@ class Decider:
         stale_ns: age from which an observation is stale, ns.
 
     Attributes:
+        sizes: numbers of values that an observation frame may have: of a period, of a whole observation.
         frame: the action frame, whole after :meth:`finish`.
         flags: of the last decision.
         observed_ns: when its observation was made; 0 before the first.
@@ -57,6 +58,8 @@ class Decider:
         self._executor, self._history, self._discrete = serving.executor, serving.history, spec.is_discrete
         self.observation_size, self.brought_size = spec.observation_size, serving.history.values_size
         self.output_size, self._state_size = spec.output_size, spec.state_size
+        # A state is never sent, it is remembered here.
+        self.sizes = sorted({self.brought_size} | ({self.observation_size} if not spec.state_size else set()))
         self.frame = bytearray(HEADER.size + VALUE_BYTES * self.output_size)
         self._body = memoryview(self.frame)[HEADER.size :]
         # What a frame says: the action's index, and the bytes of its values.
@@ -81,7 +84,7 @@ class Decider:
         magic, kind, flags, count, sequence, release, observed_ns, _, _, _ = HEADER.unpack_from(inbox.room)
         if magic != MAGIC or kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
             return False
-        if count == self.observation_size and not self._state_size:  # a state is never sent, it is remembered here
+        if count == self.observation_size and count in self.sizes:
             self._observation, self._brought = inbox.observation, None
         elif count == self.brought_size:
             self._brought = inbox.brought

@@ -1,0 +1,114 @@
+"""A recurrent policy in the loop: its state goes on with each new period, waits with a held one, begins with START."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from device.agent.loop.deciding import Decider, Inbox
+from device.agent.loop.frames import HEADER, MAGIC, Flag, Kind
+from device.agent.memory import MemoryLog
+from device.agent.operations import Load
+from device.agent.serving import load
+from policy.bundle import Bundle
+from policy.bundle_writer import write_bundle
+from policy.integer import forward_integer
+from policy.observing.history import History
+from policy.quantizing.network import quantize_network
+from policy.spec import Precision, RuntimeName
+from tests.device_agent.conftest import add_artifacts
+from tests.recurrent_policies import episodes, recurrent_spec, weights_of
+
+Feed = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    spec = recurrent_spec("gru")
+    weights = weights_of(spec)
+    rows = episodes(spec, weights, 300)
+    return add_artifacts(write_bundle(tmp_path_factory.mktemp("gru") / "gru", spec, weights, rows[:240], rows[240:]))
+
+
+@pytest.fixture
+def decider(bundle: Bundle) -> Decider:
+    serving = load(bundle.path, Load(Precision.INT8, RuntimeName.NATIVE), 1, MemoryLog())
+    return Decider(serving, (0.0,), 1, stale_ns=10**12)
+
+
+def feed(decider: Decider, inbox: Inbox, values: np.ndarray, flags: int = 0) -> bool:
+    """An observation frame of now."""
+    now = time.monotonic_ns()
+    HEADER.pack_into(inbox.room, 0, MAGIC, int(Kind.OBSERVATION), flags, len(values), 1, 0, now, 0, 0, 0)
+    inbox.room[HEADER.size : HEADER.size + 4 * len(values)] = values.astype(np.float32).tobytes()
+    return decider.take(inbox, HEADER.size + 4 * len(values))
+
+
+def outputs(decider: Decider) -> np.ndarray:
+    decider.finish(0, 0)
+    return np.frombuffer(bytes(decider.frame[HEADER.size :]), np.float32)
+
+
+def test_each_period_goes_on_where_the_last_one_ended(bundle: Bundle, decider: Decider) -> None:
+    spec, weights = bundle.spec, bundle.weights()
+    network, history = quantize_network(spec, weights, bundle.calibration()), History(spec.observation)
+    inbox, rng = decider.inbox(0), np.random.default_rng(8)
+    for period in range(12):
+        start = period in (0, 7)
+        values = rng.standard_normal(7).astype(np.float32)
+        assert feed(decider, inbox, values, int(Flag.START) if start else 0)
+        assert decider.decide(time.monotonic_ns()) == 0
+        if start:
+            history.reset()
+        wanted = forward_integer(spec, network, np.array(history.observe(values), np.float32))[0]
+        np.testing.assert_allclose(outputs(decider), wanted[:3], atol=2e-2)
+        history.acted((), wanted[3:])
+
+
+def test_a_held_period_does_not_move_the_state(decider: Decider) -> None:
+    values, inbox = np.linspace(-1.0, 1.0, 7), decider.inbox(0)
+
+    def played(holds: int) -> np.ndarray:
+        for period in range(4):
+            feed(decider, inbox, values * (period + 1), int(Flag.START) if period == 0 else 0)
+            assert decider.decide(time.monotonic_ns()) == 0
+            for _ in range(holds):
+                assert decider.decide(time.monotonic_ns()) & int(Flag.HELD)
+        return outputs(decider)
+
+    np.testing.assert_array_equal(played(0), played(3))
+
+
+def test_an_episode_that_was_not_begun_is_noticed(decider: Decider) -> None:
+    values, inbox = np.linspace(-1.0, 1.0, 7), decider.inbox(0)
+    made = []
+    for flags in (int(Flag.START), int(Flag.START), 0):
+        feed(decider, inbox, values, flags)
+        decider.decide(time.monotonic_ns())
+        made.append(outputs(decider))
+    np.testing.assert_array_equal(made[0], made[1])
+    assert np.abs(made[2] - made[1]).max() > 1e-2
+
+
+def test_a_state_is_not_sent(bundle: Bundle, decider: Decider) -> None:
+    assert decider.sizes == [7]
+    assert not feed(decider, decider.inbox(0), np.zeros(bundle.spec.observation_size))
+
+
+def test_a_period_that_is_not_finite_falls_back_and_leaves_the_state(decider: Decider) -> None:
+    values, inbox = np.linspace(-1.0, 1.0, 7), decider.inbox(0)
+
+    def second(between: bool) -> np.ndarray:
+        feed(decider, inbox, values, int(Flag.START))
+        decider.decide(time.monotonic_ns())
+        if between:
+            feed(decider, inbox, np.full(7, np.nan))
+            assert decider.decide(time.monotonic_ns()) & int(Flag.FALLBACK)
+        feed(decider, inbox, values)
+        assert decider.decide(time.monotonic_ns()) == 0
+        return outputs(decider)
+
+    np.testing.assert_array_equal(second(False), second(True))
