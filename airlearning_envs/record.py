@@ -31,6 +31,7 @@ from airlearning_envs.task import NavigationTask
 from policy import interruption
 from policy.errors import PolicyError
 from policy.hints import as_typed
+from policy.observing import pilot
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -65,6 +66,7 @@ def fly_scenes(
     """The scenes of one episode, one a decision, the start and the end included."""
     core = NavigationTask(config, 1)
     observation = core.reset(np.array([episode]), seed)
+    pilot.begin(decide, np.ones(1, bool))
     scenes = [Scene.of(core, 0)]
     while not core.cause[0]:
         observation = core.step(decide(observe(core, observation))).observation

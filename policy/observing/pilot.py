@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.contract.observation import ObservationField, Remembered
+from policy.errors import SpecError
 from policy.network import choose_actions
 from policy.observing.history import remembers
 from policy.spec import PolicySpec
@@ -50,7 +51,15 @@ class Histories:
         """Observations (n, observation_size), given what this period brings, (n, values_size); a copy.
 
         With a mask (n,) only its episodes go on, the others are still in the period before.
+
+        Raises:
+            SpecError: :meth:`begin` was not told of so many episodes.
         """
+        if len(values) != len(self._rows):
+            raise SpecError(
+                f"a policy that remembers is shown {len(values)} episodes, of which {len(self._rows)} were begun.",
+                "Call begin(mask) where episodes begin.",
+            )
         start, before = 0, self._rows.copy() if mask is not None else self._rows
         for field, place in self._fields:
             if field.is_brought:

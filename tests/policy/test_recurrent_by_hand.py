@@ -189,6 +189,12 @@ def test_a_batch_remembers_what_each_episode_would_alone(name: str) -> None:
             assert choose_actions(spec, made)[0] == together[step][drone]
 
 
+def test_episodes_that_nobody_began_are_refused() -> None:
+    pilot = Pilot(recurrent_spec("gru"), lambda rows: rows)
+    with pytest.raises(SpecError, match="shown 3 episodes, of which 0 were begun"):
+        pilot(np.zeros((3, 7), np.float32))
+
+
 def test_an_unreset_state_is_noticed() -> None:
     """The second episode of a policy that was not told of it differs from the first, with the same observations."""
     spec = recurrent_spec("gru", discrete=False)
