@@ -11,11 +11,21 @@ from bench.report.store import StoreError
 from bench.report.tables import Table
 from policy.locate import ZOO
 
-METHODS = {"ppo": "PPO", "a2c": "A2C", "dqn": "DQN", "ddpg": "DDPG", "d4pg": "D4PG", "td3": "TD3", "sac": "SAC"}
+METHODS = {
+    "ppo": "PPO",
+    "recurrent_ppo": "recurrent PPO",
+    "a2c": "A2C",
+    "dqn": "DQN",
+    "ddpg": "DDPG",
+    "d4pg": "D4PG",
+    "td3": "TD3",
+    "sac": "SAC",
+}
 WORDS = """\
 Trained by {}
 From each bundle's policy.json. CPU seconds: of the training's process, judging included, on the machine that trained \
-it. What each reaches in fp32, fp16 and int8: docs/benchmark.md, and of I and II docs/case-study.md.
+it. What each reaches in fp32, fp16 and int8: docs/benchmark.md, of I and II docs/case-study.md, of those that \
+remember docs/algorithms/memory.md.
 """
 TRAINED = {
     method: Pivot(
@@ -24,7 +34,8 @@ TRAINED = {
         lead={
             "policy": "{{ name }}",
             "task": "{{ environment.id }}",
-            "hidden layers": "{{ network.hidden | join(' × ') }}",
+            "hidden layers": "{{ network.hidden | join(' × ') }}"
+            "{% for each in network.get('recurrences', []) %} × {{ each.cell }} {{ each.units }}{% endfor %}",
             "ended": "{{ provenance.ended | default('–') }}",
         },
         columns=[
