@@ -140,13 +140,14 @@ def compared(
     from policy.rewrites import possible, rewritten
 
     def in_int8(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> np.ndarray:
-        return forward_integer(spec, quantize_network(spec, weights, calibration), observations)
+        return forward_integer(spec, quantize_network(spec, weights, calibration), observations)[:, heads]
 
-    wanted, before = forward_float(spec, weights, observations), in_int8(spec, weights)
+    heads = slice(spec.output_size)  # a recurrent policy's next states stand behind them
+    wanted, before = forward_float(spec, weights, observations)[:, heads], in_int8(spec, weights)
     if not possible(spec):
         return Compared(wanted, before, before, wanted)
     new_spec, made = rewritten(spec, weights, calibration, possible(spec))
-    return Compared(wanted, before, in_int8(new_spec, made), forward_float(new_spec, made, observations))
+    return Compared(wanted, before, in_int8(new_spec, made), forward_float(new_spec, made, observations)[:, heads])
 
 
 def summary(spec: PolicySpec, found: Compared) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from policy.quantizing.network import quantize_network
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import NETWORKS, made
 
-BUNDLES = sorted(path.parent for path in ZOO.glob("**/policy.json"))
+# Gates of recurrent layers are float, in the engine in float32: tests/convert/test_recurrent_artifacts.py holds those.
+BUNDLES = sorted(
+    path.parent for path in ZOO.glob("**/policy.json") if "recurrences" not in json.loads(path.read_text())["network"]
+)
 KERNELS = kernels_here(library())
 
 
