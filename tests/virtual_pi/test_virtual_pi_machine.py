@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airlearning_envs.config import preset
+from airlearning_envs.flights import fly
+from convert.pipeline import convert_all
 from device.host.agent_session import AgentSession
 from device.host.connection import connect
 from device.host.deploy import deploy
@@ -27,9 +30,11 @@ from device.virtual_pi import running
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import MachineKind
 from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT
-from policy.spec import RuntimeName
+from policy.bundle_writer import copy_bundle
+from policy.locate import PROJECT_ROOT, ZOO
+from policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
+from train.deciding import reference
 
 
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
@@ -174,3 +179,27 @@ def test_stopping_leaves_no_process(up: Any) -> None:
 def test_fields_of_a_start_are_complete(up: Any) -> None:
     begun = up.start()
     assert set(json.loads(json.dumps(begun, default=plain))) == {field.name for field in dataclasses.fields(begun)}
+
+
+@pytest.mark.slow
+def test_a_recurrent_policy_flies_there_and_begins_anew_with_each_episode(pi: Any, old: str, tmp_path: Path) -> None:
+    gru = copy_bundle(Bundle.load(ZOO / "memory" / "GRU"), tmp_path / "GRU", origin="zoo")
+    convert_all([gru], [Precision.INT8], [ArtifactFormat.TFLITE])
+    gru = Bundle.load(gru.path)
+    periods = gru.golden().observations[:6, : gru.spec.sensed_size].tolist()
+    with pi.connect() as connection:
+        deploy(connection, gru, (Precision.INT8,), (RuntimeName.LITERT,))
+        with AgentSession(connection, "GRU") as agent:
+            agent.request("load", precision="int8", runtime="litert")
+
+            def episode(begins: bool) -> np.ndarray:
+                asked = [agent.request("act", period=row, start=begins and not n) for n, row in enumerate(periods)]
+                return np.array([each["outputs"] for each in asked])
+
+            first, again, unreset = episode(True), episode(True), episode(False)
+            reply = agent.request("episodes", preset="shipped", episodes=6, seed=7)
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(unreset - first)[0].max() > 0.0  # a state that was not reset is noticed
+    pilot = reference(gru, Precision.INT8)
+    host = fly(preset("shipped"), pilot, 6, 7)
+    assert host.success_rate() == 1.0 and reply["success"]["count"] == 6
