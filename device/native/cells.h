@@ -8,7 +8,7 @@
 /* e^x to about 2 units in the last place, |x| <= 87 */
 INLINE float exponential(float x)
 {
-    x = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
+    x = x > 87.0f ? 87.0f : x > -87.0f ? x : -87.0f; /* a NaN becomes the least, too */
     const float k = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23: the nearest whole number */
     const float r = (x - k * 0.693359375f) - k * -2.12194440e-4f;
     float p = 1.9875691500e-4f;

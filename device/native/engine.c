@@ -139,8 +139,9 @@ static enum native_error check(const void *file, size_t bytes)
         const enum native_error error = check_layer(f, y);
         if (error) return error;
         if (y->cell) {              /* its gates' other half is what the layer before it makes, as it is */
+            if (i == 0) return NATIVE_BAD_CHAIN;
             const struct native_layer *fed = y - 1;
-            if (i == 0 || is_conv(fed) || fed->cell || fed->gamma || fed->table || fed->out != y->out || fed->base != -128 || i == f->joins) return NATIVE_BAD_CHAIN;
+            if (is_conv(fed) || fed->cell || fed->gamma || fed->table || fed->out != y->out || fed->base != -128 || i == f->joins) return NATIVE_BAD_CHAIN;
             state += state_of(y);
         } else if (taken(y) != there) return NATIVE_BAD_CHAIN;
         there = results(&f->layer[i]) + (i + 1 == f->joins ? f->vector : 0);

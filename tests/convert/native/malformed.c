@@ -118,12 +118,12 @@ static void use(const void *file, size_t bytes, int is_valid)
     memset(engine, 0xa5, need);
     if (native_open(engine, need - 1, file, bytes) != NATIVE_SMALL_MEMORY) exit(8);
     if (native_open(engine, need, file, bytes) != NATIVE_OK) exit(7);
-    const size_t size = sizeof(float) * f->outputs;
-    float *observation = exactly(sizeof(float) * f->observation), *outputs = exactly(size), *first = exactly(size);
+    const size_t size = sizeof(float) * ((size_t)f->outputs + f->state);
+    float *observation = exactly(sizeof(float) * ((size_t)f->observation + f->state)), *outputs = exactly(size), *first = exactly(size);
     for (int kind = 0; kind < OBSERVATIONS; kind++) {
         const char *kernels;
         int begun = 0, chosen = 0;
-        observe(observation, f->observation, kind);
+        observe(observation, f->observation + f->state, kind);
         for (unsigned k = 0; (kernels = native_kernels(k)); k++)
             for (int mode = 0; mode < 2; mode++) {
                 native_use(engine, kernels);

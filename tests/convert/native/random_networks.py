@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from policy.activations import IntegerTable
-from policy.integer import IntegerLayer, IntegerNetwork, IntegerNorm, _check_accumulator
+from policy.integer import IntegerLayer, IntegerNetwork, IntegerNorm
 from policy.network import layer_names
 from policy.quantization import INT8_MAX, INT8_MIN, Affine
-from policy.quantizing.network import INT32_MAX
+from policy.quantizing.network import INT32_MAX, _check_accumulator
 from policy.spec import (
     Activation,
     ContinuousHead,

@@ -34,6 +34,7 @@ ODD = Plan(19, 5, (LayerPlan(23, 8, "table"), LayerPlan(70, 2, "linear", zero=90
 ARTIFACTS = (
     *("relu", "relu, 4 bits", "relu, 2 bits", "tanh", "norm, silu", "norm, leaky_relu", "limited", "no hidden layer"),
     *("picture and vector", "picture and vector, 2 bits", "picture, tanh", "each its own, 4 bits", "everything"),
+    *("gru", "lstm", "three", "normalised"),
 )
 
 
