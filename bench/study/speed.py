@@ -46,7 +46,7 @@ PEERS_OF: dict[str, tuple[Callable[[], Path], str]] = {
     beside_rltools.NAME: (lambda: beside_rltools.PYTHON, "make rltools"),
 }
 """Other programs: where the Python of each is, and what installs it."""
-SEEDS = (10, 11, 12)  # 0 to 9 and 100 to 105 were for choosing settings
+SEEDS = (10, 11, 12)  # 0 to 9, 20 to 27 and 100 to 105 were for choosing settings
 
 TABLE = """\
 CPU seconds until the greedy policy reaches a return
