@@ -1,15 +1,16 @@
-"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3.
+"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
 
-    make peers                                        once: Stable-Baselines3 in an environment of its own
+    make peers rltools                                once: the others, in environments of their own
     python -m bench.study speed                       five cells, three seeds, both in turn (about ten minutes)
     python -m bench.study speed dqn,CartPole-v1 --seeds 10 --ours-only
+    python -m bench.study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
     python -m bench.study speed --keep --again --update-docs     measures all anew, fills docs/training-speed.md
 
 Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals the
 deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is the
 processor time of the process from its start, libraries and compilation included, the judging left out; the time from
 the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3 those of
-RL Baselines3 Zoo (peers/).
+RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too (peers/beside_rltools.py).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import command_line
 from bench.report.pivot import Pivot, alike
-from bench.report.text import NOT_KNOWN, three_digits
 from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from bench.study.measures.children import started
+from bench.study.peers import beside_rltools
+from bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from bench.study.records import Condition, rows
 from policy.locate import PROJECT_ROOT
 
@@ -40,8 +41,12 @@ PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
 PEERS = Path(__file__).with_name("peers")
 ZOO = PEERS / "stable_baselines3_zoo.json"
 SB3 = "stable-baselines3"
-SEEDS = (10, 11, 12)  # 0 to 9 were for choosing settings
-EPISODES = 20  # of each judgement
+PEERS_OF: dict[str, tuple[Callable[[], Path], str]] = {
+    SB3: (lambda: PEERS_PYTHON, "make peers"),
+    beside_rltools.NAME: (lambda: beside_rltools.PYTHON, "make rltools"),
+}
+"""Other programs: where the Python of each is, and what installs it."""
+SEEDS = (10, 11, 12)  # 0 to 9, 20 to 27 and 100 to 105 were for choosing settings
 
 TABLE = """\
 CPU seconds until the greedy policy reaches a return
@@ -59,16 +64,6 @@ Measured on {{ results.where }}; load average {{ load }} while it ran. \
 {% for side, of in versions.items() %}{{ side }}: {% for each in of.items() %}{{ each | join(" ") }}\
 {{ ", " if not loop.last }}{% endfor %}{{ "; " if not loop.last }}{% endfor %}.
 """
-
-
-@dataclass(frozen=True)
-class SpeedCell:
-    """A method on a task: the mean return to reach, and the steps between two judgements of either side."""
-
-    method: str
-    task: str
-    target: float
-    every: int
 
 
 CELLS = {
@@ -105,32 +100,46 @@ def settings_file(cell: SpeedCell) -> Path:
 
 
 def identity(subject: str) -> str:
-    """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
+    """SHA-256 of the settings of all sides: whoever changes them asks for another measurement."""
     cell, zoo = known(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
     ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
-    return hashlib.sha256(json.dumps([ours, zoo[f"{cell.method} {cell.task}"]], sort_keys=True).encode()).hexdigest()
+    every = [ours, zoo[f"{cell.method} {cell.task}"], *beside_rltools.settings_of(cell)]
+    return hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --ours-only and --steps."""
-    parser.add_argument("--ours-only", action="store_true", help="do without the environment of make peers")
+    """Add the options --beside, --ours-only and --steps."""
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument(
+        "--beside", type=command_line.words, default=list(PEERS_OF), metavar="NAME,…", help="default: %(default)s"
+    )
+    beside.add_argument("--ours-only", action="store_true", help="do without the other programs")
     parser.add_argument("--steps", type=command_line.positive, help="at most so many steps (default: the settings')")
 
 
 def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
-    """Stable-Baselines3, with which ours is measured in turn; or ours alone.
+    """The other programs, with each of which ours is measured in turn; or ours alone.
 
     Raises:
-        BenchError: Stable-Baselines3 is missing.
+        UsageError: there is no such program.
+        BenchError: one of them is missing.
     """
     limit = {"limit": arguments.steps} if arguments.steps else {}
     if arguments.ours_only:
         return [limit]
-    if not PEERS_PYTHON.exists():
-        raise command_line.BenchError(
-            f"{PEERS_PYTHON} does not exist: Stable-Baselines3 is not installed.", "make peers (or add --ours-only)"
-        )
-    return [{**limit, "program": SB3}]
+    if unknown := [name for name in arguments.beside if name not in PEERS_OF]:
+        raise command_line.UsageError(f"there is no {unknown[0]!r}; there are {', '.join(PEERS_OF)}.")
+    found: list[Condition] = [{**limit, "program": SB3}] if SB3 in arguments.beside else []
+    if beside_rltools.NAME in arguments.beside and beside_rltools.settings_of(known(subject, CELLS)):
+        found += [{**limit, "beside": name, "program": name} for name in beside_rltools.PROGRAMS]
+    for condition in found:
+        name = str(condition["program"])
+        python, target = PEERS_OF[SB3 if name == SB3 else beside_rltools.NAME]
+        if not python().exists():
+            raise command_line.BenchError(
+                f"{python()} does not exist: {name} is not installed.", f"{target} (or add --ours-only)"
+            )
+    return found
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
@@ -138,13 +147,16 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 
     ``load``: the load average of the last quarter of an hour; times on a busy machine are to be known as such.
     """
-    sides = [train_ours, *([train_sb3] if "program" in condition else [])]
+    cell, program, limit = CELLS[subject], condition.get("program"), condition.get("limit")
     with one_core():  # what is started here inherits it
         for seed in episodes.seeds:
-            for train in sides:
-                seconds, measures = train(CELLS[subject], seed, condition.get("limit"))
+            for side in (None, *([program] if program else [])):
+                if side in beside_rltools.PROGRAMS:
+                    seconds, measures = beside_rltools.train_rltools(side, cell, seed, limit)
+                else:
+                    seconds, measures = (train_sb3 if side else train_ours)(cell, seed, limit)
                 measures["load"] = round(os.getloadavg()[2], 1)
-                yield SeedResult("", seed, [seconds], measures=measures, reference=train is sides[0])
+                yield SeedResult("", seed, [seconds], measures=measures, reference=side is None)
 
 
 @contextmanager
@@ -191,35 +203,17 @@ def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dic
     return provenance.pop("cpu_s"), provenance
 
 
-def median_time(runs: Sequence[Mapping[str, Any]], training_only: bool = False) -> tuple[float, bool]:
-    """The median CPU time, s, and whether it was reached: a run that did not reach the goal counts as the longest.
-
-    Where the median run did not reach the goal, the time is a lower bound: the longest time that one took.
-    """
-    times = [run["return"] - (run["import_cpu_s"] if training_only else 0.0) for run in runs]
-    reached = sorted(time for time, run in zip(times, runs, strict=True) if run["reached"])
-    middle = (len(runs) - 1) // 2  # of an even number the lower one
-    return (reached[middle], True) if middle < len(reached) else (max(times), False)
-
-
-def shown(time: tuple[float, bool] | None) -> str:
-    """``0.318``, with ``>`` where it is a bound."""
-    return NOT_KNOWN if time is None else f"{'' if time[1] else '> '}{three_digits(time[0])}"
-
-
-def ratio(ours: tuple[float, bool] | None, theirs: tuple[float, bool] | None) -> str:
-    """How many times as fast ours is: ``"8.1×"``, with ``>`` where theirs did not reach, ``"–"`` where ours did not."""
-    if ours is None or theirs is None or not ours[1]:
-        return NOT_KNOWN
-    return f"{'' if theirs[1] else '> '}{three_digits(theirs[0] / ours[0])}×"
-
-
 SIDES = {"ours": None, "SB3": SB3}
+
+
+def with_sb3(results: Results) -> list[dict[str, Any]]:
+    """What was measured alone or in turn with Stable-Baselines3."""
+    return [run for run in rows(results.found, results.experiment.factors) if run["beside"] is None]
 
 
 def sides(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each cell: medians over the seeds, both sides beside each other."""
-    every = rows(results.found, results.experiment.factors)
+    every = with_sb3(results)
     for of_cell in alike(every, "{{ subject }} {{ limit }}").values():
         first = of_cell[0]
         row = {"cell": CELLS[first["subject"]], "limit": first["limit"], "steps": {}, "time": {}, "faster": {}}
@@ -229,14 +223,13 @@ def sides(results: Results) -> Iterator[dict[str, Any]]:
             row["time"] |= {f"{side}{part}": shown(time) for side, time in times.items()}
             row["faster"][part] = ratio(*times.values())
         for side, of in runs.items():
-            steps = sorted(run["steps"] for run in of)
-            row["steps"][side] = steps[(len(steps) - 1) // 2] if steps else None
+            row["steps"][side] = median_steps(of)
         yield row
 
 
 def facts(results: Results) -> dict[str, Any]:
     """What the notes tell of all runs."""
-    found = rows(results.found, results.experiment.factors)
+    found = with_sb3(results)
     return {
         "episodes": EPISODES,
         "source": json.loads(ZOO.read_text(encoding="utf-8"))["source"],
@@ -268,9 +261,9 @@ TIMES = Pivot(
 )
 EXPERIMENT = Experiment(
     name="speed",
-    question="how fast is training, beside Stable-Baselines3?",
-    factors=("limit", "program"),
-    within=("limit",),
+    question="how fast is training, beside Stable-Baselines3 and RLtools?",
+    factors=("limit", "beside", "program"),
+    within=("limit", "beside"),
     subjects=tuple(CELLS),
     options=options,
     grid=grid,
@@ -278,7 +271,7 @@ EXPERIMENT = Experiment(
     identity=identity,
     about=about,
     episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, 1),
-    tables=[TIMES],
+    tables=[TIMES, beside_rltools.TIMES],
     samples="",
     timed=True,
 )

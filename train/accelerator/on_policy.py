@@ -19,10 +19,22 @@ def surrogate(ratio: Floats, advantages: Floats, clip_range: float) -> tuple[np.
     """L = E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] and ∂L/∂ log ρ = ρ A / n where the first is the smaller, else 0."""
     plain = ratio * advantages
     clipped = np.minimum(np.maximum(ratio, np.float32(1.0 - clip_range)), np.float32(1.0 + clip_range)) * advantages
-    value = np.minimum(plain, clipped).mean()
+    value = mean(np.minimum(plain, clipped))
     plain *= plain <= clipped
     plain /= np.float32(len(plain))
-    return np.float32(value), plain
+    return value, plain
+
+
+def mean(values: Floats) -> np.float32:
+    """Σ x / n of a row: ``values.mean()`` to the bit, without the Python in it, which takes longer than the sum."""
+    return np.float32(np.add.reduce(values) / np.float32(len(values)))
+
+
+def normalised_rows(values: Floats) -> Floats:
+    """(x − mean) / (std + 10⁻⁸), row by row of (minibatches, rows)."""
+    centred = values - values.mean(axis=1, keepdims=True)
+    centred /= values.std(axis=1, keepdims=True) + np.float32(1e-8)
+    return centred
 
 
 class CategoricalScore:
@@ -96,25 +108,25 @@ def ppo_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[
         score = score_of(policy.network)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
-        for index, chosen in enumerate(order):
+        taken = {name: column[order] for name, column in batch.items()}  # (minibatches, rows, …), in one call each
+        taken["advantage"] = normalised_rows(taken["advantage"])
+        for index in range(len(order)):
             steps = float(count) + index + 1.0
-            observations = batch["observation"][chosen]
-            log_probabilities, entropy = score.evaluate(policy.network.forward(observations), batch["action"][chosen])
-            log_ratio = log_probabilities - batch["log_probability"][chosen]
+            observations = taken["observation"][index]
+            log_probabilities, entropy = score.evaluate(policy.network.forward(observations), taken["action"][index])
+            log_ratio = log_probabilities - taken["log_probability"][index]
             ratio = np.exp(log_ratio)
-            advantages = batch["advantage"][chosen]
-            advantages = (advantages - advantages.mean()) / (advantages.std() + np.float32(1e-8))
-            gain, slopes = surrogate(ratio, advantages, settings.clip_range)
+            gain, slopes = surrogate(ratio, taken["advantage"][index], settings.clip_range)
             policy.network.backward(score.slopes(-slopes, bonus))
             policy_norm = policy.step(settings.gradient_norm, steps, rate)
 
-            errors = value.network.forward(observations)[:, 0] - batch["return"][chosen]
+            errors = value.network.forward(observations)[:, 0] - taken["return"][index]
             loss = 0.5 * float(errors @ errors) / rows
             value.network.backward((errors * np.float32(settings.value_weight / rows))[:, None])
             value_norm = value.step(settings.gradient_norm, steps, rate)
 
             ratio -= 1.0
-            divergence = ratio.mean() - log_ratio.mean()
+            divergence = mean(ratio) - mean(log_ratio)
             clipped = np.count_nonzero(np.abs(ratio) > settings.clip_range) / rows
             metrics[index] = (-gain, loss, entropy, divergence, clipped, policy_norm, value_norm)
         return arrays_of(policy, value), metrics

@@ -11,7 +11,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from airlearning_envs.flights import wilson_interval
 from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
 from train.intervals import Interval, counted_once, mean_interval
 from train.suites.episodes import Decide, Episodes, Judged, judge
@@ -54,6 +53,8 @@ class Evaluation:
         successes: tuple[bool, ...] = ()
         if judged.success is not None:
             successes = tuple(judged.success.tolist())
+            from airlearning_envs.flights import wilson_interval  # here: it brings the whole simulator along
+
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
         different = counted_once(starts or range(episodes), returns.tolist())
         means = success, interval, fmean(different), mean_interval(different), float(judged.lengths.mean())
