@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from device.agent import serving as serving_module
 from device.agent.loop.deciding import Decider, Inbox
 from device.agent.loop.frames import HEADER, MAGIC, Flag, Kind
 from device.agent.memory import MemoryLog
@@ -34,7 +35,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def decider(bundle: Bundle) -> Decider:
+def decider(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Decider:
+    monkeypatch.setattr(serving_module, "imported_runtime", lambda: None)  # another test of this process may have one
     serving = load(bundle.path, Load(Precision.INT8, RuntimeName.NATIVE), 1, MemoryLog())
     return Decider(serving, (0.0,), 1, stale_ns=10**12)
 
