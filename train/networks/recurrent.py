@@ -31,9 +31,7 @@ def unrolled(
         begins: 1 where a step is an episode's first, else 0, float32 (steps, batch): its state is zero.
     """
     steps, rows = inputs.shape[0], inputs.shape[1]
-    values, start, following = inputs.reshape(steps * rows, -1) if isinstance(inputs, np.ndarray) else None, 0, []
-    if values is None:
-        values = tf.reshape(inputs, (steps * rows, inputs.shape[2]))
+    values, start, following = reshaped(inputs, (steps * rows, inputs.shape[2])), 0, []
     kept = [1.0 - begins[step][:, None] for step in range(steps)]
     sums: Any = None
     for name in network.hidden_names:
@@ -41,9 +39,7 @@ def unrolled(
         if name in network.states:
             units = network.states[name].units
             hidden, made = state[:, start : start + units], []
-            parts = sums.reshape(steps, rows, -1) if isinstance(sums, np.ndarray) else None
-            if parts is None:
-                parts = tf.reshape(sums, (steps, rows, sums.shape[1]))
+            parts = reshaped(sums, (steps, rows, sums.shape[1]))
             for step in range(steps):
                 hidden = kept[step] * hidden
                 hidden = gru(parts[step], hidden @ kernel + bias, hidden)
@@ -80,6 +76,11 @@ def joined(parts: list[Any], axis: int) -> Any:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts, axis=axis) if is_array(parts[0]) else tf.concat(parts, axis=axis)
+
+
+def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    """An array or a tensor in another shape."""
+    return x.reshape(shape) if is_array(x) else tf.reshape(x, shape)
 
 
 def is_array(x: Any) -> bool:
