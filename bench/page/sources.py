@@ -64,7 +64,7 @@ class Sources:
         def loaded(folder: Path) -> list[Bundle]:
             return [Bundle.load(manifest.parent) for manifest in sorted(folder.glob("[!.]*/manifest.json"))]
 
-        navigation = [bundle for shelf in (".", "late", "depth") for bundle in loaded(self.zoo / shelf)]
+        navigation = [bundle for shelf in (".", "late", "depth", "memory") for bundle in loaded(self.zoo / shelf)]
         navigation.sort(key=lambda each: policy_order(each.spec.name))
         others = sorted(loaded(self.zoo / "benchmark"), key=lambda each: str(each.spec.provenance.get("task")))
         return {bundle.spec.name: bundle for bundle in (*navigation, *others)}
