@@ -55,6 +55,7 @@ help:
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] [AGENT=native] over SSH"
+	@echo "  make deploy TARGET=@arena [POLICY=III] a group of fleet.toml, in phases      (docs/fleet.md)"
 	@echo "  $(PYTHON) bench/latency.py --policy III [--target pi@raspberrypi]"
 	@echo "  $(PYTHON) bench/memory.py --policy III   $(PYTHON) bench/success.py --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
@@ -70,8 +71,14 @@ help:
 	@echo
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
 
-# A device that does not answer is named before anything is trained or converted for it. The local one need not be asked.
-REACHED = $(if $(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
+# A device that does not answer is named before anything is trained or converted for it. The local one need not be
+# asked, nor a group of fleet.toml (TARGET=@arena): a rollout says of each device whether it answers.
+GROUP := $(patsubst @%,%,$(filter @%,$(TARGET)))
+REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
+# What was typed, in the place of what fleet.toml says.
+TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter native,$(AGENT)),--agent native) \
+  $(if $(filter file,$(origin RUNTIME)),,--runtime $(RUNTIME))
+ROLLOUT ?=
 
 # $(call install,FILE…): further pinned packages on top of requirements.txt.
 define install
@@ -127,6 +134,7 @@ report: $(INSTALLED)
 	@$(RUN) -m bench.page
 
 demo: $(INSTALLED)
+	$(if $(GROUP),@echo "TARGET=$(TARGET) is a group, and the demo is for one device. Type: make demo"; exit 2)
 	$(REACHED)
 	@test ! -f artifacts/I/manifest.json || \
 	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"
@@ -147,14 +155,16 @@ deploy: $(INSTALLED)
 	$(REACHED)
 	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 	@for policy in $(POLICIES); do \
+	  $(if $(GROUP),$(RUN) -m device.host fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
 	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
-    $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME)); done
+    $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME))); done
 
 bench: $(INSTALLED)
-	@for policy in $(POLICIES); do \
+	@for policy in $(POLICIES); do $(if $(GROUP),for kind in latency memory success; do \
+	  $(RUN) -m device.host fleet run $$kind --group $(GROUP) --policy $$policy; done, \
 	  $(RUN) bench/latency.py --policy $$policy --target $(TARGET); \
 	  $(RUN) bench/memory.py --policy $$policy --target $(TARGET); \
-	  $(RUN) bench/success.py --policy $$policy --target $(TARGET); done
+	  $(RUN) bench/success.py --policy $$policy --target $(TARGET)); done
 
 # WRITE=1: every table and picture of README.md and docs/ is made again from the committed results, byte for byte.
 table: $(INSTALLED)

@@ -11,6 +11,9 @@ from typing import Any
 from device.host.connection import connect, require_reachable
 from device.host.deploy import deploy
 from device.host.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError, WheelError
+from device.host.fleet.command import add_verbs as add_fleet
+from device.host.fleet.payloads import parse_bits
+from device.host.fleet.spreading import on_groups
 from device.host.handshake import accept_command, fetch_host_key
 from device.host.hostkeys.known_hosts import KnownHosts, Verdict
 from device.host.probe import probe
@@ -21,22 +24,17 @@ from device.host.signing.provisioning import add_verb as add_signers
 from device.host.signing.record import Signing
 from device.host.target import Target, resolve
 from device.host.text import printable
-from device.host.verbs import run_verb, verb_adder
+from device.host.verbs import Verbs, run_verb
 from device.host.wheels import fetch, parse_runtimes, select, select_unseen
 from policy.contract.enums import executions
 from policy.hints import Parser
 from policy.locate import working_bundle
-from policy.spec import Precision, RuntimeName
+from policy.spec import RuntimeName
 
 INTERRUPTED = (
     "what was half done on the device is discarded; `python -m device.host releases` shows which release serves."
 )
 USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
-
-
-def parse_bits(text: str) -> tuple[Precision, ...]:
-    """Read ``8`` or ``32,8``: the precisions to deploy, in this order, each once."""
-    return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in text.split(",")))
 
 
 def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
@@ -247,9 +245,11 @@ def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = Parser(prog="python -m device.host", description=__doc__)
     common = Parser(add_help=False)
-    common.add_argument("--target", default="local", help="local (default), user@host or user@host:port")
+    common.add_argument(
+        "--target", default="local", help="local (default), user@host, user@host:port, or @group of fleet.toml"
+    )
     common.add_argument("--identity", type=Path, help="private key to offer first")
-    verb = verb_adder(top, common)
+    verb = Verbs(top, common, wrapped=on_groups)
     deploying = verb("deploy", run_deploy)
     deploying.add_argument("--policy", required=True, help="name (III) or folder of a bundle")
     deploying.add_argument("--bits", default="8", help="8 (default), 16, 32, 7 … 2, mixed, or a list: 32,8")
@@ -280,6 +280,7 @@ def parser() -> argparse.ArgumentParser:
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")
     add_verbs(verb)
     add_signers(verb)
+    add_fleet(verb)
     for name, run in (("releases", run_releases), ("status", run_status)):
         looking = verb(name, run)
         looking.add_argument("--policy", help="only this one")

@@ -19,7 +19,7 @@ from device.host.errors import DeviceFullError, HostError, RemoteCommandError, T
 from device.host.golden import GoldenCheck, Progress, Step, golden_checks
 from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
 from device.host.payload import Payload, build_payload
-from device.host.probe import probe
+from device.host.probe import TargetFacts, probe
 from device.host.signing.keys import signing_key
 from device.host.signing.provisioning import key_for
 from device.host.signing.record import USUAL, Signing, check_as_device, signed_record
@@ -101,14 +101,35 @@ def deploy(
         DeviceFullError, VerificationError, CheckFailedError, ConnectionLostError: the old release still serves and
             nothing of the new one is left, unless the message says that it is unknown which one serves.
     """
-    facts = probe(connection)
-    if without_python:
-        wheel_set = WheelSet(facts.python, (), facts.machine)
-        payload = static_payload(bundle, precisions, facts.machine)
-    else:
-        wheel_set = select(facts, runtimes)
-        payload = build_payload(bundle, precisions, runtimes, wheel_set)
+    wheel_set = wheels_for(probe(connection), runtimes, without_python)
+    payload = gathered(bundle, precisions, runtimes, wheel_set, without_python)
     return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress, signing=signing)
+
+
+def wheels_for(facts: TargetFacts, runtimes: Sequence[RuntimeName], without_python: bool = False) -> WheelSet:
+    """The interpreter and the wheels of a device; no wheels for an agent without Python.
+
+    Raises:
+        UnsupportedDeviceError, WheelError: as ``deploy``.
+    """
+    return WheelSet(facts.python, (), facts.machine) if without_python else select(facts, runtimes)
+
+
+def gathered(
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName],
+    wheel_set: WheelSet,
+    without_python: bool = False,
+) -> Payload:
+    """The release for every device that has this interpreter and these wheels.
+
+    Raises:
+        BundleError, UnsupportedDeviceError, VerificationError: as ``deploy``.
+    """
+    if without_python:
+        return static_payload(bundle, precisions, wheel_set.machine)
+    return build_payload(bundle, precisions, runtimes, wheel_set)
 
 
 def install(
@@ -158,6 +179,7 @@ def install(
                 release = known
                 with marked_when_refused(session, release):
                     checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
+        tell(Step("switch", 0, 0))
         python = wheel_set.python.path
         previous, warnings = switch_on(connection, session, python, payload.policy, release, serving, silence_s)
         removed: tuple[str, ...] = ()

@@ -16,6 +16,8 @@ class HostError(RuntimeError):
     """Base of everything this room raises on purpose."""
 
     code: ClassVar[str] = "host"
+    serving_unknown = False
+    """Whether the line broke in a switch, and nobody could find out which release serves now."""
 
     def __init_subclass__(cls) -> None:
         """A class's code is its name, ``connection-lost`` of ConnectionLostError, unless it says another."""

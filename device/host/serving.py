@@ -94,9 +94,10 @@ def run_unserve(options: argparse.Namespace) -> tuple[Any, str]:
 
 def run_serving(options: argparse.Namespace) -> tuple[Any, str]:
     """Say whether a policy's loop runs, and how punctual it has been since it was last reset."""
+    policy = check_policy_name(options.policy)
     with connect(options.target, identity=options.identity) as connection:
-        with _locked(connection, options.policy, options.wait) as (session, _):
-            done = session.call("serving")
+        with helper(connection, probe(connection).python.path) as session:
+            done = session.call("serving", policy=policy)
         name = connection.name
     if done["settings"] is None:
         raise ServiceError(
@@ -140,6 +141,8 @@ def add_verbs(verb: Any) -> None:
     add("--trial", type=float, default=TRIAL_S, metavar="S", help="seconds on trial, default %(default)g")
     add("--most-missed", type=float, default=MOST_MISSED, metavar="PPM", help="on trial, of a million; %(default)g")
     add("--memory-max", type=int, default=MEMORY_MB, metavar="MB", help="beyond, it is started anew; %(default)s")
-    for added in (serving, verb("unserve", run_unserve), verb("serving", run_serving)):
+    ending = verb("unserve", run_unserve)
+    for added in (serving, ending, verb("serving", run_serving)):
         added.add_argument("--policy", required=True, help="name (III)")
+    for added in (serving, ending):
         added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")

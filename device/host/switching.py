@@ -95,6 +95,7 @@ def switch_on(
                     raise
                 time.sleep(PAUSE_S)  # what cut the line may not be over yet
     except HostError as why:
+        failed.serving_unknown = True
         either = f"{serving} or {release}" if serving else f"{release} or none"
         failed.also(f"Whether {either} serves is unknown (asked again: {why.message})")
         command = f"python -m device.host releases --target {connection.target} --policy {policy}"

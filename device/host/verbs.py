@@ -19,23 +19,34 @@ from policy.hints import Parser, as_typed
 Run = Callable[[argparse.Namespace], tuple[Any, str]]
 
 
-def verb_adder(top: Parser, *common: Parser) -> Callable[[str, Run], argparse.ArgumentParser]:
-    """A function that adds a verb to a parser: by its name and function, whose docstring is its help.
+class Verbs:
+    """The verbs of a parser. Called with a name and a function, whose docstring is the help, it adds one."""
 
-    Args:
-        top: the program's parser.
-        common: parsers whose options every verb has, before ``--json``, which each of them has anyway.
-    """
-    last = Parser(add_help=False)
-    last.add_argument("--json", action="store_true", help="print one JSON object")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    def __init__(
+        self, top: argparse.ArgumentParser, *common: Parser, wrapped: Callable[[Run], Run] = lambda run: run
+    ) -> None:
+        """Begin with none.
 
-    def add(name: str, run: Run) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, parents=[*common, last], help=run.__doc__, description=run.__doc__)
-        added.set_defaults(run=run)
+        Args:
+            top: the program's parser, or a verb's that has verbs of its own.
+            common: parsers whose options every verb has, before ``--json``, which each of them has anyway.
+            wrapped: makes of a verb's function the one that is run.
+        """
+        self._wrapped = wrapped
+        last = Parser(add_help=False)
+        last.add_argument("--json", action="store_true", help="print JSON, an object a line")
+        self._parents = [*common, last]
+        self._verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def __call__(self, name: str, run: Run) -> argparse.ArgumentParser:
+        """Add a verb; returns its parser."""
+        added = self._verbs.add_parser(name, parents=self._parents, help=run.__doc__, description=run.__doc__)
+        added.set_defaults(run=self._wrapped(run))
         return added
 
-    return add
+    def within(self, name: str, description: str, *common: Parser) -> Verbs:
+        """Add a verb that has verbs of its own, each with these options."""
+        return Verbs(self._verbs.add_parser(name, help=description, description=description), *common)
 
 
 def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: str) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from device.host.verbs import run_verb, verb_adder
+from device.host.verbs import Verbs, run_verb
 from device.virtual_pi import naming, running
 from device.virtual_pi.image import ensure_image
 from device.virtual_pi.machine import MEMORY_MB, MachineSettings
@@ -89,7 +89,7 @@ def run_clean(options: argparse.Namespace) -> tuple[Any, str]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = Parser(prog="python -m device.virtual_pi", description="A Raspberry Pi 3b, emulated.")
-    verb = verb_adder(top)
+    verb = Verbs(top)
     starting = verb("start", run_start)
     starting.add_argument(
         "--machine",

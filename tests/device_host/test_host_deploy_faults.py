@@ -242,7 +242,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from device.host.connection import Connection
-from device.host.verbs import run_verb, verb_adder
+from device.host.verbs import run_verb, Verbs
 from policy.hints import Parser
 from tests.device_host.devices import TestDevice
 host, port, identity, known, home, server = sys.argv[1:]
@@ -279,7 +279,7 @@ def run_send(options):
         return {}, "sent"
 
 top = Parser(prog="send")
-verb_adder(top)("send", run_send)
+Verbs(top)("send", run_send)
 sys.exit(run_verb(top, ["send"], "nothing is left."))
 """
 

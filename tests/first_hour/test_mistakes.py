@@ -50,7 +50,7 @@ WRONG = {  # what is typed: what must be said of it
     f"{PYTHON} bench/table.py nope": "no table 'nope'; there are summary, case-study",
     f"{PYTHON} -m train": "which task.*\n\n.*-m train --task navigation --policy I",
     f"{PYTHON} -m train --task nope": "neither a word of this project nor an id.*-m train.list shows the words",
-    f"{PYTHON} -m train --task navigation --method nope": r"invalid choice: 'nope' \(choose from 'ppo', 'recurrent_ppo', 'dqn'",
+    f"{PYTHON} -m train --task navigation --method nope": r"invalid choice: 'nope' \(choose from 'ppo', 'recurrent",
     f"{PYTHON} -m train --task cartpole --set nope=1": r"no setting 'nope'; it has (\w+, )*environments",
     f"{PYTHON} -m train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
     f"{PYTHON} -m train.evaluate --input-path nope": NO_POLICY.format("nope"),

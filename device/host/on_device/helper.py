@@ -9,6 +9,7 @@ Sent to the device as text together with the modules beside it; only the standar
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -248,7 +250,9 @@ class Device(Services):
 
 
 # By name, so that a request can reach nothing else.
-NEED_NO_LOCK = ("show", "begin", "discard", "signers")
+NEED_NO_LOCK = ("show", "begin", "discard", "signers", "serving")
+TO_THE_END = ("switch", "serve")
+"""Each ends by a trial, which the device finishes also when its host is gone."""
 OPERATIONS = (
     *NEED_NO_LOCK,
     "receive",
@@ -264,7 +268,6 @@ OPERATIONS = (
     "drop",
     "serve",
     "unserve",
-    "serving",
 )
 
 
@@ -286,6 +289,23 @@ def answer(device: Device, request: Request) -> Reply:
         return {"ok": False, "error": {"code": "request", "message": repr(error)}}
 
 
+@contextlib.contextmanager
+def to_the_end() -> Iterator[None]:
+    """Let signals that come within the block end the helper after it: a trial ends by switching back, or not at all.
+
+    What is started within keeps the usual handlers, which ignored or blocked signals would not.
+    """
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        os.kill(os.getpid(), came[0])
+
+
 def stop(number: int, frame: object) -> None:
     """A signal ends the helper in good order: ``main`` discards."""
     sys.exit(128 + number)
@@ -300,7 +320,8 @@ def main(silence_s: float) -> None:
     try:
         say({"quarl-helper": 1})
         for request in requests(silence_s):
-            say(answer(device, request))
+            with to_the_end() if request.get("op") in TO_THE_END else contextlib.nullcontext():
+                say(answer(device, request))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the host is gone; nothing is left to tell it at exit
     finally:

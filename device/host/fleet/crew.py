@@ -1,0 +1,88 @@
+"""The same work on many devices at once: so many at a time, stopped together, each step shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from device.host.errors import HostError
+from device.host.fleet.board import Board
+from device.host.fleet.inventory import Member
+from device.host.golden import Progress, Step
+
+Result = TypeVar("Result")
+Work = Callable[[Member, Progress], Result]
+PARALLEL = 16
+"""Devices at a time: threads that wait for the network most of the time, some megabytes each."""
+
+
+class StoppedError(HostError):
+    """The work on the other devices was stopped before this one was changed."""
+
+
+class Crew:
+    """Threads that work on devices.
+
+    Attributes:
+        parallel: how many at a time.
+        board: shows what each of them does.
+    """
+
+    def __init__(self, parallel: int, board: Board) -> None:
+        self.parallel, self.board = parallel, board
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Let no work begin any more; what is under way ends at its next step, but never between two releases."""
+        self._stopped.set()
+
+    def go_on(self) -> None:
+        """Let work begin again."""
+        self._stopped.clear()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing may begin."""
+        return self._stopped.is_set()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, unless the work is stopped meanwhile."""
+        self._stopped.wait(seconds)
+
+    def each(self, members: Sequence[Member], work: Work[Result]) -> Iterator[tuple[Member, Result]]:
+        """Do the work on each device; yields what came of it, in the order in which they end.
+
+        Ctrl-C, or any other error of the block that reads this, stops the work, and is raised once nobody works any
+        more. ``work`` itself turns what a device's failure is into a result.
+        """
+        waiting = iter(members)
+        working: dict[Future[Result], Member] = {}
+        pool = ThreadPoolExecutor(max(1, min(self.parallel, len(members))), thread_name_prefix="device")
+        try:
+            while True:
+                while len(working) < self.parallel and (member := next(waiting, None)) is not None:
+                    working[pool.submit(self._one, member, work)] = member
+                if not working:
+                    return
+                done, _ = wait(working, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield working.pop(future), future.result()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _one(self, member: Member, work: Work[Result]) -> Result:
+        def tell(step: Step) -> None:
+            if self.is_stopped:
+                raise StoppedError("The rollout was stopped before this device was changed.")
+            self.board.step(member.target, step)
+
+        self.board.begin(member.target)
+        try:
+            return work(member, tell)
+        finally:
+            self.board.end(member.target)

@@ -1,0 +1,98 @@
+"""Whether a release that was switched on proves itself: it serves, is punctual, and its device is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from device.host.agent_session import AgentSession
+from device.host.connection import Connection
+from device.host.errors import AgentError, HostError
+from device.host.golden import Progress, Step
+from device.host.helper_session import helper
+from device.host.probe import probe
+
+TIMED_RUNS = 700
+"""Enough for a 99th percentile, which needs 662."""
+
+
+class SoakError(HostError):
+    """The release does not serve as it must: it was replaced, its loop fell or missed deadlines, or it is too slow."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """What one look at a device found.
+
+    Attributes:
+        pid: process of the policy's loop there; 0: it is not served in a loop.
+        restarts: of that loop, as its manager counts them.
+        p99_ms: 99th percentile of one decision; None where the loop itself is watched.
+        missed_per_million: deadlines that the loop missed since its trial began.
+    """
+
+    pid: int = 0
+    restarts: int = 0
+    p99_ms: float | None = None
+    missed_per_million: float | None = None
+
+
+def look(
+    connection: Connection, policy: str, release: str, deadline_ms: float, before: Health | None, tell: Progress
+) -> Health:
+    """See that a release serves and keeps its deadline.
+
+    Where it is served in a loop, the loop is looked at: it must be the process it was, and miss no more deadlines than
+    it may. Elsewhere its agent is started: that verifies signature and files, checks all golden vectors, and then times
+    decisions.
+
+    Args:
+        connection: to the device.
+        policy: whose release.
+        release: that must serve.
+        deadline_ms: of one decision, for the 99th percentile.
+        before: what the look before this one found.
+        tell: told about each step.
+
+    Raises:
+        SoakError: it does not; says why.
+        HostError: the device could not be looked at.
+    """
+    python = probe(connection).python.path
+    with helper(connection, python) as session:
+        deployed = session.call("show")["policies"].get(policy, {})
+        if deployed.get("current") != release:
+            raise SoakError(f"Release {deployed.get('current')} serves in the place of {release}.")
+        state = session.call("serving", policy=policy) if python else {"settings": None}
+    if state["settings"] is not None:
+        return _loop(state, before)
+    record = next(each for each in deployed["releases"] if each["release"] == release)
+    try:
+        with AgentSession(connection, policy, release=release) as agent:
+            tell(Step("golden vectors", 0, 0))
+            agent.request("load", precision=record["precisions"][0], runtime=record["runtimes"][0])
+            tell(Step("time decisions", 0, 0))
+            timed = agent.request("latency", runs=TIMED_RUNS, warmup=20, path="decide")
+    except AgentError as error:
+        raise SoakError(f"Its agent does not serve: {error.message}", error.next_step) from None
+    p99_ms = timed["percentiles"]["p99"] / 1e6
+    if p99_ms > deadline_ms:
+        raise SoakError(
+            f"One decision in a hundred takes {p99_ms:.3g} ms or longer; {deadline_ms:g} ms are allowed.",
+            "--deadline-ms allows more.",
+        )
+    return Health(p99_ms=p99_ms)
+
+
+def _loop(state: Mapping[str, Any], before: Health | None) -> Health:
+    if state["state"] != "active" or state["loop"] is None:
+        raise SoakError(f"Its loop is {state['state']}: {state['why'] or 'it does not answer'}.")
+    counted = state["loop"]["counts"]["missed_per_million"]
+    now = Health(state["pid"], state["restarts"], None, counted)
+    if before is not None and (now.pid, now.restarts) != (before.pid, before.restarts):
+        raise SoakError(f"Its loop was started anew ({state['why'] or 'process ended'}).")
+    most = state["settings"]["most_missed"]
+    if counted is not None and counted > most:
+        raise SoakError(f"Its loop missed {counted:.0f} deadlines in a million; {most:g} are allowed.")
+    return now

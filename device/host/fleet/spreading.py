@@ -1,0 +1,75 @@
+"""``--target @arena``: a verb for one device, done on every device of a group."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shlex
+from typing import Any
+
+from device.host.errors import HostError
+from device.host.fleet.board import shown_board
+from device.host.fleet.crew import PARALLEL, Crew
+from device.host.fleet.inventory import GROUP_SIGN, Member
+from device.host.fleet.selecting import named_fleet
+from device.host.verbs import Run, plain
+
+
+class SomeFailedError(HostError):
+    """A verb failed on some devices of a group, or is none for groups."""
+
+
+def on_groups(run: Run) -> Run:
+    """The verb, also for a target that is a group: devices at once, a failure on one does not keep the others."""
+
+    @functools.wraps(run)
+    def spread(options: argparse.Namespace) -> tuple[Any, str]:
+        return _each(options, run) if options.target.startswith(GROUP_SIGN) else run(options)
+
+    return spread
+
+
+def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
+    if options.verb == "deploy":
+        group, policy = options.target.removeprefix(GROUP_SIGN), shlex.quote(options.policy)
+        raise SomeFailedError(
+            f"A group is deployed to in phases, and {options.target} is one.",
+            f"python -m device.host fleet deploy --group {group} --policy {policy}",
+        )
+    members = named_fleet(None).selected(options.target.removeprefix(GROUP_SIGN))
+
+    def work(member: Member, tell: Any) -> tuple[Any, str] | HostError:
+        typed = {**vars(options), "target": member.target, "identity": options.identity or member.identity}
+        try:
+            return run(argparse.Namespace(**{**typed, "json": True}))  # no bars: the board is there
+        except HostError as error:
+            return error
+
+    found: dict[str, tuple[Any, str] | HostError] = {}
+    with shown_board(not options.json) as board:
+        board.phase(options.verb, len(members))
+        for member, outcome in Crew(PARALLEL, board).each(members, work):
+            found[member.target] = outcome
+            if options.json:
+                print(json.dumps({"device": member.target, **_as_json(outcome)}, default=plain), flush=True)
+    lines, failed = [], 0
+    for member in members:
+        outcome = found[member.target]
+        failed += isinstance(outcome, HostError)
+        lines.append(f"{member.target}: {outcome if isinstance(outcome, HostError) else outcome[1]}")
+    text = "\n".join(lines)
+    if failed:
+        shown = "" if options.json else f"\n{text}"
+        raise SomeFailedError(
+            f"{options.verb} failed on {failed} of {len(members)} devices.{shown}",
+            "Mend what is named above, then type the same command again.",
+        )
+    return {"devices": len(members)}, text
+
+
+def _as_json(outcome: tuple[Any, str] | HostError) -> dict[str, Any]:
+    if isinstance(outcome, HostError):
+        return {"ok": False, "error": outcome.to_json()}
+    data = outcome[0] if isinstance(outcome[0], dict) else plain(outcome[0])
+    return {"ok": True, **data}

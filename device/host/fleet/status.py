@@ -1,0 +1,160 @@
+"""What each device of a fleet serves, whether that is what was rolled out, and how the device is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from device.host.connection import Connection, connect
+from device.host.errors import HostError
+from device.host.fleet.inventory import Member
+from device.host.fleet.journal import Memory
+from device.host.golden import Progress, Step
+from device.host.helper_session import helper
+from device.host.probe import AGENT, TargetFacts, probe
+from device.host.remote_process import program_of
+
+LEAST_DISK_BYTES = 100 << 20
+LEAST_MEMORY = 0.05
+"""Share of a device's memory that should be available."""
+HOT_C = 80.0
+"""A Raspberry Pi 3b lowers its clock at 80 °C (soft limit 60 °C on the 3b+)."""
+_CONDITIONS = """
+import json
+from pathlib import Path
+found = sys.modules["device.agent.conditions"].look(Path("/"))
+print("conditions=%s" % json.dumps([found.temperature_c, list(found.throttled.now) if found.throttled else []]))
+"""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One policy on one device.
+
+    Attributes:
+        device: its target.
+        policy: empty where there is none, or where the device was not reached.
+        release: that serves; empty: none.
+        digest: of its content: the same content has the same digest on every device.
+        drift: how it differs from what was rolled out last; empty: it does not, or nothing was.
+        health: what is wrong with the device; empty: nothing.
+        reached: whether it answered.
+        labels: of the fleet.toml.
+    """
+
+    device: str
+    policy: str = ""
+    release: str = ""
+    digest: str = ""
+    drift: str = ""
+    health: tuple[str, ...] = ()
+    reached: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is to be done about it."""
+        return not self.drift and not self.health
+
+
+def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
+    """The policies on one device.
+
+    Args:
+        member: the device.
+        tell: told about each step.
+        memories: what the journal says, by policy.
+        only: this policy alone; then there is one entry in any case.
+    """
+    labels = member.labels
+    try:
+        tell(Step("connect", 0, 0))
+        with connect(member.target, identity=member.identity) as connection:
+            tell(Step("look", 0, 0))
+            facts = probe(connection)
+            with helper(connection, facts.python.path) as session:
+                shown = session.call("show")
+                policies = shown["policies"]
+                names = [only] if only else sorted(policies)
+                loops = {
+                    name: session.call("serving", policy=name)
+                    for name in names
+                    if facts.python.path and name in policies
+                }
+            ailments = [*_ailments(facts, shown), *_conditions(connection, facts)]
+    except HostError as error:
+        return [DeviceStatus(member.target, only or "", health=(error.message,), reached=False, labels=labels)]
+    found = []
+    for name in names or [""]:
+        current, digest, wrong = _serving(policies.get(name))
+        memory = memories.get(name)
+        drift = _drift(memory.last(member.target) if memory else None, current, digest)
+        health = (*ailments, *wrong, *_loop(loops.get(name)))
+        found.append(DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, labels))
+    return found
+
+
+def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, list[str]]:
+    """The release that serves, its digest, and what is known against it."""
+    current = entry["current"] if entry else None
+    record = next((each for each in entry["releases"] if each["release"] == current), None) if entry else None
+    if record is None:
+        return None, None, []
+    wrong = [
+        f"release {current} is {word}: {record[key]}"
+        for key, word in (("damage", "damaged"), ("bad", "bad"))
+        if record.get(key)
+    ]
+    return current, record["digest"], wrong
+
+
+def _drift(last: Mapping[str, Any] | None, current: str | None, digest: str | None) -> str:
+    """How a device differs from what the journal's last event of it says."""
+    if last is None:
+        return ""
+    state, release = last.get("state"), last.get("release") or "nothing"
+    if state == "proved":
+        return "" if digest == last.get("digest") else f"changed: {release} was rolled out"
+    if state == "rolled back":
+        return "rolled back" if (current or "nothing") == release else f"changed: rolled back to {release}"
+    if state in ("switched", "unchanged"):
+        return "not proved yet"
+    return "cut off in the rollout" if state == "begun" else f"behind: {state}"
+
+
+def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
+    found = [str(problem) for problem in shown["problems"]]
+    if facts.free_disk_bytes < LEAST_DISK_BYTES:
+        found.append(f"{facts.free_disk_bytes / 1e6:.0f} MB of disk left")
+    if facts.memory_available_bytes < LEAST_MEMORY * facts.memory_total_bytes:
+        found.append(f"{facts.memory_available_bytes / 1e6:.0f} MB of memory left")
+    if holder := shown["locked_by"]:
+        found.append(f"being deployed to by {holder.get('user')}@{holder.get('host')}")
+    return found
+
+
+def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
+    """Temperature and throttling, as the agent's own module reads them; nothing where there is no Python."""
+    if not facts.pythons:
+        return []
+    module = {"device.agent.conditions": (AGENT / "conditions.py").read_text(encoding="utf-8")}
+    command = f"exec {shlex.quote(facts.python.path)} -s -"
+    done = connection.run(command, stdin=program_of(module, _CONDITIONS), timeout=60, check=False)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("conditions=")), None)
+    if line is None:
+        return []
+    temperature, throttled = json.loads(line.removeprefix("conditions="))
+    hot = [f"{temperature:.0f} °C"] if temperature is not None and temperature >= HOT_C else []
+    return [*hot, *map(str, throttled)]
+
+
+def _loop(state: Mapping[str, Any] | None) -> list[str]:
+    if state is None or state["settings"] is None:
+        return []
+    if state["state"] != "active" or state["loop"] is None:
+        return [f"its loop is {state['state']}: {state['why'] or 'no answer'}"]
+    missed, most = state["loop"]["counts"]["missed_per_million"], state["settings"]["most_missed"]
+    return [f"its loop missed {missed:.0f} deadlines in a million"] if missed is not None and missed > most else []

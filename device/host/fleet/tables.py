@@ -1,0 +1,94 @@
+"""Tables of a fleet for people, drawn by rich."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from device.host.fleet.measuring import Row
+from device.host.fleet.rollout import Result
+from device.host.fleet.status import DeviceStatus
+from device.host.text import printable
+
+_LEAST_WIDTH = 100
+_RIGHT = ("p50, µs", "p99, µs", "memory, MB")
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as text, as wide as the terminal; what does not fit is broken into lines."""
+    table = Table(*(), box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size((_LEAST_WIDTH, 24)).columns)
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
+
+
+def status_table(found: Sequence[DeviceStatus]) -> str:
+    """Device × policy × release × digest × drift × health."""
+    return drawn(
+        ("device", "policy", "release", "digest", "drift", "health"),
+        (
+            (
+                each.device,
+                each.policy or "–",
+                each.release or "–",
+                each.digest[:8] or "–",
+                each.drift or "none",
+                "; ".join(each.health) or "well",
+            )
+            for each in found
+        ),
+    )
+
+
+def measured_table(rows: Sequence[Row]) -> str:
+    """Device, p50, p99, memory, success, release."""
+    return drawn(
+        ("device", "release", "artifact", "p50, µs", "p99, µs", "memory, MB", "success, % [95 %]", "notes"),
+        (
+            (
+                row.device,
+                row.release,
+                row.served,
+                _number(row.p50_us),
+                _number(row.p99_us),
+                _number(row.memory_mb),
+                "–" if row.success is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * each for each in row.success)),
+                ", ".join(row.notes) or "–",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def result_text(result: Result) -> str:
+    """What a rollout has come to: a sentence, and a line for each device on which it is not at its end."""
+    proved = result.counts.get("proved", 0)
+    head = (
+        f"{result.policy}: proved on {proved} of {len(result.states)} devices in {result.seconds:.1f} s; "
+        f"{result.sent_bytes / 1e6:.1f} MB sent, {result.kinds} {'kind' if result.kinds == 1 else 'kinds'} of device."
+    )
+    phases = ", ".join(f"{name} {outcome}" for name, outcome in result.phases)
+    lines = [head, *([f"Phases: {phases}."] if phases else [])]
+    waiting = [target for target, state in result.states.items() if state == "not begun"]
+    for target, state in result.states.items():
+        if state not in ("proved", "not begun"):
+            lines.append(f"  {target}: {state}. {result.errors.get(target, '')}".rstrip())
+    if waiting:
+        lines.append(f"  not begun: {len(waiting)} devices")
+    return "\n".join(map(printable, lines))
