@@ -286,11 +286,16 @@ async def _input_ends() -> None:
         pass
 
 
-async def until_stopped() -> None:
-    """Wait until standard input ends or SIGTERM, SIGINT or SIGHUP comes."""
+def stopped_by_signals() -> asyncio.Event:
+    """An event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def until_stopped(stop: asyncio.Event) -> None:
+    """Wait until standard input ends or the event is set."""
     waits = [asyncio.create_task(stop.wait()), asyncio.create_task(_input_ends())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
@@ -301,8 +306,9 @@ async def serve(root: Path) -> None:
     """Serve ``root`` until standard input ends or a signal comes."""
     server = LocalServer(LocalFolder(root))
     port = await server.start()
+    stop = stopped_by_signals()
     print(json.dumps({"host": LISTEN, "port": port, "pid": os.getpid()}), flush=True)
-    await until_stopped()
+    await until_stopped(stop)
     await server.stop()
 
 
