@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from device.host.errors import ConnectionFailedError
 from policy.files import write_atomically
@@ -34,13 +35,20 @@ class LocalFolder:
         bin: where the device's python3 is.
         keys: keys and known_hosts.
         client_key_file: the private key that is let in.
-        known_hosts_file: the only known_hosts file that counts for this device.
+        known_hosts_file: the only known_hosts file that counts for this device, unless it is one of a fleet.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, shared: Path | None = None) -> None:
+        """A device's folder.
+
+        Args:
+            root: the folder.
+            shared: where ``bin`` and the client's key are, when several devices share them; default ``root``.
+        """
+        shared = root if shared is None else shared
         self.root = root
-        self.home, self.bin, self.keys = root / "home", root / "bin", root / "keys"
-        self.client_key_file, self.known_hosts_file = self.keys / "client_ed25519", self.keys / "known_hosts"
+        self.home, self.bin, self.keys = root / "home", shared / "bin", root / "keys"
+        self.client_key_file, self.known_hosts_file = shared / "keys" / "client_ed25519", self.keys / "known_hosts"
 
 
 @dataclass(frozen=True)
@@ -91,29 +99,40 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) -> Iterator[LocalDevice]:
-    """Start the embedded device of ``root`` and end it, with all that runs on it, at the end of the block.
-
-    Two at once on the same folder are one device with two doors: same home, same keys, different ports.
+def served(
+    what: str,
+    root: Path,
+    words: Sequence[str],
+    *,
+    command_prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Start a server of embedded devices and end it, with all that runs on it, at the end of the block.
 
     Args:
+        what: it is called in messages.
         root: its folder, made when missing.
-        command_prefix: put before the server's command (a test starts it in a mount namespace of its own).
+        words: Python's arguments; the server prints a line of JSON when it is ready.
+        command_prefix: put before the server's command.
+        environment: its environment; default that of this process.
+
+    Yields:
+        What it printed.
 
     Raises:
         ConnectionFailedError: it did not start.
     """
-    root = root.resolve()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     errors = root / "server.err"
     with errors.open("wb") as stderr:
         # A session of its own: Ctrl-C reaches this command first, which then ends the server in good order.
         process = subprocess.Popen(
-            [*command_prefix, sys.executable, "-m", "device.host.local_server", "--root", str(root)],
+            [*command_prefix, sys.executable, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
+            env=environment,
         )
     assert process.stdout is not None
     too_long = threading.Timer(START_TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))
@@ -127,10 +146,29 @@ def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) ->
         except ValueError:
             tail = errors.read_text(errors="replace").strip().splitlines()[-3:]
             raise ConnectionFailedError(
-                f"The embedded device in {root} did not start: {' / '.join(tail) or 'it reply nothing'}.",
-                f"Look at {errors}; removing {root} sets the device up anew.",
+                f"The embedded {what} in {root} did not start: {' / '.join(tail) or 'it printed nothing'}.",
+                f"Look at {errors}; removing {root} sets the {what} up anew.",
             ) from None
-        yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])
+        yield reply
     finally:
         too_long.cancel()
         _stop(process)
+
+
+@contextlib.contextmanager
+def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) -> Iterator[LocalDevice]:
+    """Start the embedded device of ``root`` and end it, with all that runs on it, at the end of the block.
+
+    Two at once on the same folder are one device with two doors: same home, same keys, different ports.
+
+    Args:
+        root: its folder, made when missing.
+        command_prefix: put before the server's command (a test starts it in a mount namespace of its own).
+
+    Raises:
+        ConnectionFailedError: it did not start.
+    """
+    root = root.resolve()
+    words = ["-m", "device.host.local_server", "--root", str(root)]
+    with served("device", root, words, command_prefix=command_prefix) as reply:
+        yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])

@@ -21,10 +21,12 @@ import contextlib
 import json
 import logging
 import os
+import posixpath
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -37,7 +39,8 @@ GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between S
 _CHUNK = 1 << 16
 
 
-def _prepare_key(path: Path) -> asyncssh.SSHKey:
+def prepare_key(path: Path) -> asyncssh.SSHKey:
+    """The private key in a file, made when it is missing."""
     if path.exists():
         return asyncssh.read_private_key(str(path))
     key = asyncssh.generate_private_key("ssh-ed25519", comment=path.name)
@@ -50,7 +53,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
     for path in (folder.root, folder.keys, folder.home, folder.bin):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder.root):
-        host_key, client_key = _prepare_key(folder.keys / HOST_KEY), _prepare_key(folder.client_key_file)
+        host_key, client_key = prepare_key(folder.keys / HOST_KEY), prepare_key(folder.client_key_file)
         if not folder.known_hosts_file.exists():
             # Recorded when the key is made, never later: a host key that changes afterwards is refused.
             public = host_key.export_public_key().decode().split()
@@ -74,7 +77,19 @@ def device_environment(folder: LocalFolder) -> dict[str, str]:
 
 
 class _Door(asyncssh.SSHServer):
-    """Lets in whoever holds the client key, under the name of the user who started the server."""
+    """Lets in whoever holds the client key, under any name; keeps the set of the connections that are open."""
+
+    def __init__(self, connections: set[asyncssh.connection.SSHConnection]) -> None:
+        self._connections = connections
+        self._own: asyncssh.connection.SSHConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._own = conn
+        self._connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._own is not None:
+            self._connections.discard(self._own)
 
     def begin_auth(self, username: str) -> bool:
         return True
@@ -86,43 +101,78 @@ class _Door(asyncssh.SSHServer):
         return False
 
 
+class _Files(asyncssh.SFTPServer):
+    """SFTP whose relative paths start at the device's home folder, as with OpenSSH."""
+
+    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: Path) -> None:
+        super().__init__(channel)
+        self._home = os.fsencode(home)
+
+    def map_path(self, path: bytes) -> bytes:
+        return posixpath.join(self._home, path)  # an absolute path stays as it is
+
+
+class Traffic:
+    """What passes between a client and one command of the device: all of it, as it comes."""
+
+    def to_command(self, data: bytes) -> bytes:
+        """What the command reads of ``data`` that the client sent; empty data is the end of it."""
+        return data
+
+    def from_command(self, data: bytes) -> bytes:
+        """What the client reads of ``data`` that the command wrote to its standard output."""
+        return data
+
+
 class LocalServer:
-    """Serves one folder; keeps the list of what it started, to end it all."""
+    """Serves one folder; keeps the list of what it started, to end it all. A process may have several."""
 
     def __init__(self, folder: LocalFolder) -> None:
         self._folder = folder
         self._commands: set[asyncio.Task[None]] = set()
+        self._children: set[asyncio.subprocess.Process] = set()
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.connection.SSHConnection] = set()
 
+    def options(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey) -> dict[str, Any]:
+        """How asyncssh serves a connection to this device."""
+        return {
+            "server_factory": lambda: _Door(self._connections),
+            "server_host_keys": [host_key],
+            "authorized_client_keys": asyncssh.import_authorized_keys(client_key.export_public_key().decode()),
+            "process_factory": self._serve_command,
+            "sftp_factory": lambda channel: _Files(channel, self._folder.home),
+            "encoding": None,
+            "allow_scp": False,
+            "agent_forwarding": False,
+            "x11_forwarding": False,
+            "login_timeout": 30,
+            # On loopback compression only costs time.
+            "compression_algs": None,
+        }
+
+    def traffic(self) -> Traffic:
+        """What passes between a client and a new command."""
+        return Traffic()
+
     async def start(self) -> int:
         """Listen; returns the port."""
-        host_key, client_key = prepare(self._folder)
-        client = asyncssh.import_authorized_keys(client_key.export_public_key().decode())
-        self._acceptor = await asyncssh.listen(
-            LISTEN,
-            0,
-            server_factory=_Door,
-            server_host_keys=[host_key],
-            authorized_client_keys=client,
-            process_factory=self._serve_command,
-            sftp_factory=True,
-            encoding=None,
-            allow_scp=False,
-            agent_forwarding=False,
-            x11_forwarding=False,
-            login_timeout=30,
-            # On loopback compression only costs time.
-            compression_algs=None,
-        )
+        self._acceptor = await asyncssh.listen(LISTEN, 0, **self.options(*prepare(self._folder)))
         return int(self._acceptor.get_port())
+
+    def cut_power(self) -> None:
+        """Kill every command that runs and break every connection, with no moment for anyone to end in order."""
+        for child in self._children:
+            _kill_group(child, signal.SIGKILL)
+        for connection in list(self._connections):
+            connection.abort()
 
     async def stop(self) -> None:
         """Close the door, hang up, give commands a moment to see the end of their input, then end them."""
         if self._acceptor is not None:
             self._acceptor.close()
-            for connection in list(self._connections):
-                connection.abort()
+        for connection in list(self._connections):
+            connection.abort()
         # Each command sees its channel go and ends its own processes; cancelling it half-way would leave them.
         if self._commands:
             await asyncio.wait(self._commands, timeout=3 * GRACE_S)
@@ -131,7 +181,6 @@ class LocalServer:
         task = asyncio.current_task()
         assert task is not None
         self._commands.add(task)
-        self._connections.add(process.channel.get_connection())
         try:
             await self._run(process)
         finally:
@@ -153,11 +202,15 @@ class LocalServer:
             env=device_environment(self._folder),
             start_new_session=True,
         )
-        feeder = asyncio.create_task(self._feed(process, child))
+        self._children.add(child)
+        traffic = self.traffic()
+        feeder = asyncio.create_task(self._feed(process, child, traffic))
         closed = asyncio.create_task(process.wait_closed())
         try:
             assert child.stdout is not None and child.stderr is not None
-            outputs = asyncio.gather(_pump(child.stdout, process.stdout), _pump(child.stderr, process.stderr))
+            outputs = asyncio.gather(
+                _pump(child.stdout, process.stdout, traffic.from_command), _pump(child.stderr, process.stderr)
+            )
             # Waiting for the outputs alone would hang on a grandchild that keeps them open.
             await asyncio.wait((asyncio.ensure_future(outputs), closed), return_when=asyncio.FIRST_COMPLETED)
             if closed.done():
@@ -172,8 +225,11 @@ class LocalServer:
             feeder.cancel()
             closed.cancel()
             _kill_group(child, signal.SIGKILL)
+            self._children.discard(child)
 
-    async def _feed(self, process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
+    async def _feed(
+        self, process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process, traffic: Traffic
+    ) -> None:
         assert child.stdin is not None
         try:
             while True:
@@ -185,10 +241,10 @@ class LocalServer:
                     continue
                 except (asyncssh.BreakReceived, asyncssh.TerminalSizeChanged):
                     continue
+                child.stdin.write(traffic.to_command(data))
+                await child.stdin.drain()
                 if not data:
                     break
-                child.stdin.write(data)
-                await child.stdin.drain()
         except (OSError, asyncssh.Error):
             pass  # the client hung up or the command stopped reading: either way its input has ended
         finally:
@@ -210,10 +266,12 @@ def _kill_group(child: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(child.pid, number)
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes]) -> None:
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes], through: Callable[[bytes], bytes] = bytes
+) -> None:
     try:
         while data := await source.read(_CHUNK):
-            sink.write(data)
+            sink.write(through(data))
             await sink.drain()
     except (OSError, asyncssh.Error):
         while await source.read(_CHUNK):
@@ -228,19 +286,30 @@ async def _input_ends() -> None:
         pass
 
 
+def stopped_by_signals() -> asyncio.Event:
+    """An event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def until_stopped(stop: asyncio.Event) -> None:
+    """Wait until standard input ends or the event is set."""
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(_input_ends())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()
+
+
 async def serve(root: Path) -> None:
     """Serve ``root`` until standard input ends or a signal comes."""
     server = LocalServer(LocalFolder(root))
     port = await server.start()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stopped_by_signals()
     print(json.dumps({"host": LISTEN, "port": port, "pid": os.getpid()}), flush=True)
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(_input_ends())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await until_stopped(stop)
     await server.stop()
-    for task in waits:
-        task.cancel()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -251,9 +320,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.umask(0o077)
     logging.basicConfig(filename=root / "server.log", level=logging.WARNING, format="%(asctime)s %(message)s")
-    folder = LocalFolder(root)
-    folder.home.mkdir(mode=0o700, exist_ok=True)
-    os.chdir(folder.home)  # relative SFTP paths start at the home folder, as with OpenSSH
     asyncio.run(serve(root))
     return 0
 

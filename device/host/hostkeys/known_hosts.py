@@ -14,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -171,10 +172,14 @@ class KnownHosts:
 
     def accept(self, name: str, key: HostKey, *, replace: bool = False) -> None:
         """Write the key into our own file, whole or not at all; ``replace`` drops our older lines of that host."""
+        self.accept_all({name: key}, replace=replace)
+
+    def accept_all(self, keys: Mapping[str, HostKey], *, replace: bool = False) -> None:
+        """Write the keys of several hosts, by their names, as ``accept`` does; the file is written once."""
         self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         old = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
         ours = [entry for entry in read_entries(self.own) if replace and not entry.marker]
-        dropped = {entry.line for entry in ours if entry.matches(name)}
+        dropped = {entry.line for entry in ours if any(entry.matches(name) for name in keys)}
         kept = [line for number, line in enumerate(old, 1) if number not in dropped]
-        kept.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
+        kept += [f"{name} {key.kind} {base64.b64encode(key.blob).decode()}" for name, key in keys.items()]
         write_atomically(self.own, ("\n".join(kept) + "\n").encode(), mode=0o600)

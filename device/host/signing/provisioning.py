@@ -18,7 +18,7 @@ from device.host.target import ssh_config_folder
 
 
 def is_our_own(connection: Connection) -> bool:
-    """Whether the device is one that this project itself has set up here: the local one, or a virtual Pi."""
+    """Whether this project itself has set the device up here: the local one, a virtual Pi, an embedded fleet's."""
     target = connection.target
     return target.is_local or (ssh_config_folder() / f"{target.host}.conf").is_file()
 
