@@ -144,7 +144,7 @@ def run_run(options: argparse.Namespace) -> tuple[Any, str]:
     table = tables.measured_table(rows)
     if failed:
         raise FleetIncompleteError(
-            "{}\n{} of {} devices did not answer:\n{}".format(table, len(failed), len(members), "\n".join(failed)),
+            "{} of {} devices did not answer:\n{}\n{}".format(len(failed), len(members), "\n".join(failed), table),
             "Mend what is named above, then type the same command again.",
         )
     return {"rows": [vars(row) for row in rows]}, table

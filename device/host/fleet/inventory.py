@@ -145,13 +145,13 @@ class _Reader:
             for target in self.expanded(targets, name):
                 known = members.get(target, Member(target))
                 labels = {**known.labels, **settings.get("labels", {})}
-                members[target] = replace(known, **settings, labels=labels, groups=(*known.groups, name))
+                members[target] = replace(known, **{**settings, "labels": labels}, groups=(*known.groups, name))
         for target, entry in self.table(text.get("devices", {}), "devices").items():
             if target not in members:
                 raise self.refused(f"[devices.{target!r}] is in no group; it has {_some(members)}")
             settings = self.settings(self.table(entry, f"devices.{target!r}"), f"devices.{target!r}")
             labels = {**members[target].labels, **settings.get("labels", {})}
-            members[target] = replace(members[target], **settings, labels=labels)
+            members[target] = replace(members[target], **{**settings, "labels": labels})
         return tuple(members.values()), tuple(groups)
 
     def table(self, value: Any, where: str) -> Mapping[str, Any]:

@@ -19,9 +19,11 @@ from typing import Any
 
 from device.host.errors import HostError
 from device.host.fleet.inventory import Fleet
-from device.host.places import user_name
 
 SUFFIX = ".journal.jsonl"
+NOT_BEGUN = "not begun"
+CHANGING = ("switched", "proved", "failed", "unknown", "rolled back", "rollback failed")
+"""States that say what serves on a device; in the others it serves what it served."""
 Event = Mapping[str, Any]
 
 
@@ -97,12 +99,17 @@ def opened(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: None) 
 
 
 class Memory:
-    """What the journal says of a policy on each device."""
+    """What the journal says of a policy's rollouts on each device; its measurements are no part of it."""
 
     def __init__(self, found: list[dict[str, Any]], policy: str) -> None:
         self._of: dict[str, list[dict[str, Any]]] = {}
         for event in found:
-            if event.get("policy") == policy and isinstance(event.get("device"), str):
+            if event.get("policy") != policy:
+                continue
+            if event.get("event") == "begin" and isinstance(event.get("devices"), list):
+                for device in event["devices"]:
+                    self._of.setdefault(str(device), []).append({"state": NOT_BEGUN})
+            elif "phase" in event and isinstance(event.get("device"), str):
                 self._of.setdefault(event["device"], []).append(event)
 
     def last(self, device: str, *states: str) -> dict[str, Any] | None:
@@ -111,24 +118,24 @@ class Memory:
         return next((each for each in events if not states or each.get("state") in states), None)
 
     def proved(self, device: str, digest: str) -> bool:
-        """Whether this content stood its soak on the device, and nothing else happened there since."""
-        last = self.last(device)
-        if last is not None and last.get("state") in ("begun", "unchanged"):
-            last = self.last(device, "proved", "switched", "failed", "rolled back", "unknown")
+        """Whether this content stood its soak on the device, and nothing was changed there since."""
+        last = self.last(device, *CHANGING)
         return last is not None and last.get("state") == "proved" and last.get("digest") == digest
 
     def was_cut(self, device: str) -> bool:
-        """Whether the host ended while it worked on this device."""
-        last = self.last(device)
-        return last is not None and last.get("state") in ("begun", "unknown", "stopped")
+        """Whether a rollout ended while it worked on this device, so that nobody knows what it did there."""
+        at_work = cut = False
+        for event in self._of.get(device, []):
+            state = event.get("state")
+            if state == "unknown" or (state == NOT_BEGUN and at_work):
+                cut = True
+            elif state in CHANGING:
+                cut = False
+            at_work = state == "begun"
+        return cut or at_work
 
     def before(self, device: str, release: str) -> str | None:
         """The release that served before this one was switched on, "" where there was none; None: nobody knows."""
         found = (each for each in reversed(self._of.get(device, [])) if each.get("state") == "switched")
         event = next((each for each in found if each.get("release") == release), None)
         return None if event is None else event.get("previous") or ""
-
-
-def by_whom() -> str:
-    """Who types, for a rollout's first line."""
-    return f"{user_name()} (pid {os.getpid()})"

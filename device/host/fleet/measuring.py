@@ -11,6 +11,7 @@ from device.host.connection import connect
 from device.host.errors import HostError, ReleaseError
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Event
+from device.host.fleet.soak import NOT_AS_EXPECTED
 from device.host.golden import Progress, Step
 from device.host.helper_session import helper
 from device.host.probe import probe
@@ -68,9 +69,12 @@ def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
                 reply = agent.request(
                     operation, progress=lambda done, total: tell(Step(question.kind, done, total)), **question.fields
                 )
+            served = {key: loaded[key] for key in ("precision", "runtime", "runtime_version", "sha256")}
     except HostError as error:
         return {"state": "not measured", "error": error.message, "next": error.next_step, "code": error.code}
-    served = {key: loaded[key] for key in ("precision", "runtime", "runtime_version", "sha256")}
+    except NOT_AS_EXPECTED as error:
+        why = f"the agent on {member.target} answered with something else than expected: {error!r}"
+        return {"state": "not measured", "error": why, "next": "Deploy again.", "code": "agent"}
     described = {key: device.get(key) for key in ("model", "machine", "emulated", "virtualised", "transport")}
     return {
         "state": "measured",

@@ -22,7 +22,7 @@ from device.host.deploy import install
 from device.host.errors import CheckFailedError, HostError, ServiceError, VerificationError
 from device.host.fleet.crew import Crew, StoppedError
 from device.host.fleet.inventory import Member
-from device.host.fleet.journal import Journal, Memory
+from device.host.fleet.journal import NOT_BEGUN, Journal, Memory
 from device.host.fleet.payloads import Payloads
 from device.host.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batches
 from device.host.fleet.soak import Health, SoakError, look
@@ -127,7 +127,7 @@ class Rollout:
         self.members, self.payloads, self.settings = tuple(members), payloads, settings
         self.journal, self.memory, self.crew = journal, memory, crew
         self.policy = payloads.bundle.spec.name
-        self.result = Result(self.policy, dict.fromkeys((each.target for each in members), "not begun"))
+        self.result = Result(self.policy, dict.fromkeys((each.target for each in members), NOT_BEGUN))
 
     def run(self) -> Result:
         """Bring the release to all devices, or to none more after the phase that failed.
@@ -136,7 +136,7 @@ class Rollout:
             KeyboardInterrupt: after no device is at work any more; ``result`` says how far it came.
         """
         begun = time.monotonic()
-        self.journal.write(event="begin", policy=self.policy, devices=len(self.members))
+        self.journal.write(event="begin", policy=self.policy, devices=list(self.result.states))
         try:
             rest = self._canaries()
             if not self.result.stopped:
@@ -149,10 +149,8 @@ class Rollout:
             raise
         finally:
             self.result.seconds, self.result.kinds = time.monotonic() - begun, self.payloads.kinds
-            counts, stopped = self.result.counts, self.result.stopped
-            self.journal.write(
-                event="end", policy=self.policy, stopped=stopped, counts=counts, seconds=self.result.seconds
-            )
+            facts = {name: getattr(self.result, name) for name in ("stopped", "counts", "states", "seconds")}
+            self.journal.write(event="end", policy=self.policy, **facts)
         return self.result
 
     def _canaries(self) -> tuple[Member, ...]:
@@ -216,7 +214,7 @@ class Rollout:
                 signing, wait_s = self.settings.signing, self.settings.wait_s
                 done = install(connection, payload, wheel_set, wait_s=wait_s, progress=tell, signing=signing)
         except (HostError, PolicyError, OSError) as error:
-            if not isinstance(error, StoppedError) or self.result.states[member.target] != "not begun":
+            if not isinstance(error, StoppedError) or self.result.states[member.target] != NOT_BEGUN:
                 self._event(phase, member, state_after(error), **told(error))
             return None
         seconds = time.monotonic() - begun

@@ -15,6 +15,8 @@ from device.host.probe import probe
 
 TIMED_RUNS = 700
 """Enough for a 99th percentile, which needs 662."""
+NOT_AS_EXPECTED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What reading a device's reply may raise where it is of another version, or damaged."""
 
 
 class SoakError(HostError):
@@ -67,16 +69,18 @@ def look(
         state = session.call("serving", policy=policy) if python else {"settings": None}
     if state["settings"] is not None:
         return _loop(state, before)
-    record = next(each for each in deployed["releases"] if each["release"] == release)
     try:
+        record = next(each for each in deployed["releases"] if each["release"] == release)
         with AgentSession(connection, policy, release=release) as agent:
             tell(Step("golden vectors", 0, 0))
             agent.request("load", precision=record["precisions"][0], runtime=record["runtimes"][0])
             tell(Step("time decisions", 0, 0))
             timed = agent.request("latency", runs=TIMED_RUNS, warmup=20, path="decide")
+            p99_ms = float(timed["percentiles"]["p99"]) / 1e6
     except AgentError as error:
         raise SoakError(f"Its agent does not serve: {error.message}", error.next_step) from None
-    p99_ms = timed["percentiles"]["p99"] / 1e6
+    except NOT_AS_EXPECTED as error:
+        raise SoakError(f"Its agent did not say how long a decision takes: {error!r}.", "") from None
     if p99_ms > deadline_ms:
         raise SoakError(
             f"One decision in a hundred takes {p99_ms:.3g} ms or longer; {deadline_ms:g} ms are allowed.",

@@ -86,7 +86,12 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
                 }
             ailments = [*_ailments(facts, shown), *_conditions(connection, facts)]
     except HostError as error:
-        return [DeviceStatus(member.target, only or "", health=(error.message,), reached=False, labels=labels)]
+        known = {name: memory.last(member.target) for name, memory in memories.items() if only in (None, name)}
+        drifts = {name: _not_seen(last) for name, last in known.items() if last is not None} or {only or "": ""}
+        return [
+            DeviceStatus(member.target, name, drift=drift, health=(error.message,), reached=False, labels=labels)
+            for name, drift in drifts.items()
+        ]
     found = []
     for name in names or [""]:
         current, digest, wrong = _serving(policies.get(name))
@@ -123,6 +128,11 @@ def _drift(last: Mapping[str, Any] | None, current: str | None, digest: str | No
     if state in ("switched", "unchanged"):
         return "not proved yet"
     return "cut off in the rollout" if state == "begun" else f"behind: {state}"
+
+
+def _not_seen(last: Mapping[str, Any]) -> str:
+    """What was known last of a device that does not answer."""
+    return f"not seen; last {last.get('state')} {last.get('release') or ''}".rstrip()
 
 
 def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:

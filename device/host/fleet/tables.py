@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -16,19 +15,25 @@ from device.host.fleet.rollout import Result
 from device.host.fleet.status import DeviceStatus
 from device.host.text import printable
 
-_LEAST_WIDTH = 100
 _RIGHT = ("p50, µs", "p99, µs", "memory, MB")
+_SENTENCES = ("drift", "health", "notes")
+_SENTENCE_WIDTH = 60
 
 
 def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as text, as wide as the terminal; what does not fit is broken into lines."""
-    table = Table(*(), box=SIMPLE_HEAD, pad_edge=False)
+    """A table as text, as wide as its cells; only sentences are broken into lines."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
+        sentence = name in _SENTENCES
+        table.add_column(
+            name,
+            justify="right" if name in _RIGHT else "left",
+            no_wrap=not sentence,
+            max_width=_SENTENCE_WIDTH if sentence else None,
+        )
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    width = max(_LEAST_WIDTH, shutil.get_terminal_size((_LEAST_WIDTH, 24)).columns)
-    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=1000, no_color=True, legacy_windows=False)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
