@@ -21,7 +21,6 @@ import contextlib
 import json
 import logging
 import os
-import posixpath
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from typing import Any
 import asyncssh
 
 from device.host.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
+from device.host.local_sessions import Door, Files, Traffic
 from device.host.places import user_name
 from policy.files import locked, write_atomically
 
@@ -76,54 +76,6 @@ def device_environment(folder: LocalFolder) -> dict[str, str]:
     }
 
 
-class _Door(asyncssh.SSHServer):
-    """Lets in whoever holds the client key, under any name; keeps the set of the connections that are open."""
-
-    def __init__(self, connections: set[asyncssh.connection.SSHConnection]) -> None:
-        self._connections = connections
-        self._own: asyncssh.connection.SSHConnection | None = None
-
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._own = conn
-        self._connections.add(conn)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._own is not None:
-            self._connections.discard(self._own)
-
-    def begin_auth(self, username: str) -> bool:
-        return True
-
-    def password_auth_supported(self) -> bool:
-        return False
-
-    def kbdint_auth_supported(self) -> bool:
-        return False
-
-
-class _Files(asyncssh.SFTPServer):
-    """SFTP whose relative paths start at the device's home folder, as with OpenSSH."""
-
-    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: Path) -> None:
-        super().__init__(channel)
-        self._home = os.fsencode(home)
-
-    def map_path(self, path: bytes) -> bytes:
-        return posixpath.join(self._home, path)  # an absolute path stays as it is
-
-
-class Traffic:
-    """What passes between a client and one command of the device: all of it, as it comes."""
-
-    def to_command(self, data: bytes) -> bytes:
-        """What the command reads of ``data`` that the client sent; empty data is the end of it."""
-        return data
-
-    def from_command(self, data: bytes) -> bytes:
-        """What the client reads of ``data`` that the command wrote to its standard output."""
-        return data
-
-
 class LocalServer:
     """Serves one folder; keeps the list of what it started, to end it all. A process may have several."""
 
@@ -137,11 +89,11 @@ class LocalServer:
     def options(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey) -> dict[str, Any]:
         """How asyncssh serves a connection to this device."""
         return {
-            "server_factory": lambda: _Door(self._connections),
+            "server_factory": lambda: Door(self._connections),
             "server_host_keys": [host_key],
             "authorized_client_keys": asyncssh.import_authorized_keys(client_key.export_public_key().decode()),
             "process_factory": self._serve_command,
-            "sftp_factory": lambda channel: _Files(channel, self._folder.home),
+            "sftp_factory": lambda channel: Files(channel, self._folder.home),
             "encoding": None,
             "allow_scp": False,
             "agent_forwarding": False,

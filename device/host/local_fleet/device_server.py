@@ -18,7 +18,8 @@ from device.host.local_device import HOST_KEY, LocalFolder
 from device.host.local_fleet.faults import Fault, FaultKind, read_fault, write_fault
 from device.host.local_fleet.throttle import pass_slowly
 from device.host.local_fleet.traffic import SwitchTraffic
-from device.host.local_server import LISTEN, LocalServer, Traffic, prepare_key
+from device.host.local_server import LISTEN, LocalServer, prepare_key
+from device.host.local_sessions import Traffic
 
 OTHER_KEY = "other_ed25519"
 SMALL_DISK = "12m"

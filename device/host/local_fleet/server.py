@@ -72,7 +72,17 @@ class Fleet:
             write_atomically(self._folder.fleet_file, fleet_text(names).encode())
 
     async def start(self) -> None:
-        """Let every device listen, under its name."""
+        """Let every device listen, under its name.
+
+        Raises:
+            HostError: a name is another device's, or a small disk cannot be had.
+        """
+        taken = [name for name in self._devices if named_hosts.config_file(name).exists()]
+        if taken:
+            raise HostError(
+                f"{taken[0]} is another device's name already, in {named_hosts.config_file(taken[0])}.",
+                "Stop that device first, or remove the file when the device is gone.",
+            )
         ports = {name: await device.start() for name, device in self._devices.items()}
         named_hosts.register(
             [

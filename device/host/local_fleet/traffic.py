@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from device.host.local_fleet.faults import Fault, FaultKind, When
-from device.host.local_server import Traffic
+from device.host.local_sessions import Traffic
 
 MAX_LINE = 4 << 20  # bytes; a longer line is no request of the helper
 

@@ -34,6 +34,7 @@ from device.host.probe import probe
 from device.host.signing.keys import VARIABLE
 from device.host.target import Target, resolve, ssh_config_folder
 from device.host.wheels import WheelSet
+from device.virtual_pi.naming import register
 from tests.device_host.devices import eventually, runs, served_text, stand_in_payload
 from tests.namespaces import own
 
@@ -282,6 +283,13 @@ def test_a_second_fleet_is_refused(fleet: LocalFleet, tmp_path: Path) -> None:
         s.enter_context(running_local_fleet(tmp_path, 1))
     with connect("device-001"):
         pass
+
+
+def test_a_name_that_another_device_has_is_left_to_it(tmp_path: Path, state: pytest.MonkeyPatch) -> None:
+    register("device-002", 40022, tmp_path / "key", "ssh-ed25519 AAAA")
+    with pytest.raises(ConnectionFailedError, match="another device's name"), contextlib.ExitStack() as stack:
+        stack.enter_context(running_local_fleet(tmp_path / "fleet", 2))
+    assert [file.name for file in ssh_config_folder().iterdir()] == ["device-002.conf"]
 
 
 def test_a_killed_fleets_names_do_not_stay(tmp_path: Path, state: pytest.MonkeyPatch) -> None:
