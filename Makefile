@@ -17,8 +17,13 @@ TESTS ?= tests
 
 ifneq ($(filter demo deploy bench,$(MAKECMDGOALS)),)
 ifeq ($(strip $(TARGET)),)
-$(error TARGET is empty. Allowed: local, host, user@host, user@host:port. Type, for example: make $(firstword $(MAKECMDGOALS)) TARGET=pi@raspberrypi)
+$(error TARGET is empty. Allowed: local, host, user@host, user@host:port, @group. Type, for example: make $(firstword $(MAKECMDGOALS)) TARGET=pi@raspberrypi)
 endif
+endif
+# A group of fleet.toml: TARGET=@arena.
+GROUP := $(patsubst @%,%,$(filter @%,$(TARGET)))
+ifneq ($(and $(GROUP),$(filter demo,$(MAKECMDGOALS))),)
+$(error TARGET=$(TARGET) is a group of devices, and the demo is for one. Type: make demo TARGET=pi@raspberrypi)
 endif
 
 VENV := .venv
@@ -72,8 +77,7 @@ help:
 	@echo "TARGET=local (default) is an SSH server on this machine that the command starts itself."
 
 # A device that does not answer is named before anything is trained or converted for it. The local one need not be
-# asked, nor a group of fleet.toml (TARGET=@arena): a rollout says of each device whether it answers.
-GROUP := $(patsubst @%,%,$(filter @%,$(TARGET)))
+# asked, nor a group: a rollout says of each device whether it answers.
 REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
 # What was typed, in the place of what fleet.toml says.
 TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter native,$(AGENT)),--agent native) \
@@ -134,7 +138,6 @@ report: $(INSTALLED)
 	@$(RUN) -m bench.page
 
 demo: $(INSTALLED)
-	$(if $(GROUP),@echo "TARGET=$(TARGET) is a group, and the demo is for one device. Type: make demo"; exit 2)
 	$(REACHED)
 	@test ! -f artifacts/I/manifest.json || \
 	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"

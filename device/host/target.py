@@ -46,6 +46,11 @@ class Target:
             raise TargetError(
                 f"TARGET is empty. Allowed: {_FORMS}.", "Leave it out, which is local, or type TARGET=pi@raspberrypi."
             )
+        if text.startswith("@"):
+            raise TargetError(
+                f"TARGET={text!r} is a group of fleet.toml, and this command is for one device.",
+                f"make deploy TARGET={text}, make bench TARGET={text}, or a verb of device.host: --target {text}.",
+            )
         rest = text.strip().removeprefix("ssh://")
         user: str | None = None
         if "@" in rest:

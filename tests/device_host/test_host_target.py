@@ -84,3 +84,8 @@ def test_no_config_at_all(tmp_path: Path) -> None:
 def test_an_empty_target_is_called_empty(text: str) -> None:
     with pytest.raises(TargetError, match=r"(?s)TARGET is empty\. Allowed: local, .*TARGET=pi@raspberrypi"):
         Target.parse(text)
+
+
+def test_a_group_is_for_other_commands() -> None:
+    with pytest.raises(TargetError, match=r"(?s)'@arena' is a group of fleet.toml.*next: make deploy TARGET=@arena"):
+        Target.parse("@arena")

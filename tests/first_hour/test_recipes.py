@@ -53,6 +53,30 @@ def test_the_local_device_is_not_started_only_to_look(checkout: Path, target: st
     assert not [call for call in calls if call.startswith(REACH)]
 
 
+def test_a_group_is_deployed_to_in_phases_with_what_was_typed_alone(checkout: Path) -> None:
+    status, printed, calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I")
+    assert status == 0 and calls[-1].split() == [
+        "python",
+        "-m",
+        "device.host",
+        "fleet",
+        "deploy",
+        "--group",
+        "arena",
+        "--policy",
+        "I",
+    ]
+    more = ["BITS=4", "RUNTIME=native", "ROLLOUT=--canary 2 --soak 60"]
+    calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I", *more)[2]
+    assert calls[-1].endswith("--policy I --bits 4 --runtime native --canary 2 --soak 60")
+    assert calls[0].startswith("python -m convert --missing --policy I --bits 4"), "nobody is asked before"
+    calls = typed(checkout, "bench", "TARGET=@arena", "POLICY=I")[2]
+    kinds = ("latency", "memory", "success")
+    assert calls == [f"python -m device.host fleet run {kind} --group arena --policy I" for kind in kinds]
+    status, printed, calls = typed(checkout, "demo", "TARGET=@arena")
+    assert status == 2 and not calls and "is a group of devices, and the demo is for one" in printed
+
+
 def test_the_demo_says_where_it_trains_nothing_and_what_trains_anew(checkout: Path) -> None:
     _, printed, calls = typed(checkout, "demo")
     assert "Nothing is trained" not in printed and calls[0].startswith("python -m train --task navigation --policy I")
