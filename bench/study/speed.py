@@ -4,7 +4,7 @@
     python -m bench.study speed                       five cells, three seeds, both in turn (about ten minutes)
     python -m bench.study speed dqn,CartPole-v1 --seeds 10 --ours-only
     python -m bench.study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
-    python -m bench.study speed --keep --again --update-docs    measures all anew, fills docs/algorithms/training-speed.md
+    python -m bench.study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
 
 Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals the
 deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is the
