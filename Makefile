@@ -80,7 +80,7 @@ help:
 # asked, nor a group: a rollout says of each device whether it answers.
 REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
 # What was typed, in the place of what fleet.toml says.
-TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter native,$(AGENT)),--agent native) \
+TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter file,$(origin AGENT)),,--agent $(AGENT)) \
   $(if $(filter file,$(origin RUNTIME)),,--runtime $(RUNTIME))
 ROLLOUT ?=
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import io
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from device.host.remote_process import EndOfOutputError, LineTimeoutError, Remot
 from device.host.target import Endpoint, Target, resolve
 from policy.interruption import interruption_in
 
+ACCEPT_TIMEOUT_S = 60.0
+"""For a server that lets us in and then does not start a command, with its disk stuck for example."""
 _PACKET = 32 * 1024  # bytes of a file that one SFTP packet carries; every server takes as many
 
 
@@ -98,12 +101,24 @@ class Connection:
             "Look at the network and the device, then run the same command again: what was half done is discarded.",
         )
 
+    @contextlib.contextmanager
+    def _closed_after(self, seconds: float) -> Iterator[None]:
+        """End the connection when the block takes longer: paramiko waits for some answers without an end."""
+        too_long = threading.Timer(seconds, self._transport.close)
+        too_long.daemon = True
+        too_long.start()
+        try:
+            yield
+        finally:
+            too_long.cancel()
+
     def start(self, command: str, timeout: float = CONNECT_TIMEOUT_S) -> RemoteProcess:
         """Start a command and talk to it in lines."""
         try:
             channel = self._transport.open_session(timeout=timeout)
             channel.settimeout(timeout)
-            channel.exec_command(command)
+            with self._closed_after(ACCEPT_TIMEOUT_S):
+                channel.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
             if not self.alive:
                 raise self.lost(f"starting `{command[:60]}`") from None
@@ -165,8 +180,9 @@ class Connection:
         """The connection's SFTP session, opened at first use. Relative paths start at the device's home."""
         if self._sftp is None:
             try:
-                self._sftp = paramiko.SFTPClient.from_transport(self._transport)
-            except (paramiko.SSHException, OSError, EOFError) as error:
+                with self._closed_after(ACCEPT_TIMEOUT_S):
+                    self._sftp = paramiko.SFTPClient.from_transport(self._transport)
+            except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
                 if not self.alive:
                     raise self.lost("opening SFTP") from None
                 raise RemoteCommandError(

@@ -142,8 +142,12 @@ def install(
     wheel_cache: Path | None = None,
     silence_s: float = SILENCE_S,
     signing: Signing = USUAL,
+    before_switch: Callable[[str, str | None], None] = lambda release, serving: None,
 ) -> DeployResult:
-    """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises."""
+    """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises.
+
+    ``before_switch`` is called with the release that will serve and the one that serves until then.
+    """
     begun = time.monotonic()
     tell = progress if progress is not None else lambda step: None
     wanted_pair = payload.precisions, payload.runtimes
@@ -180,6 +184,7 @@ def install(
                 with marked_when_refused(session, release):
                     checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
         tell(Step("switch", 0, 0))
+        before_switch(release, serving)
         python = wheel_set.python.path
         previous, warnings = switch_on(connection, session, python, payload.policy, release, serving, silence_s)
         removed: tuple[str, ...] = ()

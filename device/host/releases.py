@@ -134,6 +134,7 @@ def rollback(
     release: str | None = None,
     *,
     mark_bad_too: bool = False,
+    only_from: str | None = None,
     wait_s: float = 0.0,
     progress: Progress | None = None,
 ) -> RollbackResult:
@@ -148,6 +149,7 @@ def rollback(
         release: which; default the last good one before the current one. Named, also one that is marked: if it passes
             its check, the mark is gone.
         mark_bad_too: mark the release that served until now as bad; without it, it is only noted that it was left.
+        only_from: go back from this release alone; where another serves, nothing is done.
         wait_s: how long to wait for a deployment to end.
         progress: told about the checks.
 
@@ -163,6 +165,7 @@ def rollback(
     with helper(connection, python) as session:
         state = begin(session, policy, None, wait_s)
         serving = state["current"]
+        _require_serving(connection, only_from, serving)
         known: Sequence[Release] = _read(connection, tuple[Release, ...], state["releases"])
         warnings: list[str] = []
         with still_serving(serving):
@@ -181,6 +184,14 @@ def rollback(
             warnings.append(f"Release {previous} was not marked bad: the line was lost before.")
     done = time.monotonic() - begun
     return RollbackResult(policy, release, wanted, previous, checks, done, marked, tuple(warnings))
+
+
+def _require_serving(connection: Connection, wanted: str | None, serving: str | None) -> None:
+    if wanted not in (None, serving):
+        raise ReleaseError(
+            f"{connection.name} serves {serving or 'no release'} and not {wanted}: somebody changed that. It was left.",
+            f"python -m device.host releases --target {connection.target} shows what there is.",
+        )
 
 
 def _first_good(
@@ -278,6 +289,7 @@ def remove_releases(
     release: str | None = None,
     *,
     whole: bool = False,
+    withdraw: bool = False,
     force: bool = False,
     wait_s: float = 0.0,
 ) -> RemoveResult:
@@ -288,6 +300,7 @@ def remove_releases(
         policy: whose releases.
         release: only this one.
         whole: the whole policy, with the release that serves.
+        withdraw: ``release``, which has to serve; none serves then.
         force: also what an agent runs from.
         wait_s: how long to wait for a deployment to end.
 
@@ -297,6 +310,9 @@ def remove_releases(
     check_policy_name(policy)
     python = probe(connection).python.path
     with helper(connection, python) as session:
-        begin(session, policy, None, wait_s)
-        done = session.call("drop", release=release, whole=whole, force=force, timeout=UNPACK_TIMEOUT_S)
+        serving = begin(session, policy, None, wait_s)["current"]
+        if withdraw:
+            _require_serving(connection, release, serving)
+        which: dict[str, Any] = {"release": release, "whole": whole, "withdraw": withdraw, "force": force}
+        done = session.call("drop", **which, timeout=UNPACK_TIMEOUT_S)
     return RemoveResult(policy, tuple(done["releases"]), tuple(done["environments"]), done["current"])

@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ NUMPY = "numpy"
 OLDEST_PYTHON = (3, 9)
 """What the agent's code runs on; the wheels want more."""
 DOWNLOAD_TIMEOUT_S = 900
+_DOWNLOADING = threading.Lock()
 _OLD_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
 
 
@@ -209,9 +211,11 @@ def fetch(
     for wheel in wheels:
         path = folder / wheel.file
         if not (path.is_file() and FileRecord.of_file(path).sha256 == wheel.sha256):
-            if progress is not None:
-                progress(wheel)
-            _download(wheel, path)
+            with _DOWNLOADING:  # devices of a fleet that lack it wait for one download
+                if not path.is_file() or FileRecord.of_file(path).sha256 != wheel.sha256:
+                    if progress is not None:
+                        progress(wheel)
+                    _download(wheel, path)
         found[wheel] = path
     return found
 

@@ -326,7 +326,7 @@ def test_nothing_is_changed_without_the_lock(connection: Connection, bare: Wheel
 
 
 def test_looking_needs_no_lock() -> None:
-    assert set(NEED_NO_LOCK) == {"show", "begin", "discard", "signers"}
+    assert set(NEED_NO_LOCK) == {"show", "begin", "discard", "signers", "serving"}
 
 
 def test_an_interpreter_in_a_folder_with_any_name(connection: Connection, bare: WheelSet, tmp_path: Path) -> None:

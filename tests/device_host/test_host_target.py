@@ -31,7 +31,7 @@ def test_target_forms(text: str, user: str | None, host: str, port: int | None) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "@host", "pi@", "host:", "host:0", "host:65536", "host:abc", "[::1", "[::1]22", "-oProxyCommand=x", "a b",
+    ["", "pi@", "host:", "host:0", "host:65536", "host:abc", "[::1", "[::1]22", "-oProxyCommand=x", "a b",
      "pi@local", "local:22", "host;reboot", "pi@host:２２"],
 )  # fmt: skip
 def test_target_refusals_name_the_forms(text: str) -> None:

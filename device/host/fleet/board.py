@@ -18,7 +18,7 @@ from device.host.golden import Step
 from device.host.text import printable
 
 GOOD = ("unchanged", "switched", "proved", "measured")
-QUIET = ("begun",)
+QUIET = ("begun", "switching")
 _STYLES = {"proved": "green", "unchanged": "green", "switched": "cyan", "measured": "green"}
 
 
@@ -98,7 +98,8 @@ def event_text(event: Mapping[str, Any]) -> str:
         words.append(f"{sent / 1e6:.1f} MB sent")
     if seconds := event.get("seconds"):
         words.append(f"in {seconds:.1f} s")
-    return printable(" ".join(words) + (f". {event['error']}" if event.get("error") else ""))
+    sentences = [str(each) for each in (event.get("error"), *event.get("warnings", ())) if each]
+    return printable(". ".join([" ".join(words), *sentences]))
 
 
 @contextlib.contextmanager

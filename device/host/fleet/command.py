@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from typing import Any
 from device.host.errors import HostError
 from device.host.fleet import journal, measuring, tables
 from device.host.fleet.board import shown_board
-from device.host.fleet.crew import Crew
+from device.host.fleet.crew import Crew, error_facts
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Event, Memory
 from device.host.fleet.payloads import Payloads, typed_over
 from device.host.fleet.plan import BatchSize
 from device.host.fleet.rollout import Result, Rollout, Settings
 from device.host.fleet.selecting import chosen, count, positive, seconds, selection
-from device.host.fleet.status import status_of
+from device.host.fleet.status import not_seen, status_of
+from device.host.golden import Progress
 from device.host.signing.record import Signing
 from device.host.verbs import Verbs
 from policy.locate import working_bundle
@@ -49,7 +49,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
         batch=BatchSize.parse(options.batch),
         max_fail=options.max_fail,
         soak_s=options.soak,
-        deadline_ms=options.deadline_ms or 1e3 * bundle.spec.control_period_s,
+        deadline_ms=1e3 * bundle.spec.control_period_s if options.deadline_ms is None else options.deadline_ms,
         wait_s=options.wait,
         signing=Signing(options.sign_key),
     )
@@ -98,8 +98,9 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
     found = {}
     with shown_board(not options.json) as board:
         board.phase("status", len(members))
-        look = partial(_status, memories=memories, only=options.policy)
-        for member, entries in Crew(options.parallel, board).each(members, look):
+        told = {"memories": memories, "only": options.policy}
+        crew = Crew(options.parallel, board)
+        for member, entries in crew.each(members, partial(status_of, **told), partial(not_seen, **told)):
             found[member.target] = entries
             if options.json:
                 for entry in entries:
@@ -108,10 +109,6 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
     well = sum(entry.is_well for entry in entries)
     counts = {"devices": len(members), "entries": len(entries), "well": well}
     return counts, f"{tables.status_table(entries)}\n{well} of {len(entries)} are as they should be."
-
-
-def _status(member: Member, tell: Any, memories: Mapping[str, Memory], only: str | None) -> Any:
-    return status_of(member, tell, memories, only)
 
 
 def run_run(options: argparse.Namespace) -> tuple[Any, str]:
@@ -131,12 +128,17 @@ def run_run(options: argparse.Namespace) -> tuple[Any, str]:
     with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
         board.phase(options.kind, len(members))
 
-        def work(member: Member, tell: Any) -> Event:
-            event = measuring.ask(member, question, tell)
+        def work(member: Member, tell: Progress) -> Event:
+            return written(member, measuring.ask(member, question, tell))
+
+        def not_measured(member: Member, error: Exception) -> Event:
+            return written(member, {"state": "not measured", **error_facts(error)})
+
+        def written(member: Member, event: Event) -> Event:
             writing.write(policy=options.policy, device=member.target, kind=options.kind, **event)
             return event
 
-        for member, event in Crew(options.parallel, board).each(members, work):
+        for member, event in Crew(options.parallel, board).each(members, work, not_measured):
             if event["state"] != "measured":
                 failed.append(f"  {member.target}: {event['error']}")
         of = {row.device: row for row in measuring.joined(journal.events(journal.journal_file(fleet)), options.policy)}

@@ -11,6 +11,7 @@ from device.host.errors import HostError
 from device.host.fleet.board import Board
 from device.host.fleet.inventory import Member
 from device.host.golden import Progress, Step
+from policy.errors import PolicyError
 
 Result = TypeVar("Result")
 Work = Callable[[Member, Progress], Result]
@@ -51,11 +52,18 @@ class Crew:
         """Wait, unless the work is stopped meanwhile."""
         self._stopped.wait(seconds)
 
-    def each(self, members: Sequence[Member], work: Work[Result]) -> Iterator[tuple[Member, Result]]:
+    def each(
+        self, members: Sequence[Member], work: Work[Result], failed: Callable[[Member, Exception], Result]
+    ) -> Iterator[tuple[Member, Result]]:
         """Do the work on each device; yields what came of it, in the order in which they end.
 
-        Ctrl-C, or any other error of the block that reads this, stops the work, and is raised once nobody works any
-        more. ``work`` itself turns what a device's failure is into a result.
+        A device's error, of whatever kind, keeps no other device. Ctrl-C, or an error of the block that reads this,
+        stops the work, and is raised once nobody works any more.
+
+        Args:
+            members: the devices.
+            work: what is done on each, in a thread.
+            failed: what comes of a device whose work raised this error, in that thread.
         """
         waiting = iter(members)
         working: dict[Future[Result], Member] = {}
@@ -63,7 +71,7 @@ class Crew:
         try:
             while True:
                 while len(working) < self.parallel and (member := next(waiting, None)) is not None:
-                    working[pool.submit(self._one, member, work)] = member
+                    working[pool.submit(self._one, member, work, failed)] = member
                 if not working:
                     return
                 done, _ = wait(working, return_when=FIRST_COMPLETED)
@@ -75,7 +83,7 @@ class Crew:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _one(self, member: Member, work: Work[Result]) -> Result:
+    def _one(self, member: Member, work: Work[Result], failed: Callable[[Member, Exception], Result]) -> Result:
         def tell(step: Step) -> None:
             if self.is_stopped:
                 raise StoppedError("The rollout was stopped before this device was changed.")
@@ -84,5 +92,17 @@ class Crew:
         self.board.begin(member.target)
         try:
             return work(member, tell)
+        except Exception as error:
+            return failed(member, error)
         finally:
             self.board.end(member.target)
+
+
+def error_facts(error: Exception) -> dict[str, str]:
+    """An error as an event has it: what happened, what to do, and its code."""
+    if isinstance(error, HostError):
+        return {"error": error.message, "next": error.next_step, "code": error.code}
+    if isinstance(error, PolicyError):
+        return {"error": str(error), "next": "", "code": "policy"}
+    # A device may answer anything, and paramiko and the readers of its replies have errors of many kinds.
+    return {"error": f"{type(error).__name__}: {error}", "next": "Try it alone: --only DEVICE.", "code": "unexpected"}

@@ -145,13 +145,13 @@ class _Reader:
             for target in self.expanded(targets, name):
                 known = members.get(target, Member(target))
                 labels = {**known.labels, **settings.get("labels", {})}
-                members[target] = replace(known, **{**settings, "labels": labels}, groups=(*known.groups, name))
+                members[target] = replace(_set(known, {**settings, "labels": labels}), groups=(*known.groups, name))
         for target, entry in self.table(text.get("devices", {}), "devices").items():
             if target not in members:
                 raise self.refused(f"[devices.{target!r}] is in no group; it has {_some(members)}")
             settings = self.settings(self.table(entry, f"devices.{target!r}"), f"devices.{target!r}")
             labels = {**members[target].labels, **settings.get("labels", {})}
-            members[target] = replace(members[target], **{**settings, "labels": labels})
+            members[target] = _set(members[target], {**settings, "labels": labels})
         return tuple(members.values()), tuple(groups)
 
     def table(self, value: Any, where: str) -> Mapping[str, Any]:
@@ -201,6 +201,12 @@ class _Reader:
         numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
         written = [target[: found.start()] + number + target[found.end() :] for number in numbers]
         return [each for one in written for each in self.range(one, group)]
+
+
+def _set(member: Member, settings: Mapping[str, Any]) -> Member:
+    """A device with settings of a later table, where one of runtime and agent decides about both."""
+    both = {"runtime": None, "agent": None} if settings.keys() & {"runtime", "agent"} else {}
+    return replace(member, **{**both, **settings})
 
 
 def _some(names: Iterable[str]) -> str:

@@ -22,7 +22,9 @@ from device.host.fleet.inventory import Fleet
 
 SUFFIX = ".journal.jsonl"
 NOT_BEGUN = "not begun"
-CHANGING = ("switched", "proved", "failed", "unknown", "rolled back", "rollback failed")
+BROUGHT = ("switching", "switched", "failed", "unknown", "rollback failed")
+"""States in which a release that serves on a device has come with a rollout, and is not accepted yet."""
+CHANGING = (*BROUGHT, "proved", "rolled back")
 """States that say what serves on a device; in the others it serves what it served."""
 Event = Mapping[str, Any]
 
@@ -61,7 +63,8 @@ class Journal:
         with self._lock:
             os.write(self._descriptor, json.dumps(event).encode() + b"\n")
             os.fsync(self._descriptor)
-            self._watcher(event)
+            with contextlib.suppress(BrokenPipeError):  # whoever watched is gone; the devices are not
+                self._watcher(event)
 
 
 @contextlib.contextmanager
@@ -99,18 +102,26 @@ def opened(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: None) 
 
 
 class Memory:
-    """What the journal says of a policy's rollouts on each device; its measurements are no part of it."""
+    """What the journal says of a policy's rollouts on each device; its measurements are no part of it.
+
+    Attributes:
+        newest: digests that the newest rollout brought to some device, or found there.
+    """
 
     def __init__(self, found: list[dict[str, Any]], policy: str) -> None:
         self._of: dict[str, list[dict[str, Any]]] = {}
+        self.newest: set[str] = set()
         for event in found:
             if event.get("policy") != policy:
                 continue
             if event.get("event") == "begin" and isinstance(event.get("devices"), list):
+                self.newest = set()
                 for device in event["devices"]:
                     self._of.setdefault(str(device), []).append({"state": NOT_BEGUN})
             elif "phase" in event and isinstance(event.get("device"), str):
                 self._of.setdefault(event["device"], []).append(event)
+                if event.get("digest"):
+                    self.newest.add(str(event["digest"]))
 
     def last(self, device: str, *states: str) -> dict[str, Any] | None:
         """The last event of a device, of these states alone if some are named."""
@@ -122,20 +133,15 @@ class Memory:
         last = self.last(device, *CHANGING)
         return last is not None and last.get("state") == "proved" and last.get("digest") == digest
 
-    def was_cut(self, device: str) -> bool:
-        """Whether a rollout ended while it worked on this device, so that nobody knows what it did there."""
-        at_work = cut = False
-        for event in self._of.get(device, []):
-            state = event.get("state")
-            if state == "unknown" or (state == NOT_BEGUN and at_work):
-                cut = True
-            elif state in CHANGING:
-                cut = False
-            at_work = state == "begun"
-        return cut or at_work
+    def brought(self, device: str, release: str) -> str | None:
+        """The release that served before a rollout brought this one, which was not accepted yet; "": none did.
 
-    def before(self, device: str, release: str) -> str | None:
-        """The release that served before this one was switched on, "" where there was none; None: nobody knows."""
-        found = (each for each in reversed(self._of.get(device, [])) if each.get("state") == "switched")
-        event = next((each for each in found if each.get("release") == release), None)
-        return None if event is None else event.get("previous") or ""
+        None: no rollout brought it, or it was accepted since, so that a failure now is nobody's to take back.
+        """
+        last = self.last(device, *CHANGING)
+        if last is None or last.get("state") not in BROUGHT:
+            return None
+        switching = self.last(device, "switching")
+        if switching is None or switching.get("release") != release:
+            return None
+        return str(switching.get("previous") or "")

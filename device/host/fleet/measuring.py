@@ -8,10 +8,9 @@ from typing import Any
 
 from device.host.agent_session import AgentSession
 from device.host.connection import connect
-from device.host.errors import HostError, ReleaseError
+from device.host.errors import ReleaseError
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Event
-from device.host.fleet.soak import NOT_AS_EXPECTED
 from device.host.golden import Progress, Step
 from device.host.helper_session import helper
 from device.host.probe import probe
@@ -40,48 +39,43 @@ class Question:
 
 
 def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
-    """The answer of one device: an event for the journal, ``measured`` or ``not measured``."""
-    try:
-        tell(Step("connect", 0, 0))
-        with connect(member.target, identity=member.identity) as connection:
-            with helper(connection, probe(connection).python.path) as session:
-                entry = session.call("show")["policies"].get(question.policy)
-            record = (
-                next((each for each in entry["releases"] if each["release"] == entry["current"]), None)
-                if entry
-                else None
+    """The answer of one device, as an event for the journal.
+
+    Raises:
+        HostError: it did not answer.
+        KeyError, TypeError, ValueError: it answered with something else.
+    """
+    tell(Step("connect", 0, 0))
+    policy = question.policy
+    with connect(member.target, identity=member.identity) as connection:
+        with helper(connection, probe(connection).python.path) as session:
+            entry = session.call("show")["policies"].get(policy, {"releases": [], "current": None})
+        record = next((each for each in entry["releases"] if each["release"] == entry["current"]), None)
+        if record is None:
+            raise ReleaseError(
+                f"{member.target} serves no release of {policy}.",
+                f"python -m device.host fleet deploy --policy {policy}",
             )
-            if record is None:
-                raise ReleaseError(
-                    f"{member.target} serves no release of {question.policy}.",
-                    f"python -m device.host fleet deploy --policy {question.policy}",
-                )
-            precision = question.precision.value if question.precision else record["precisions"][0]
-            runtime = question.runtime.value if question.runtime else record["runtimes"][0]
-            with AgentSession(
-                connection, question.policy, release=record["release"], request_timeout=_TIMEOUT_S
-            ) as agent:
-                device = agent.request("hello")["device"]
-                tell(Step("load", 0, 0))
-                loaded = agent.request("load", precision=precision, runtime=runtime)["loaded"]
-                operation = "episodes" if question.kind == "success" else question.kind
-                tell(Step(question.kind, 0, 0))
-                reply = agent.request(
-                    operation, progress=lambda done, total: tell(Step(question.kind, done, total)), **question.fields
-                )
-            served = {key: loaded[key] for key in ("precision", "runtime", "runtime_version", "sha256")}
-    except HostError as error:
-        return {"state": "not measured", "error": error.message, "next": error.next_step, "code": error.code}
-    except NOT_AS_EXPECTED as error:
-        why = f"the agent on {member.target} answered with something else than expected: {error!r}"
-        return {"state": "not measured", "error": why, "next": "Deploy again.", "code": "agent"}
-    described = {key: device.get(key) for key in ("model", "machine", "emulated", "virtualised", "transport")}
+        precision = question.precision.value if question.precision else record["precisions"][0]
+        runtime = question.runtime.value if question.runtime else record["runtimes"][0]
+        release = record["release"]
+        with AgentSession(connection, policy, release=release, request_timeout=_TIMEOUT_S) as agent:
+            device = agent.request("hello")["device"]
+            tell(Step("load", 0, 0))
+            loaded = agent.request("load", precision=precision, runtime=runtime)["loaded"]
+            operation = "episodes" if question.kind == "success" else question.kind
+
+            def progress(done: int, total: int) -> None:
+                tell(Step(question.kind, done, total))
+
+            progress(0, 0)
+            reply = agent.request(operation, progress=progress, **question.fields)
     return {
         "state": "measured",
-        "release": record["release"],
+        "release": release,
         "digest": record["digest"],
-        **served,
-        "on": described,
+        **{key: loaded[key] for key in ("precision", "runtime", "runtime_version", "sha256")},
+        "on": {key: device.get(key) for key in ("model", "machine", "emulated", "virtualised", "transport")},
         "answer": {key: value for key, value in reply.items() if key not in _LEFT_OUT},
     }
 

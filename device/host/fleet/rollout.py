@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from device.host.connection import connect
+from device.host.connection import Connection, connect
 from device.host.deploy import install
 from device.host.errors import CheckFailedError, HostError, ServiceError, VerificationError
-from device.host.fleet.crew import Crew, StoppedError
+from device.host.fleet.crew import Crew, StoppedError, error_facts
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import NOT_BEGUN, Journal, Memory
 from device.host.fleet.payloads import Payloads
@@ -30,12 +31,11 @@ from device.host.golden import Progress, Step
 from device.host.probe import probe
 from device.host.releases import remove_releases, rollback
 from device.host.signing.record import USUAL, Signing
-from policy.errors import PolicyError
 
 LOOK_EVERY_S, LOOKS = 5.0, 6
 LAST_TRIES, PAUSE_S = 3, 2.0
 """How often a device that cannot be reached is tried at the end of its soak, and the seconds in between."""
-FAILED = ("failed", "unknown")
+FAILED = ("refused", "failed", "unknown")
 """States that count against ``max_fail``."""
 
 
@@ -100,16 +100,20 @@ class Result:
 
 @dataclass(frozen=True)
 class _Device:
-    """A device of the phase at work, on which the release serves now."""
+    """A device of the phase at work, on which the release serves now.
+
+    Attributes:
+        previous: what served before; "": nothing; None: no rollout brought the release, so none takes it back.
+        is_proved: it stood its soak here in an earlier rollout.
+        is_new: it was switched on just now.
+    """
 
     member: Member
     release: str
     previous: str | None
-    """What served before; "": nothing; None: nobody knows."""
     digest: str
     is_proved: bool = False
-    is_ours: bool = True
-    """Whether a rollout brought it here, which a failure then takes back; not what somebody deployed by hand."""
+    is_new: bool = False
 
 
 class Rollout:
@@ -128,6 +132,9 @@ class Rollout:
         self.journal, self.memory, self.crew = journal, memory, crew
         self.policy = payloads.bundle.spec.name
         self.result = Result(self.policy, dict.fromkeys((each.target for each in members), NOT_BEGUN))
+        self._begun: set[str] = set()
+        self._fallen: set[str] = set()
+        """Devices on which the release failed, whatever became of them since."""
 
     def run(self) -> Result:
         """Bring the release to all devices, or to none more after the phase that failed.
@@ -138,14 +145,11 @@ class Rollout:
         begun = time.monotonic()
         self.journal.write(event="begin", policy=self.policy, devices=list(self.result.states))
         try:
-            rest = self._canaries()
-            if not self.result.stopped:
-                for name, members in batches(rest, self.settings.batch.of(len(self.members))):
+            for name, members in batches(self._canaries(), self.settings.batch.of(len(self.members))):
+                if not self.result.stopped:
                     self._phase(name, members)
-                    if self.result.stopped:
-                        break
-        except KeyboardInterrupt:
-            self.result.stopped = "interrupted"
+        except BaseException as error:
+            self.result.stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else repr(error)
             raise
         finally:
             self.result.seconds, self.result.kinds = time.monotonic() - begun, self.payloads.kinds
@@ -157,162 +161,192 @@ class Rollout:
         """Change the first devices; returns those that were not tried. Others step in for those out of reach."""
         waiting = list(self.members)
         missing = min(self.settings.canaries, len(self.members))
-        while missing and waiting and not self.result.stopped:
-            members, waiting = waiting[:missing], waiting[missing:]
-            missing -= self._phase(CANARY, members, may_be_empty=bool(waiting))
+        proved = 0
+        while proved < missing and waiting and not self.result.stopped:
+            count = missing - proved
+            members, waiting = waiting[:count], waiting[count:]
+            proved += self._phase(CANARY, members)
+        if missing and not proved and not self.result.stopped:
+            self.result.stopped = "no device could be changed"
         return tuple(waiting)
 
-    def _phase(self, name: str, members: Sequence[Member], may_be_empty: bool = False) -> int:
-        """Change some devices, soak them, and take all of them back when too many fail; returns how many proved it."""
+    def _phase(self, name: str, members: Sequence[Member]) -> int:
+        """Change some devices and soak them; returns how many proved it.
+
+        Those on which the release fails are taken back, and all of them when too many fail.
+        """
         self.crew.board.phase(name, len(members))
         changed: list[_Device] = []
-        for _, device in self.crew.each(members, lambda member, tell: self._change(name, member, tell)):
+        work = self.crew.each(members, partial(self._change, name), partial(self._not_changed, name))
+        for _, device in work:
             if device is not None:
                 changed.append(device)
-            if self._too_many():
+            if self._too_many:
                 self.crew.stop()  # of this phase, those that wait are not begun
-        doubtful = [] if self._too_many() else [each for each in changed if not each.is_proved]
-        fallen = self._soak(name, doubtful)
-        if self._too_many():
-            self._take_back(name, changed, fallen, Counter(self.result.states.values()))
+        changed = [each for each in changed if each.member.target not in self._fallen]
+        if not self._too_many:
+            self._soak(name, [each for each in changed if not each.is_proved])
+        fallen = [each for each in changed if each.member.target in self._fallen]
+        if self._too_many:
+            count, allowed = len(self._fallen), self.settings.max_fail
+            devices, are = "device" if count == 1 else "devices", "is" if allowed == 1 else "are"
+            self.result.stopped = f"the release failed on {count} {devices} up to {name}, {allowed} {are} allowed"
+            self._take_back(name, [each for each in changed if not each.is_proved])
             self.result.phases.append((name, "rolled back"))
             return 0
-        if fallen:
-            self._back(name, [each for each in changed if each.member.target in fallen and each.is_ours], fallen)
-        proved = [each for each in changed if each.member.target not in fallen]
+        self._take_back(name, fallen)
+        proved = [each for each in changed if each not in fallen]
         for each in proved:
             self._event(name, each.member, "proved", release=each.release, digest=each.digest)
-        self.result.phases.append((name, "passed" if proved else "reached nobody"))
-        if not proved and not may_be_empty:
-            self.result.stopped = f"no device of {name} could be changed"
+        self.result.phases.append((name, "passed" if proved else "changed nobody"))
         return len(proved)
 
+    @property
     def _too_many(self) -> bool:
-        return sum(state in FAILED for state in self.result.states.values()) > self.settings.max_fail
+        return len(self._fallen) > self.settings.max_fail
 
     def _event(self, phase: str, member: Member, state: str, **facts: Any) -> None:
         """A device has come to a state: it is written, shown and kept."""
-        self.journal.write(policy=self.policy, device=member.target, phase=phase, state=state, **facts)
         target = member.target
-        if state != "begun":
-            self.result.states[target] = state
+        self.journal.write(policy=self.policy, device=target, phase=phase, state=state, **facts)
+        if state in FAILED:
+            self._fallen.add(target)
+        if state in ("begun", "switching"):
+            self._begun.add(target)
+            return
+        self.result.states[target] = state
         if error := facts.get("error"):
             self.result.errors[target] = error
-        elif state != "begun":
+        else:
             self.result.errors.pop(target, None)
         if "release" in facts and state in ("unchanged", "switched", "proved", "rolled back"):
             self.result.releases[target] = facts["release"]
 
-    def _change(self, phase: str, member: Member, tell: Progress) -> _Device | None:
-        """Deploy to one device; None: it serves what it served."""
-        begun = time.monotonic()
-        try:
-            tell(Step("connect", 0, 0))
-            self._event(phase, member, "begun")
-            with connect(member.target, identity=member.identity) as connection:
-                payload, wheel_set = self.payloads.of(member, probe(connection))
-                signing, wait_s = self.settings.signing, self.settings.wait_s
-                done = install(connection, payload, wheel_set, wait_s=wait_s, progress=tell, signing=signing)
-        except (HostError, PolicyError, OSError) as error:
-            if not isinstance(error, StoppedError) or self.result.states[member.target] != NOT_BEGUN:
-                self._event(phase, member, state_after(error), **told(error))
-            return None
-        seconds = time.monotonic() - begun
-        facts = {"release": done.release, "digest": payload.digest, "seconds": round(seconds, 3)}
+    def _change(self, phase: str, member: Member, tell: Progress) -> _Device:
+        """Deploy to one device."""
+        begun, target = time.monotonic(), member.target
+        tell(Step("connect", 0, 0))
+        self._event(phase, member, "begun")
+        with connect(target, identity=member.identity) as connection:
+            payload, wheel_set = self.payloads.of(member, probe(connection))
+
+            def before_switch(release: str, serving: str | None) -> None:
+                # Deployed before, and doubted since: what served before that is not known any more.
+                previous = self.memory.brought(target, release) if serving == release else serving
+                self._event(phase, member, "switching", release=release, digest=payload.digest, previous=previous or "")
+
+            done = install(
+                connection,
+                payload,
+                wheel_set,
+                wait_s=self.settings.wait_s,
+                progress=tell,
+                signing=self.settings.signing,
+                before_switch=before_switch,
+            )
+        facts: dict[str, Any] = {"release": done.release, "digest": payload.digest}
+        facts["seconds"] = round(time.monotonic() - begun, 3)
+        if done.warnings:
+            facts["warnings"] = list(done.warnings)
+        previous = self.memory.brought(target, done.release) if done.previous == done.release else done.previous or ""
         if done.unchanged:
             self._event(phase, member, "unchanged", **facts)
-            previous = self.memory.before(member.target, done.release)
-            proved = self.memory.proved(member.target, payload.digest)
-            ours = previous is not None or self.memory.was_cut(member.target)
-            return _Device(member, done.release, previous, payload.digest, proved, ours)
+            proved = self.memory.proved(target, payload.digest)
+            return _Device(member, done.release, previous, payload.digest, proved)
         self.result.sent_bytes += done.sent_bytes
-        self._event(phase, member, "switched", previous=done.previous, sent_bytes=done.sent_bytes, **facts)
-        return _Device(member, done.release, done.previous or "", payload.digest)
+        self._event(phase, member, "switched", previous=previous, sent_bytes=done.sent_bytes, **facts)
+        return _Device(member, done.release, previous, payload.digest, is_new=True)
 
-    def _soak(self, phase: str, devices: Sequence[_Device]) -> dict[str, str]:
-        """Watch the devices that were changed; why each of those fell that did."""
-        fallen: dict[str, str] = {}
-        if not devices:
-            return fallen
-        seen: dict[str, Health] = {}
-        of = {each.member.target: each for each in devices}
+    def _not_changed(self, phase: str, member: Member, error: Exception) -> None:
+        """The deployment to one device ended with an error: it serves what it served, unless nobody knows."""
+        if isinstance(error, StoppedError) and member.target not in self._begun:
+            return
+        self._event(phase, member, state_after(error), **error_facts(error))
+
+    def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
+        """Watch the devices that were changed, until the time is over or too many have fallen."""
+        # A switch starts the loop anew: from then on it has no restarts.
+        seen = {each.member.target: Health() for each in devices if each.is_new}
+        watched = {each.member.target: each for each in devices}
         end = time.monotonic() + self.settings.soak_s
         every = max(LOOK_EVERY_S, self.settings.soak_s / LOOKS)
-        self.crew.board.phase(f"{phase}, soak", len(devices))
-        while True:
+        if watched:
+            self.crew.board.phase(f"{phase}, soak", len(devices))
+        while watched and not self._too_many:
             last = end - time.monotonic() <= 0 or not self.settings.soak_s
-            work = self._looker(of, seen, LAST_TRIES if last else 1)
-            for member, found in self.crew.each([each.member for each in of.values()], work):
+
+            def work(member: Member, tell: Progress, tries: int = LAST_TRIES if last else 1) -> Health | Exception:
+                return self._looked(watched[member.target], seen.get(member.target), tell, tries)
+
+            members = [each.member for each in watched.values()]
+            for member, found in self.crew.each(members, work, self._error):
                 if isinstance(found, Health):
                     seen[member.target] = found
-                elif found is not None and (last or isinstance(found, SoakError)):
-                    facts = told(found)
-                    fallen[member.target] = facts["error"]
-                    self._event(phase, member, "failed", release=of.pop(member.target).release, **facts)
-                if self._too_many():
+                elif not isinstance(found, StoppedError) and (last or isinstance(found, SoakError)):
+                    device = watched.pop(member.target)
+                    self._event(phase, member, "failed", release=device.release, **error_facts(found))
+                if self._too_many:
                     self.crew.stop()
-            if last or self._too_many() or not of:
-                return fallen
+            if last:
+                return
             self.crew.rest(min(every, max(0.0, end - time.monotonic())))
 
-    def _looker(
-        self, of: dict[str, _Device], seen: dict[str, Health], tries: int
-    ) -> Callable[[Member, Progress], Health | HostError | None]:
-        def work(member: Member, tell: Progress) -> Health | HostError | None:
-            device, before = of[member.target], seen.get(member.target)
-            for left in reversed(range(tries)):
-                try:
-                    tell(Step("look", 0, 0))
-                    with connect(member.target, identity=member.identity) as connection:
-                        return look(connection, self.policy, device.release, self.settings.deadline_ms, before, tell)
-                except StoppedError:
-                    return None
-                except HostError as error:
-                    if isinstance(error, SoakError) or not left:
-                        return error
-                    self.crew.rest(PAUSE_S)
-            raise AssertionError("there is at least one try")
+    @staticmethod
+    def _error(member: Member, error: Exception) -> Health | Exception:
+        return error
 
-        return work
+    def _looked(self, device: _Device, before: Health | None, tell: Progress, tries: int) -> Health:
+        while True:
+            tries -= 1
+            try:
+                tell(Step("look", 0, 0))
+                with connect(device.member.target, identity=device.member.identity) as connection:
+                    return look(connection, self.policy, device.release, self.settings.deadline_ms, before, tell)
+            except HostError as error:
+                if isinstance(error, SoakError | StoppedError) or tries <= 0:
+                    raise
+                self.crew.rest(PAUSE_S)
 
-    def _take_back(self, phase: str, changed: Sequence[_Device], fallen: dict[str, str], counts: Counter[str]) -> None:
-        failed = sum(counts[state] for state in FAILED)
-        allowed = self.settings.max_fail
-        self.result.stopped = f"the release failed on {failed} {'device' if failed == 1 else 'devices'} in {phase}"
-        self.result.stopped += f", {allowed} {'is' if allowed == 1 else 'are'} allowed"
-        self._back(phase, [each for each in changed if each.is_ours and not each.is_proved], fallen)
-
-    def _back(self, phase: str, devices: Sequence[_Device], fallen: Iterable[str]) -> None:
-        """Let devices serve what they served before this release."""
+    def _take_back(self, phase: str, devices: Sequence[_Device]) -> None:
+        """Let devices serve what they served before this release; not those that no rollout brought it to."""
+        of = {each.member.target: each for each in devices if each.previous is not None}
+        if not of:
+            return
         self.crew.go_on()
-        of = {each.member.target: each for each in devices}
-        bad = set(fallen)
-        self.crew.board.phase(f"{phase}, rolled back", len(devices))
+        self.crew.board.phase(f"{phase}, taken back", len(of))
 
         def work(member: Member, tell: Progress) -> None:
-            device = of[member.target]
-            why = {"error": self.result.errors[member.target]} if member.target in bad else {}
-            try:
-                with connect(member.target, identity=member.identity) as connection:
-                    if device.previous == "":
-                        remove_releases(connection, self.policy, whole=True, wait_s=self.settings.wait_s)
-                        serving = ""
-                    else:
-                        done = rollback(
-                            connection,
-                            self.policy,
-                            device.previous,
-                            mark_bad_too=member.target in bad,
-                            wait_s=self.settings.wait_s,
-                        )
-                        serving = done.release
-            except HostError as error:
-                self._event(phase, member, "rollback failed", **told(error))
-            else:
-                self._event(phase, member, "rolled back", release=serving, **why)
+            device, fell = of[member.target], member.target in self._fallen
+            tell(Step("go back", 0, 0))
+            with connect(member.target, identity=member.identity) as connection:
+                serving, warnings = self._gone_back(connection, device, fell)
+            facts: dict[str, Any] = {"warnings": warnings} if warnings else {}
+            if fell:
+                facts["error"] = self.result.errors[member.target]
+            self._event(phase, member, "rolled back", release=serving, **facts)
 
-        for _ in self.crew.each([each.member for each in devices], work):
+        def failed(member: Member, error: Exception) -> None:
+            release = of[member.target].release
+            self._event(phase, member, "rollback failed", release=release, **error_facts(error))
+
+        for _ in self.crew.each([each.member for each in of.values()], work, failed):
             pass
+
+    def _gone_back(self, connection: Connection, device: _Device, fell: bool) -> tuple[str, list[str]]:
+        """Go back on one device where it still serves the release; returns what serves then, and warnings."""
+        wait_s = self.settings.wait_s
+        if not device.previous:
+            remove_releases(connection, self.policy, device.release, withdraw=True, wait_s=wait_s)
+            return "", []
+        done = rollback(
+            connection,
+            self.policy,
+            device.previous,
+            mark_bad_too=fell,
+            only_from=device.release,
+            wait_s=wait_s,
+        )
+        return done.release, list(done.warnings)
 
 
 def state_after(error: Exception) -> str:
@@ -321,11 +355,4 @@ def state_after(error: Exception) -> str:
         return "unknown"
     if isinstance(error, StoppedError):
         return "stopped"
-    return "failed" if isinstance(error, CheckFailedError | ServiceError | VerificationError) else "not changed"
-
-
-def told(error: BaseException) -> dict[str, str]:
-    """An error as an event has it: the message, what to do, and its code."""
-    if isinstance(error, HostError):
-        return {"error": error.message, "next": error.next_step, "code": error.code}
-    return {"error": str(error), "next": "", "code": "policy" if isinstance(error, PolicyError) else "os"}
+    return "refused" if isinstance(error, CheckFailedError | ServiceError | VerificationError) else "not changed"

@@ -28,7 +28,7 @@ class Health:
     """What one look at a device found.
 
     Attributes:
-        pid: process of the policy's loop there; 0: it is not served in a loop.
+        pid: process of the policy's loop there; 0: not known, or not served in a loop.
         restarts: of that loop, as its manager counts them.
         p99_ms: 99th percentile of one decision; None where the loop itself is watched.
         missed_per_million: deadlines that the loop missed since its trial began.
@@ -67,9 +67,9 @@ def look(
         if deployed.get("current") != release:
             raise SoakError(f"Release {deployed.get('current')} serves in the place of {release}.")
         state = session.call("serving", policy=policy) if python else {"settings": None}
-    if state["settings"] is not None:
-        return _loop(state, before)
     try:
+        if state["settings"] is not None:
+            return _loop(state, before)
         record = next(each for each in deployed["releases"] if each["release"] == release)
         with AgentSession(connection, policy, release=release) as agent:
             tell(Step("golden vectors", 0, 0))
@@ -80,7 +80,7 @@ def look(
     except AgentError as error:
         raise SoakError(f"Its agent does not serve: {error.message}", error.next_step) from None
     except NOT_AS_EXPECTED as error:
-        raise SoakError(f"Its agent did not say how long a decision takes: {error!r}.", "") from None
+        raise SoakError(f"It answered with something else than how it serves: {error!r}.") from None
     if p99_ms > deadline_ms:
         raise SoakError(
             f"One decision in a hundred takes {p99_ms:.3g} ms or longer; {deadline_ms:g} ms are allowed.",
@@ -94,7 +94,7 @@ def _loop(state: Mapping[str, Any], before: Health | None) -> Health:
         raise SoakError(f"Its loop is {state['state']}: {state['why'] or 'it does not answer'}.")
     counted = state["loop"]["counts"]["missed_per_million"]
     now = Health(state["pid"], state["restarts"], None, counted)
-    if before is not None and (now.pid, now.restarts) != (before.pid, before.restarts):
+    if before is not None and (now.restarts > before.restarts or before.pid not in (0, now.pid)):
         raise SoakError(f"Its loop was started anew ({state['why'] or 'process ended'}).")
     most = state["settings"]["most_missed"]
     if counted is not None and counted > most:

@@ -10,7 +10,7 @@ from typing import Any
 
 from device.host.errors import HostError
 from device.host.fleet.board import shown_board
-from device.host.fleet.crew import PARALLEL, Crew
+from device.host.fleet.crew import PARALLEL, Crew, error_facts
 from device.host.fleet.inventory import GROUP_SIGN, Member
 from device.host.fleet.selecting import named_fleet
 from device.host.verbs import Run, plain
@@ -37,27 +37,29 @@ def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
             f"A group is deployed to in phases, and {options.target} is one.",
             f"python -m device.host fleet deploy --group {group} --policy {policy}",
         )
+    if getattr(options, "fingerprint", None) is not None:
+        raise SomeFailedError(
+            f"Each device has a host key of its own; one fingerprint was typed for {options.target}.",
+            "Leave --fingerprint out: then each one's is shown, with the command that accepts it.",
+        )
     members = named_fleet(None).selected(options.target.removeprefix(GROUP_SIGN))
 
-    def work(member: Member, tell: Any) -> tuple[Any, str] | HostError:
+    def work(member: Member, tell: Any) -> tuple[Any, str] | Exception:
         typed = {**vars(options), "target": member.target, "identity": options.identity or member.identity}
-        try:
-            return run(argparse.Namespace(**{**typed, "json": True}))  # no bars: the board is there
-        except HostError as error:
-            return error
+        return run(argparse.Namespace(**{**typed, "json": True}))  # no bars: the board is there
 
-    found: dict[str, tuple[Any, str] | HostError] = {}
+    found: dict[str, tuple[Any, str] | Exception] = {}
     with shown_board(not options.json) as board:
         board.phase(options.verb, len(members))
-        for member, outcome in Crew(PARALLEL, board).each(members, work):
+        for member, outcome in Crew(PARALLEL, board).each(members, work, lambda member, error: error):
             found[member.target] = outcome
             if options.json:
                 print(json.dumps({"device": member.target, **_as_json(outcome)}, default=plain), flush=True)
     lines, failed = [], 0
     for member in members:
         outcome = found[member.target]
-        failed += isinstance(outcome, HostError)
-        lines.append(f"{member.target}: {outcome if isinstance(outcome, HostError) else outcome[1]}")
+        failed += isinstance(outcome, Exception)
+        lines.append(f"{member.target}: {_sentence(outcome) if isinstance(outcome, Exception) else outcome[1]}")
     text = "\n".join(lines)
     if failed:
         shown = "" if options.json else f"\n{text}"
@@ -68,8 +70,15 @@ def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
     return {"devices": len(members)}, text
 
 
-def _as_json(outcome: tuple[Any, str] | HostError) -> dict[str, Any]:
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, HostError) else error_facts(error)["error"]
+
+
+def _as_json(outcome: tuple[Any, str] | Exception) -> dict[str, Any]:
     if isinstance(outcome, HostError):
         return {"ok": False, "error": outcome.to_json()}
+    if isinstance(outcome, Exception):
+        facts = error_facts(outcome)
+        return {"ok": False, "error": {"code": facts["code"], "message": facts["error"], "next": facts["next"]}}
     data = outcome[0] if isinstance(outcome[0], dict) else plain(outcome[0])
     return {"ok": True, **data}

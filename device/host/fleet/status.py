@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from device.host.connection import Connection, connect
 from device.host.errors import HostError
+from device.host.fleet.crew import error_facts
 from device.host.fleet.inventory import Member
-from device.host.fleet.journal import Memory
+from device.host.fleet.journal import CHANGING, NOT_BEGUN, Memory
+from device.host.fleet.soak import NOT_AS_EXPECTED
 from device.host.golden import Progress, Step
-from device.host.helper_session import helper
+from device.host.helper_session import HelperSession, helper
 from device.host.probe import AGENT, TargetFacts, probe
 from device.host.remote_process import program_of
 
@@ -22,6 +25,8 @@ LEAST_MEMORY = 0.05
 """Share of a device's memory that should be available."""
 HOT_C = 80.0
 """A Raspberry Pi 3b lowers its clock at 80 °C (soft limit 60 °C on the 3b+)."""
+UNTOUCHED = (NOT_BEGUN, "not changed", "stopped")
+"""States of a device that the newest rollout left as it was."""
 _CONDITIONS = """
 import json
 from pathlib import Path
@@ -68,38 +73,53 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
         tell: told about each step.
         memories: what the journal says, by policy.
         only: this policy alone; then there is one entry in any case.
+
+    Raises:
+        HostError: it could not be looked at; :func:`not_seen` says what was known of it.
     """
-    labels = member.labels
-    try:
-        tell(Step("connect", 0, 0))
-        with connect(member.target, identity=member.identity) as connection:
-            tell(Step("look", 0, 0))
-            facts = probe(connection)
-            with helper(connection, facts.python.path) as session:
-                shown = session.call("show")
-                policies = shown["policies"]
-                names = [only] if only else sorted(policies)
-                loops = {
-                    name: session.call("serving", policy=name)
-                    for name in names
-                    if facts.python.path and name in policies
-                }
-            ailments = [*_ailments(facts, shown), *_conditions(connection, facts)]
-    except HostError as error:
-        known = {name: memory.last(member.target) for name, memory in memories.items() if only in (None, name)}
-        drifts = {name: _not_seen(last) for name, last in known.items() if last is not None} or {only or "": ""}
-        return [
-            DeviceStatus(member.target, name, drift=drift, health=(error.message,), reached=False, labels=labels)
-            for name, drift in drifts.items()
-        ]
+    tell(Step("connect", 0, 0))
+    loops: dict[str, list[str]] = {}
+    with connect(member.target, identity=member.identity) as connection:
+        tell(Step("look", 0, 0))
+        facts = probe(connection)
+        with helper(connection, facts.python.path) as session:
+            shown = session.call("show")
+            policies = shown["policies"]
+            names = [only] if only else sorted(policies)
+            for name in names if facts.python.path else []:
+                if name in policies:
+                    loops[name] = _as_health(partial(_loop, session, name))
+        ailments = [*_ailments(facts, shown), *_as_health(partial(_conditions, connection, facts))]
     found = []
     for name in names or [""]:
         current, digest, wrong = _serving(policies.get(name))
-        memory = memories.get(name)
-        drift = _drift(memory.last(member.target) if memory else None, current, digest)
-        health = (*ailments, *wrong, *_loop(loops.get(name)))
-        found.append(DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, labels))
+        drift = _drift(memories[name], member.target, current, digest) if name in memories else ""
+        health = (*ailments, *wrong, *loops.get(name, []))
+        found.append(DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, member.labels))
     return found
+
+
+def not_seen(member: Member, error: Exception, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
+    """What was known last of a device that could not be looked at."""
+    known = {name: memory.last(member.target) for name, memory in memories.items() if only in (None, name)}
+    drifts = {
+        name: f"not seen; last {last.get('state')} {last.get('release') or ''}".rstrip()
+        for name, last in known.items()
+        if last is not None
+    }
+    health = (error_facts(error)["error"],)
+    return [
+        DeviceStatus(member.target, name, drift=drift, health=health, reached=False, labels=member.labels)
+        for name, drift in (drifts or {only or "": ""}).items()
+    ]
+
+
+def _as_health(look: Callable[[], list[str]]) -> list[str]:
+    """What a look found wrong; where it fails, that."""
+    try:
+        return look()
+    except (HostError, *NOT_AS_EXPECTED) as error:
+        return [error_facts(error)["error"]]
 
 
 def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, list[str]]:
@@ -116,23 +136,25 @@ def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, l
     return current, record["digest"], wrong
 
 
-def _drift(last: Mapping[str, Any] | None, current: str | None, digest: str | None) -> str:
-    """How a device differs from what the journal's last event of it says."""
+def _drift(memory: Memory, device: str, current: str | None, digest: str | None) -> str:
+    """How a device differs from what the journal says of it."""
+    last = memory.last(device)
+    if last is not None and last["state"] in UNTOUCHED:
+        if digest in memory.newest:
+            return ""
+        if memory.newest:
+            return f"behind: {last['state']}"
+        last = memory.last(device, *CHANGING)  # the newest rollout came to no device
     if last is None:
         return ""
-    state, release = last.get("state"), last.get("release") or "nothing"
+    state, release = last["state"], last.get("release") or "nothing"
     if state == "proved":
         return "" if digest == last.get("digest") else f"changed: {release} was rolled out"
     if state == "rolled back":
         return "rolled back" if (current or "nothing") == release else f"changed: rolled back to {release}"
     if state in ("switched", "unchanged"):
         return "not proved yet"
-    return "cut off in the rollout" if state == "begun" else f"behind: {state}"
-
-
-def _not_seen(last: Mapping[str, Any]) -> str:
-    """What was known last of a device that does not answer."""
-    return f"not seen; last {last.get('state')} {last.get('release') or ''}".rstrip()
+    return "cut off in the rollout" if state in ("begun", "switching") else f"behind: {state}"
 
 
 def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
@@ -161,8 +183,9 @@ def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
     return [*hot, *map(str, throttled)]
 
 
-def _loop(state: Mapping[str, Any] | None) -> list[str]:
-    if state is None or state["settings"] is None:
+def _loop(session: HelperSession, policy: str) -> list[str]:
+    state = session.call("serving", policy=policy)
+    if state["settings"] is None:
         return []
     if state["state"] != "active" or state["loop"] is None:
         return [f"its loop is {state['state']}: {state['why'] or 'no answer'}"]

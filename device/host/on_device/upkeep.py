@@ -166,25 +166,33 @@ class Upkeep(Store):
         return [path.name for path in unused]
 
     def drop(self, request: Request) -> Reply:
-        """Remove one release, or all but the current one, or with ``whole`` all of the policy."""
+        """Remove one release, or all but the current one, or with ``whole`` all of the policy.
+
+        The current one is removed by ``whole``, or where it is the one to ``withdraw``.
+        """
         names, current = [record.release for record in self.releases(self.policy)], self.current(self.policy)
         if not what_is(self.folder(self.policy)):
             raise HelperError("release", f"there is no policy {self.policy}; there are {', '.join(self.policies())}")
         wanted, whole = request.get("release"), request.get("whole", False)
         if wanted is not None and wanted not in names:
             self.find(self.policy, wanted)
-        if wanted is not None and wanted == current:
+        withdrawn = wanted is not None and wanted == current
+        if withdrawn and not request.get("withdraw", False):
             raise HelperError("serving", f"release {wanted} of {self.policy} serves")
         gone = [wanted] if wanted is not None else [name for name in names if whole or name != current]
         busy = {name: pids for name, pids in self.running(self.policy).items() if name in gone}
         if busy and not request.get("force", False):
             processes = "; ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
             raise HelperError("in-use", f"an agent runs from {processes}")
-        if whole:
+        if whole or withdrawn:
             remove(self.folder(self.policy) / "current")  # first: it must never lead to half a release
         for name in gone:
             remove(self.release_folder(self.policy, name))
         self.trust.forget(self.policy, gone)
-        if whole:
+        if whole or (withdrawn and not self.releases(self.policy)):
             remove(self.folder(self.policy))
-        return {"releases": gone, "current": None if whole else current, "environments": self.drop_environments()}
+        return {
+            "releases": gone,
+            "current": None if whole or withdrawn else current,
+            "environments": self.drop_environments(),
+        }

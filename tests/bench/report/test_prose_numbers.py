@@ -16,6 +16,7 @@ UNITS = (
 NUMBER = r"[−+-]?\d[\d,.]*\d|[−+-]?\d"
 MEASURED = re.compile(rf"(?<![\w.,·^])(?:{NUMBER})(?:\s| )?(?:{UNITS})(?![\w/])|\[(?:{NUMBER}), (?:{NUMBER})\]")
 SET = {
+    "docs/fleet.md": {"10 s", "25%"},
     "docs/running.md": {"256 MB", "3 s"},
     "README.md": {"0.25 s", "30 ×", "35 ×", "512 MB"},
     "docs/airsim.md": {"62.5 ms", "125 ms", "60 ms", "5 s"},

@@ -17,6 +17,7 @@ from convert.pipeline import convert_each, missing
 from device.host import __main__ as cli
 from device.host.fleet.journal import events
 from device.host.local_fleet import LocalFleet, running_local_fleet
+from device.host.on_device.store import Store
 from device.host.signing.keys import VARIABLE
 from policy.bundle import Bundle
 from policy.locate import ZOO
@@ -105,6 +106,10 @@ class Arena:
             folder = self.devices.folder(name).home / "quarl" / "policies" / "I"
             found += [str(path) for pattern in ("incoming/*", "current.*") for path in folder.glob(pattern)]
         return found
+
+    def is_idle(self, names: list[str]) -> bool:
+        """Whether no deployment is at work on these devices."""
+        return not any(Store(self.devices.folder(name).home).is_locked() for name in names)
 
     def journal(self) -> list[dict[str, Any]]:
         """Every event."""

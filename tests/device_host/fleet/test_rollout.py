@@ -14,7 +14,7 @@ from device.host.fleet.board import Board
 from device.host.fleet.crew import Crew
 from device.host.fleet.inventory import Fleet, Member
 from device.host.fleet.journal import Memory, opened
-from device.host.fleet.rollout import FAILED, Result, Rollout, Settings
+from device.host.fleet.rollout import Result, Rollout, Settings
 from device.host.local_fleet import Fault, FaultKind, When
 from device.host.payload import Payload
 from device.host.probe import TargetFacts, probe
@@ -80,8 +80,8 @@ def test_a_first_release_that_is_taken_back_leaves_nothing(arena: Arena) -> None
 def test_a_device_that_dies_in_the_switch_stops_the_rollout_and_its_phase_goes_back(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
     arena.devices.set_fault(ALL[2], Fault.dies_in_switch(When.AFTER))
-    status, lines, states = arena.deploy(4, "--batch", "2", "--parallel", "2")
-    assert status == 1 and "the release failed on 1 device in batch 1 of 3, 0 are allowed" in str(lines[-1])
+    status, lines, states = arena.deploy(4, "--batch", "2", "--parallel", "1")
+    assert status == 1 and "the release failed on 1 device up to batch 1 of 3, 0 are allowed" in str(lines[-1])
     assert states == {
         ALL[0]: "proved",
         ALL[1]: "rolled back",
@@ -105,7 +105,7 @@ def test_as_many_may_fail_as_were_allowed(arena: Arena) -> None:
         arena.devices.set_fault(name, Fault.dies_in_switch(when))
     status, lines, states = arena.deploy(4, "--max-fail", "2")
     assert status == 1 and summary(lines)["error"]["message"].startswith("Some devices do not serve it yet.")
-    assert {name: state for name, state in states.items() if state != "proved"} == dict.fromkeys(ALL[2:4], FAILED[1])
+    assert {name: state for name, state in states.items() if state != "proved"} == dict.fromkeys(ALL[2:4], "unknown")
     arena.devices.heal(ALL[2])
     arena.devices.heal(ALL[3])
     assert arena.served(ALL[2:4]) == {ALL[2]: INT8, ALL[3]: INT4}, "each is at one release or the other"
@@ -133,7 +133,7 @@ def test_a_fleet_that_nobody_reaches(arena: Arena) -> None:
         arena.devices.set_fault(name, FaultKind.UNREACHABLE)
     status, lines, states = arena.deploy()
     assert status == 1 and states == dict.fromkeys(ALL, "not changed")
-    assert "no device of canary could be changed" in summary(lines)["error"]["message"]
+    assert "no device could be changed" in summary(lines)["error"]["message"]
 
 
 @pytest.mark.slow
@@ -163,8 +163,8 @@ def test_a_canary_that_refuses_its_golden_vectors(arena: Arena) -> None:
         with connect(name) as connection:
             install(connection, stand_in_payload("S", "old"), WheelSet(probe(connection).python, ()))
     result = roll_out(arena, stand_in_payload("S", "new", refuse="load"))
-    assert result.stopped == "the release failed on 1 device in canary, 0 are allowed"
-    assert result.states == {ALL[0]: "failed", **dict.fromkeys(ALL[1:], "not begun")}
+    assert result.stopped == "the release failed on 1 device up to canary, 0 are allowed"
+    assert result.states == {ALL[0]: "refused", **dict.fromkeys(ALL[1:], "not begun")}
     assert "vector 3 differs" in result.errors[ALL[0]]
     for name in ALL[:2]:
         with connect(name) as connection:
@@ -202,10 +202,7 @@ def test_two_rollouts_at_once_are_refused_and_a_torn_line_is_skipped(arena: Aren
         file.write('{"device": "device-00')
     assert arena.deploy(8, "--only", ALL[0])[0] == 0
     assert [event["state"] for event in arena.journal() if "phase" in event] == [
-        "proved",
-        "begun",
-        "switched",
-        "proved",
+        *("proved", "begun", "switching", "switched", "proved")
     ]
 
 
