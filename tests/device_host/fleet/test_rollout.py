@@ -10,6 +10,7 @@ import pytest
 
 from device.host.connection import connect
 from device.host.deploy import install
+from device.host.errors import ReleaseError
 from device.host.fleet.board import Board
 from device.host.fleet.crew import Crew
 from device.host.fleet.inventory import Fleet, Member
@@ -18,6 +19,7 @@ from device.host.fleet.rollout import Result, Rollout, Settings
 from device.host.local_fleet import Fault, FaultKind, When
 from device.host.payload import Payload
 from device.host.probe import TargetFacts, probe
+from device.host.releases import list_releases, remove_releases, rollback
 from device.host.wheels import WheelSet
 from tests.device_host.devices import eventually, served_text, stand_in_payload
 from tests.device_host.fleet.conftest import Arena, summary
@@ -217,3 +219,17 @@ def test_an_artifact_that_is_missing_is_named_before_a_device_is_asked(arena: Ar
     status, lines, states = arena.deploy(6)
     assert status == 1 and states == {} and "has no int6 native artifact" in lines[-1]["error"]["message"]
     assert arena.journal() == []
+
+
+def test_what_somebody_changed_meanwhile_is_not_gone_back_from(arena: Arena) -> None:
+    with connect(ALL[0]) as connection:
+        wheels = WheelSet(probe(connection).python, ())
+        first, second = (install(connection, stand_in_payload("S", text), wheels).release for text in ("one", "two"))
+        with pytest.raises(ReleaseError, match=f"serves {second} and not {first}: somebody changed that. It was left"):
+            rollback(connection, "S", only_from=first)
+        with pytest.raises(ReleaseError, match="somebody changed that"):
+            remove_releases(connection, "S", first, withdraw=True)
+        assert served_text(connection, "S") == "two"
+        assert remove_releases(connection, "S", second, withdraw=True).serving is None
+        found = list_releases(connection).policies["S"]
+        assert found.current is None and [each.name for each in found.releases] == [first]
