@@ -55,9 +55,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     command_line.say(f"starting {len(names)} devices …")
     with arena.running(POLICY, len(names), small, prefix if small else []) as made:
         run = steps.Run(made, faults, arguments.parallel, arguments.soak, command_line.say)
-        rows = list(run.rows())
-        compared = list(run.compared())
-        rows += run.more_rows()
+        compared, rows = list(run.compared()), list(run.rows())
     counted = Counter(faults.values())
     return {
         "policy": POLICY,

@@ -1,4 +1,4 @@
-"""An embedded fleet in a folder of its own, with one policy at two precisions; nothing of the user's is touched."""
+"""An embedded fleet in a folder of its own, with one policy at several precisions; nothing of the user's is touched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.command_line import BenchError
 if TYPE_CHECKING:
     from device.host.local_fleet import LocalFleet
 
-BITS = (8, 4)
+BITS = (8, 4, 6)
 OF_THE_USER = ("QUARL_SIGN_KEY", "QUARL_FLEET", "QUARL_LOCAL_DEVICE")
 _MOUNTS = """mount -t tmpfs tmpfs "$1" || exit
 grep -qF " $1 " /proc/$2/mountinfo; seen=$?
@@ -32,6 +32,7 @@ class Arena:
     Attributes:
         fleet: its devices.
         bundle: folder of the policy.
+        apart: another fleet.toml of the same devices, so with a journal of its own.
         policy: its name.
         environment: of every command that is typed.
         small: devices with a disk that may be filled.
@@ -40,6 +41,7 @@ class Arena:
 
     fleet: LocalFleet
     bundle: Path
+    apart: Path
     policy: str
     environment: Mapping[str, str]
     small: tuple[str, ...]
@@ -102,7 +104,10 @@ def running(policy: str, devices: int, small: Sequence[str], prefix: Sequence[st
             folder / "fleet", devices, small=small, command_prefix=prefix, environment=environment
         ) as fleet:
             seen = Path(f"/proc/{fleet.pid}/root")
-            yield Arena(fleet, bundle.path, bundle.spec.name, environment, tuple(small), seen)
+            apart = folder / "apart" / "fleet.toml"
+            apart.parent.mkdir()
+            apart.write_bytes(fleet.fleet_file.read_bytes())
+            yield Arena(fleet, bundle.path, apart, bundle.spec.name, environment, tuple(small), seen)
 
 
 def _convert(bundle: Path, environment: Mapping[str, str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.fleet_rollout import ill
@@ -15,7 +17,7 @@ from bench.fleet_rollout.typed import Typed, typed
 
 CANARIES, BATCH = 2, "25%"
 COMPARED = 0.1
-"""Share of the fleet to which one device at a time is deployed, and then so many."""
+"""Share of the fleet to which one device at a time is deployed, and as many others to which several at a time are."""
 KILLED_AT = 1 / 3
 """Share of the fleet that has switched when the command is killed."""
 TOO_SHORT_MS = 1e-6
@@ -43,7 +45,7 @@ class Step:
 
 
 class Run:
-    """All steps on one fleet."""
+    """All rollouts on one fleet: ``compared``, then ``rows``."""
 
     def __init__(self, arena: Arena, faults: Mapping[str, str], parallel: int, soak_s: float, say: Say) -> None:
         """A run that has not begun.
@@ -62,7 +64,7 @@ class Run:
         self.wrong: list[str] = []
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The steps up to the fourth, in which there is nothing to do."""
+        """The seven steps."""
         dying = sum(what in ill.DYING for what in self.faults.values())
         allowed = ("--max-fail", str(dying))
         yield self._complete(Step("first", 8))
@@ -75,13 +77,10 @@ class Run:
         row = self._complete(Step("idle", 4, allowed))
         self._require(not row["sent_bytes"] and not row["touched"], "idle: something was sent or switched")
         yield row
-
-    def more_rows(self) -> Iterator[dict[str, Any]]:
-        """The other steps, on a fleet that serves int4: killed, finished, and fallen."""
-        row = self._row(Step("killed", 8, kill_at=self.third))
+        row = self._row(Step("killed", 6, kill_at=self.third))
         self._require(row["exit_status"] == -9 and row["new"] >= self.third, "killed: it was not, or too early")
         yield row
-        yield self._complete(Step("resumed", 8))
+        yield self._complete(Step("resumed", 6))
         row = self._row(Step("fallen", 4, ("--deadline-ms", f"{TOO_SHORT_MS:f}")))
         told = row["states"].get("rolled back", 0)
         self._require(row["exit_status"] == 1 and told == CANARIES, f"fallen: {told} canaries were taken back")
@@ -90,12 +89,13 @@ class Run:
         yield row
 
     def compared(self) -> Iterator[dict[str, Any]]:
-        """The same devices one at a time, and so many at a time: there is int4 before and after."""
+        """Some devices with nothing on them one at a time, and as many others several at a time; emptied afterwards."""
         count = max(2, round(COMPARED * len(self.names)))
-        only = [word for name in self.names[-count:] for word in ("--only", name)]
-        for bits, parallel in ((8, 1), (4, self.parallel)):
+        parts = self.names[:count], self.names[count : 2 * count]
+        for names, parallel in zip(parts, (1, self.parallel), strict=True):
+            only = [word for name in names for word in ("--only", name)]
             words = (*only, "--canary", "0", "--batch", "100%", "--soak", "0", "--parallel", str(parallel))
-            done, row = self._typed(Step(f"{parallel} at a time", bits, words))
+            done, row = self._typed(Step(f"{parallel} at a time", 8, words), self.arena.apart)
             proved = row["states"].get("proved", 0)
             self._require(proved == count, f"{parallel} at a time: {proved} of {count} proved it. {done.error}")
             yield {
@@ -105,6 +105,9 @@ class Run:
                 "cpu_s": row["cpu_s"],
                 "sent_bytes": row["sent_bytes"],
             }
+        for name in self.names:
+            shutil.rmtree(self.arena.folder(name), ignore_errors=True)
+        self.seen, _ = settled(self.arena)
 
     def _complete(self, step: Step) -> dict[str, Any]:
         row = self._row(step)
@@ -128,10 +131,17 @@ class Run:
         words = (*phases, "--parallel", str(self.parallel), *step.words)
         return self._typed(Step(step.name, step.bits, words, step.kill_at))[1]
 
-    def _typed(self, step: Step) -> tuple[Typed, dict[str, Any]]:
+    def _typed(self, step: Step, file: Path | None = None) -> tuple[Typed, dict[str, Any]]:
         self.say(f"{step.name}: int{step.bits} …")
         arena, before = self.arena, self.seen
-        options = ("--fleet", str(arena.fleet.fleet_file), "--policy", str(arena.bundle), "--bits", str(step.bits))
+        options = (
+            "--fleet",
+            str(file or arena.fleet.fleet_file),
+            "--policy",
+            str(arena.bundle),
+            "--bits",
+            str(step.bits),
+        )
         done = typed((*options, *step.words), arena.environment, step.kill_at)
         now, settled_s = settled(arena)
         self.seen = now
@@ -171,7 +181,7 @@ def _counts(seen: Mapping[str, Seen], precision: str) -> dict[str, int]:
     return {
         "new": sum(each.precision == precision for each in whole),
         "old": sum(each.precision not in (precision, None) for each in whole),
-        "none": sum(each.precision is None for each in whole),
+        "empty": sum(each.precision is None for each in whole),
         "half_done": len(seen) - len(whole),
     }
 
