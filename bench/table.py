@@ -54,6 +54,7 @@ NAMES = (
     "mavlink",
     "agents",
     "agents-emulated",
+    "fleet",
     *(f"trained-{method}" for method in ("ppo", "recurrent_ppo", "a2c", "dqn", "ddpg", "d4pg", "td3", "sac")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

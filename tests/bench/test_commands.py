@@ -28,6 +28,7 @@ COMMANDS = (
     "memory",
     "success",
     "agreement",
+    "fleet",
     "foreign",
     "gate",
     "rewrites",
