@@ -2,11 +2,13 @@
 
     python bench/fleet.py
     python bench/fleet.py --devices 12 --soak 1
+    python bench/fleet.py --fleet fleet.toml            # to devices of yours, three virtual Pis for example
 
 The embedded fleet, over SSH on loopback, in a folder of its own. Seven rollouts: to a fleet that is well; to one with
 faults; again once they are healed, and once more; one that is killed, and the same command again; one whose canaries
 fall. Of each the time, processor time, memory and bytes of the command, what it tells of the devices, and what their
-own files say. Exit status 1 where a device is half done or something was told that its files do not say.
+own files say. Exit status 1 where a device is half done or something was told that its files do not say. To devices of
+a fleet.toml: a first rollout, the same again, another precision, and one whose canary falls.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 if __package__ is None:  # started as a script, by whatever Python: go on with the project's
@@ -39,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--parallel", type=command_line.positive, default=16, metavar="N", help="devices at a time, default %(default)s"
     )
     parser.add_argument("--soak", type=_seconds, default=5.0, metavar="S", help="of each phase, default %(default)g s")
-    return ANSWER.run(parser.parse_args(argv))
+    parser.add_argument("--fleet", type=Path, metavar="FILE", help="the devices of this fleet.toml instead")
+    arguments = parser.parse_args(argv)
+    return (ANSWER if arguments.fleet is None else NAMED).run(arguments)
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -85,6 +90,18 @@ def _amounts(document: answer_command.Document) -> dict[tuple[str, ...], int]:
     return {**steps, **{(what,): count for what, count in document["faults"].items()}}
 
 
+def _ask_named(arguments: argparse.Namespace) -> dict[str, Any]:
+    from bench.fleet_rollout import named
+
+    return named.rollouts(arguments.fleet, POLICY, arguments.soak, command_line.say)
+
+
+def _named_tables() -> dict[str, Any]:
+    from bench.tables import fleet
+
+    return {"fleet-pis": fleet.NAMED.table}
+
+
 ANSWER = AnswerCommand(
     name="fleet",
     command="bench/fleet.py",
@@ -93,6 +110,15 @@ ANSWER = AnswerCommand(
     amounts=_amounts,
     unit="devices",
     holds=lambda document: not document["wrong"],
+)
+NAMED = AnswerCommand(
+    name="fleet-pis",
+    command="bench/fleet.py --fleet fleet.toml",
+    ask=_ask_named,
+    tables=_named_tables,
+    amounts=lambda document: {(each["step"],): document["devices"] for each in document["steps"]},
+    unit="devices",
+    holds=lambda document: bool(document["holds"]),
 )
 
 

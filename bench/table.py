@@ -55,6 +55,7 @@ NAMES = (
     "agents",
     "agents-emulated",
     "fleet",
+    "fleet-pis",
     *(f"trained-{method}" for method in ("ppo", "recurrent_ppo", "a2c", "dqn", "ddpg", "d4pg", "td3", "sac")),
 )
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own

@@ -5,4 +5,5 @@ ill.py       which devices get which fault
 typed.py     a command in a process of its own, and what it took
 looking.py   what a device's own files say, and whether what was told of it fits
 steps.py     the rollouts, in their order
+named.py     rollouts to devices of a fleet.toml instead, which nothing is done to otherwise
 """

@@ -141,6 +141,8 @@ class Run:
             str(arena.bundle),
             "--bits",
             str(step.bits),
+            "--agent",
+            "native",
         )
         done = typed((*options, *step.words), arena.environment, step.kill_at)
         now, settled_s = settled(arena)
@@ -156,11 +158,7 @@ class Run:
         return done, {
             "step": step.name,
             "precision": precision,
-            "exit_status": done.status,
-            "seconds": round(done.seconds, 3),
-            "cpu_s": round(done.cpu_s, 3),
-            "peak_bytes": done.peak_bytes,
-            "sent_bytes": done.sent_bytes,
+            **took(done),
             "states": states,
             **_counts(now, precision),
             "untrue": len(lies),
@@ -173,6 +171,17 @@ class Run:
         if not holds:
             self.wrong.append(otherwise)
             self.say(otherwise)
+
+
+def took(done: Typed) -> dict[str, Any]:
+    """What a command took, for its row."""
+    return {
+        "exit_status": done.status,
+        "seconds": round(done.seconds, 3),
+        "cpu_s": round(done.cpu_s, 3),
+        "peak_bytes": done.peak_bytes,
+        "sent_bytes": done.sent_bytes,
+    }
 
 
 def _counts(seen: Mapping[str, Seen], precision: str) -> dict[str, int]:

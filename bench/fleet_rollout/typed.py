@@ -14,7 +14,7 @@ from typing import Any
 
 from policy.locate import PROJECT_ROOT
 
-COMMAND = ("-m", "device.host", "fleet", "deploy", "--json", "--agent", "native")
+COMMAND = ("-m", "device.host", "fleet", "deploy", "--json")
 NOT_BEGUN = "not begun"
 
 

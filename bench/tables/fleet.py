@@ -1,4 +1,4 @@
-"""The table of bench/fleet.py: what each rollout took, what it told of the devices, and what their files say."""
+"""The tables of bench/fleet.py: what each rollout took, what it told of the devices, and what their files say."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ LABELS = {
     "killed": "{precision}, killed",
     "resumed": "again",
     "fallen": "{precision}, canaries fall",
+    "next": "{precision}",
 }
 SLOW = "slow"
 
@@ -76,5 +77,39 @@ FLEET = Pivot(
     ],
     rows=rows_of,
     facts=_facts,
+    gathered=False,
+)
+
+
+NAMED_WORDS = """\
+Rollouts of Policy {{ results.policy }} to {{ results.devices }} virtual Pis at once
+Two run the agent in Python with LiteRT, one the agent without Python; one canary, then batches of a quarter, each \
+phase watched for {{ results.soak_s | figure }} s. A device: seconds from the connection to the switch, least and most. \
+The first rollout brings the wheels, unpacked on the emulated card. **Emulated**, all of them on this machine's \
+cores, over loopback: what holds is the order of events, the bytes and the host's memory, not the times of a Pi.
+Measured on {{ results.machine }}; code {{ results.code }}.
+"""
+
+
+def _named_rows(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in rows_of(document):
+        times = row["device_s"]
+        yield {**row, "least": min(times, default=None), "most": max(times, default=None)}
+
+
+NAMED = Pivot(
+    name="fleet-pis",
+    words=NAMED_WORDS,
+    lead={"rollout": "{{ label }}", "told": "{{ told }}"},
+    columns=[
+        {
+            "s": "{{ seconds | digits }}",
+            "s a device": "{% if least is not none %}{{ least | digits }} – {{ most | digits }}{% else %}–{% endif %}",
+            "MB resident": "{{ peak_bytes | mb }}",
+            "MB sent": "{{ sent_bytes | mb }}",
+            "payloads": "{{ kinds or '–' }}",
+        },
+    ],
+    rows=_named_rows,
     gathered=False,
 )

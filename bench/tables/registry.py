@@ -158,6 +158,7 @@ TABLES: dict[str, Declared] = {
     "agents": answered("agents", agents.AGENTS.table, "bench/agents.py"),
     "agents-emulated": answered("device-agents", agents.AGENTS.table, "bench/agents.py --target pi@virtual"),
     fleet.FLEET.name: answered("fleet", fleet.FLEET.table, "bench/fleet.py"),
+    fleet.NAMED.name: answered("fleet-pis", fleet.NAMED.table, "bench/fleet.py --fleet fleet.toml"),
     mavlink.MAVLINK.name: answered("mavlink", mavlink.MAVLINK.table, "bench/mavlink.py"),
     gate.GATE: answered("gate", gate.BUNDLES.table, "bench/gate.py"),
     gate.WRONG: answered("gate", gate.WRONGS.table, "bench/gate.py"),

@@ -1,0 +1,41 @@
+"""docs/fleet.md: its fleet.toml is read, each of its commands is one, its table of states has every state."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from device.host.__main__ import parser
+from device.host.fleet import rollout
+from device.host.fleet.inventory import Fleet
+from policy.locate import PROJECT_ROOT
+
+PAGE = (PROJECT_ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    python -m device\.host ([^#\n]*)", PAGE, re.MULTILINE)
+STATES = ("proved", "unchanged", "switched", "refused", "failed", "rolled back", "rollback failed", "unknown")
+OTHERS = ("not changed", "stopped", "not begun")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_is_one(command: str) -> None:
+    assert parser().parse_args(shlex.split(command)).run
+
+
+def test_the_fleet_file_of_the_page(tmp_path: Path) -> None:
+    (text,) = re.findall(r"(?<=## fleet\.toml\n\n)((?:    .*\n|\n)+)", PAGE)
+    file = tmp_path / "fleet.toml"
+    file.write_text(text)
+    fleet = Fleet.load(file)
+    assert fleet.groups == ("arena", "lab") and len(fleet.members) == 12 + 1 + 4
+    one = next(each for each in fleet.members if each.target == "pi@arena-07")
+    assert (one.runtime, one.agent) == ("native", None) and one.labels == {"hall": "3", "camera": "left"}
+
+
+def test_every_state_stands_in_the_page() -> None:
+    source = Path(rollout.__file__).read_text(encoding="utf-8")
+    for state in (*STATES, *OTHERS):
+        assert re.search(rf"^\|[^|\n]*\b{state}\b", PAGE, re.MULTILINE), state
+        assert f'"{state}"' in source or state == "not begun", state
