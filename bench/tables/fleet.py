@@ -84,9 +84,10 @@ FLEET = Pivot(
 NAMED_WORDS = """\
 Rollouts of Policy {{ results.policy }} to {{ results.devices }} virtual Pis at once
 Two run the agent in Python with LiteRT, one the agent without Python; one canary, then batches of a quarter, each \
-phase watched for {{ results.soak_s | figure }} s. A device: seconds from the connection to the switch, least and most. \
-The first rollout brings the wheels, unpacked on the emulated card. **Emulated**, all of them on this machine's \
-cores, over loopback: what holds is the order of events, the bytes and the host's memory, not the times of a Pi.
+phase watched for {{ results.soak_s | figure }} s. A device: seconds from the connection to the switch, least and \
+most. The first rollout brings the wheels, unpacked on the emulated card. **Emulated**, all of them on this \
+machine's cores, over loopback: what holds is the order of events, the bytes and the host's memory, not the times of \
+a Pi.
 Measured on {{ results.machine }}; code {{ results.code }}.
 """
 
