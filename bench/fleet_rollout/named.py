@@ -35,7 +35,7 @@ def rollouts(file: Path, policy: str, soak_s: float, say: Callable[[str], None])
         options = ("--fleet", str(file), "--policy", policy, "--bits", str(bits), "--soak", f"{soak_s:g}")
         done = typed((*options, *words), os.environ)
         states = dict(Counter(done.states.values()).most_common())
-        say(say(f"{name}: {done.seconds:.1f} s, exit status {done.status}, {states or done.error[-300:]}"))
+        say(f"{name}: {done.seconds:.1f} s, exit status {done.status}, {states or done.error[-300:]}")
         brought = [event for event in done.events if event.get("state") == "switched"]
         rows.append(
             {
