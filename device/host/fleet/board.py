@@ -37,7 +37,7 @@ class Board:
         with self._lock:
             self._title, self._total, self._ended = title, devices, {}
         if self._lines is not None and not self._lines.is_terminal:
-            self._lines.print(f"{title}: {devices} devices", markup=False, highlight=False, soft_wrap=True)
+            self._lines.print(f"{title}: {_devices(devices)}", markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, device: str) -> None:
         """The work on a device begins."""
@@ -79,12 +79,16 @@ class Board:
     def __rich__(self) -> Group:
         with self._lock:
             doing, ended, title, total = dict(self._doing), dict(self._ended), self._title, self._total
-        counts = ", ".join(f"{count} {state}" for state, count in ended.items()) or "nothing yet"
+        counts = ", ".join(f"{count} {state}" for state, count in ended.items())
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for device, (text, begun) in sorted(doing.items(), key=lambda each: each[1][1]):
             table.add_row(printable(device), printable(text), f"{now - begun:.0f} s")
-        return Group(Text(f"{title} · {total} devices: {counts}"), table)
+        return Group(Text(": ".join(filter(None, (f"{title} · {_devices(total)}", counts)))), table)
+
+
+def _devices(count: int) -> str:
+    return f"{count} {'device' if count == 1 else 'devices'}"
 
 
 def event_text(event: Mapping[str, Any]) -> str:

@@ -271,7 +271,7 @@ class Rollout:
         end = time.monotonic() + self.settings.soak_s
         every = max(LOOK_EVERY_S, self.settings.soak_s / LOOKS)
         if watched:
-            self.crew.board.phase(f"{phase}, soak", len(devices))
+            self.crew.board.phase(f"{phase}, watched for {self.settings.soak_s:g} s", len(devices))
         while watched and not self._too_many:
             last = end - time.monotonic() <= 0 or not self.settings.soak_s
 
