@@ -106,6 +106,7 @@ class _Device:
         previous: what served before; "": nothing; None: no rollout brought the release, so none takes it back.
         is_proved: it stood its soak here in an earlier rollout.
         is_new: it was switched on just now.
+        sent_bytes: that this took.
     """
 
     member: Member
@@ -114,6 +115,7 @@ class _Device:
     digest: str
     is_proved: bool = False
     is_new: bool = False
+    sent_bytes: int = 0
 
 
 class Rollout:
@@ -133,6 +135,7 @@ class Rollout:
         self.policy = payloads.bundle.spec.name
         self.result = Result(self.policy, dict.fromkeys((each.target for each in members), NOT_BEGUN))
         self._begun: set[str] = set()
+        self._switching: set[str] = set()
         self._fallen: set[str] = set()
         """Devices on which the release failed, whatever became of them since."""
 
@@ -181,6 +184,7 @@ class Rollout:
         for _, device in work:
             if device is not None:
                 changed.append(device)
+                self.result.sent_bytes += device.sent_bytes
             if self._too_many:
                 self.crew.stop()  # of this phase, those that wait are not begun
         changed = [each for each in changed if each.member.target not in self._fallen]
@@ -212,7 +216,7 @@ class Rollout:
         if state in FAILED:
             self._fallen.add(target)
         if state in ("begun", "switching"):
-            self._begun.add(target)
+            (self._begun if state == "begun" else self._switching).add(target)
             return
         self.result.states[target] = state
         if error := facts.get("error"):
@@ -253,15 +257,17 @@ class Rollout:
             self._event(phase, member, "unchanged", **facts)
             proved = self.memory.proved(target, payload.digest)
             return _Device(member, done.release, previous, payload.digest, proved)
-        self.result.sent_bytes += done.sent_bytes
         self._event(phase, member, "switched", previous=previous, sent_bytes=done.sent_bytes, **facts)
-        return _Device(member, done.release, previous, payload.digest, is_new=True)
+        return _Device(member, done.release, previous, payload.digest, is_new=True, sent_bytes=done.sent_bytes)
 
     def _not_changed(self, phase: str, member: Member, error: Exception) -> None:
         """The deployment to one device ended with an error: it serves what it served, unless nobody knows."""
         if isinstance(error, StoppedError) and member.target not in self._begun:
             return
-        self._event(phase, member, state_after(error), **error_facts(error))
+        state = state_after(error)
+        if member.target in self._switching and not isinstance(error, HostError):
+            state = "unknown"  # of no kind that says what serves now
+        self._event(phase, member, state, **error_facts(error))
 
     def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
         """Watch the devices that were changed, until the time is over or too many have fallen."""
