@@ -16,7 +16,8 @@ from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Event, Memory
 from device.host.fleet.payloads import Payloads, typed_over
 from device.host.fleet.plan import BatchSize
-from device.host.fleet.rollout import Result, Rollout, Settings
+from device.host.fleet.result import Result
+from device.host.fleet.rollout import Rollout, Settings
 from device.host.fleet.selecting import chosen, count, positive, seconds, selection
 from device.host.fleet.status import not_seen, status_of
 from device.host.golden import Progress

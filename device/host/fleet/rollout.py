@@ -12,9 +12,8 @@ begun ─> unchanged ─────────┐
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from device.host.fleet.inventory import Member
 from device.host.fleet.journal import NOT_BEGUN, Journal, Memory
 from device.host.fleet.payloads import Payloads
 from device.host.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batches
+from device.host.fleet.result import Result
 from device.host.fleet.soak import Health, SoakError, look
 from device.host.golden import Progress, Step
 from device.host.probe import probe
@@ -60,42 +60,6 @@ class Settings:
     deadline_ms: float = 100.0
     wait_s: float = 0.0
     signing: Signing = USUAL
-
-
-@dataclass
-class Result:
-    """What a rollout has come to.
-
-    Attributes:
-        states: the last state of each device, by target; those it never came to are ``not begun``.
-        errors: why, where something went wrong.
-        releases: what serves, where the rollout knows.
-        phases: name and outcome of each, ``passed`` or ``rolled back``.
-        stopped: why it ended early; empty: it did not.
-        sent_bytes: over all devices.
-        seconds: that it took.
-        kinds: of devices, each with a payload of its own.
-    """
-
-    policy: str
-    states: dict[str, str]
-    errors: dict[str, str] = field(default_factory=dict)
-    releases: dict[str, str] = field(default_factory=dict)
-    phases: list[tuple[str, str]] = field(default_factory=list)
-    stopped: str = ""
-    sent_bytes: int = 0
-    seconds: float = 0.0
-    kinds: int = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Devices by state."""
-        return dict(Counter(self.states.values()))
-
-    @property
-    def complete(self) -> bool:
-        """Whether the release has proved itself on every device."""
-        return set(self.states.values()) <= {"proved"}
 
 
 @dataclass(frozen=True)

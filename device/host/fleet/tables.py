@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from device.host.fleet.measuring import Row
-from device.host.fleet.rollout import Result
+from device.host.fleet.result import Result
 from device.host.fleet.status import DeviceStatus
 from device.host.text import printable
 

@@ -15,7 +15,8 @@ from device.host.fleet.board import Board
 from device.host.fleet.crew import Crew
 from device.host.fleet.inventory import Fleet, Member
 from device.host.fleet.journal import Memory, opened
-from device.host.fleet.rollout import Result, Rollout, Settings
+from device.host.fleet.result import Result
+from device.host.fleet.rollout import Rollout, Settings
 from device.host.local_fleet import Fault, FaultKind, When
 from device.host.payload import Payload
 from device.host.probe import TargetFacts, probe
