@@ -13,8 +13,8 @@ from device.host.fleet.inventory import Member
 from device.host.golden import Progress, Step
 from policy.errors import PolicyError
 
-Result = TypeVar("Result")
-Work = Callable[[Member, Progress], Result]
+Outcome = TypeVar("Outcome")
+Work = Callable[[Member, Progress], Outcome]
 PARALLEL = 16
 """Devices at a time: threads that wait for the network most of the time, some megabytes each."""
 
@@ -53,8 +53,8 @@ class Crew:
         self._stopped.wait(seconds)
 
     def each(
-        self, members: Sequence[Member], work: Work[Result], failed: Callable[[Member, Exception], Result]
-    ) -> Iterator[tuple[Member, Result]]:
+        self, members: Sequence[Member], work: Work[Outcome], failed: Callable[[Member, Exception], Outcome]
+    ) -> Iterator[tuple[Member, Outcome]]:
         """Do the work on each device; yields what came of it, in the order in which they end.
 
         A device's error, of whatever kind, keeps no other device. Ctrl-C, or an error of the block that reads this,
@@ -66,7 +66,7 @@ class Crew:
             failed: what comes of a device whose work raised this error, in that thread.
         """
         waiting = iter(members)
-        working: dict[Future[Result], Member] = {}
+        working: dict[Future[Outcome], Member] = {}
         pool = ThreadPoolExecutor(max(1, min(self.parallel, len(members))), thread_name_prefix="device")
         try:
             while True:
@@ -83,7 +83,7 @@ class Crew:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _one(self, member: Member, work: Work[Result], failed: Callable[[Member, Exception], Result]) -> Result:
+    def _one(self, member: Member, work: Work[Outcome], failed: Callable[[Member, Exception], Outcome]) -> Outcome:
         def tell(step: Step) -> None:
             if self.is_stopped:
                 raise StoppedError("The rollout was stopped before this device was changed.")
