@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from convert.pipeline import convert_each, missing
 from device.host import __main__ as cli
 from device.host.fleet.journal import events
+from device.host.fleet.rollout import Rollout
 from device.host.local_fleet import LocalFleet, running_local_fleet
 from device.host.on_device.store import Store
 from device.host.signing.keys import VARIABLE
@@ -137,3 +138,20 @@ def arena(running: LocalFleet, policy: Bundle, tmp_path: Path, capsys: pytest.Ca
     yield made
     for name in running.names:
         running.heal(name)
+
+
+@pytest.fixture
+def at_soak(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Let something happen once, when the first phase begins to be watched, whatever the machine's speed."""
+
+    def happens(action: Callable[[], object]) -> None:
+        watched, waiting = Rollout._soak, [action]
+
+        def soak(rollout: Rollout, *arguments: Any) -> None:
+            while waiting:
+                waiting.pop()()
+            watched(rollout, *arguments)
+
+        monkeypatch.setattr(Rollout, "_soak", soak)
+
+    return happens

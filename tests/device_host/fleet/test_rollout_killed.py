@@ -10,20 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from device.host.local_fleet import running_local_fleet
+from device.host.local_fleet import Fault, running_local_fleet
 from tests.device_host.devices import eventually
 from tests.device_host.fleet.conftest import Arena, own_state
 
 pytestmark = pytest.mark.slow
 
+SLOW = ("device-004", "device-005")
 ALL = [f"device-{number:03d}" for number in range(1, 10)]
 
 
 def begun(arena: Arena, *words: str) -> subprocess.Popen[str]:
-    """A rollout of int4 in a process of its own."""
+    """A rollout of int4 in a process of its own; some devices are so slow that it does not end before it is killed."""
+    for name in SLOW:
+        arena.devices.set_fault(name, Fault.slow(30e3))
     options = ["--policy", str(arena.policy.path), "--bits", "4", "--soak", "0", "--canary", "0", "--batch", "100%"]
     command = [sys.executable, "-m", "device.host", "fleet", "deploy", "--fleet", str(arena.file), *options, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def heal(arena: Arena) -> None:
+    for name in SLOW:
+        arena.devices.heal(name)
 
 
 @pytest.mark.parametrize(("number", "at"), [("SIGINT", "begun"), ("SIGKILL", "begun"), ("SIGKILL", "switched")])
@@ -36,6 +44,7 @@ def test_killed_in_the_middle(arena: Arena, number: str, at: str) -> None:
     assert eventually(lambda: sum(each.get("state") == at for each in arena.journal()[before:]) >= wanted, 60)
     process.send_signal(signal.Signals[number])
     _, error = process.communicate(timeout=60)
+    heal(arena)
     if number == "SIGINT":
         assert process.returncode == 130 and "no device is between two releases" in error
     assert eventually(lambda: arena.is_idle(ALL)), "a helper that was told to switch does so, its host gone or not"
@@ -65,6 +74,7 @@ def test_a_network_that_is_lost_in_the_middle(arena: Arena, tmp_path: Path, caps
             assert eventually(lambda: sum(each.get("state") == "begun" for each in lost.journal()[before:]) >= 3, 60)
             os.kill(devices.pid, signal.SIGKILL)
             process.communicate(timeout=120)
+            heal(lost)
             assert process.returncode == 1
         with running_local_fleet(root, 6) as devices:
             lost.devices = devices

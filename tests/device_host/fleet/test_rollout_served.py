@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,12 @@ def end_service(arena: Arena) -> None:
     assert cli.main(["unserve", "--target", NAMES[0], "--policy", "I"]) == 0
 
 
-def test_a_loop_that_falls_in_its_soak_goes_back_with_its_release(served: Arena) -> None:
+def test_a_loop_that_falls_in_its_soak_goes_back_with_its_release(
+    served: Arena, at_soak: Callable[[Callable[[], object]], None]
+) -> None:
     before = current(served, NAMES[0])
-    switched = {"device": NAMES[0], "state": "switched"}
-
-    def kill() -> None:
-        if eventually(lambda: sum(switched.items() <= each.items() for each in served.journal()) == 2, 60):
-            os.kill(state(served)["pid"], signal.SIGKILL)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(kill)
-        status, lines, states = served.deploy(8, *PYTHON_AGENT, soak=6)
+    at_soak(lambda: os.kill(state(served)["pid"], signal.SIGKILL))
+    status, lines, states = served.deploy(8, *PYTHON_AGENT, soak=2)
     assert status == 1 and states == {NAMES[0]: "rolled back", NAMES[1]: "not begun"}
     (why,) = [line["error"] for line in lines if line.get("state") == "failed"]
     assert "loop" in why, why
