@@ -26,7 +26,15 @@ def begun(arena: Arena, *words: str) -> subprocess.Popen[str]:
         arena.devices.set_fault(name, Fault.slow(30e3))
     options = ["--policy", str(arena.policy.path), "--bits", "4", "--soak", "0", "--canary", "0", "--batch", "100%"]
     command = [sys.executable, "-m", "device.host", "fleet", "deploy", "--fleet", str(arena.file), *options, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        # A shell's background jobs inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
 
 
 def heal(arena: Arena) -> None:
