@@ -50,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     from bench.fleet_rollout import arena, ill, steps
     from device.host.local_fleet.layout import device_names
+    from device.host.local_fleet.namespaces import own_namespace
 
     names = device_names(arguments.devices)
-    prefix, why = arena.mount_namespace()
+    prefix, why = own_namespace("mount")
     if why:
         command_line.say(f"No disk is filled, which needs a mount namespace: {why}.")
     faults = ill.chosen(names, steps.CANARIES, [ill.FULL] if why else [])

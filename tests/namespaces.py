@@ -1,35 +1,17 @@
-"""Commands with mounts or a network of their own: as root, in a user namespace, and as root of a chroot."""
+"""A namespace of its own for a test's command; where none may be had, the test is left out."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import tempfile
+from typing import Literal
 
 import pytest
 
-MOUNTS = """mount -t tmpfs tmpfs "$1" || exit
-grep -qF " $1 " /proc/$2/mountinfo; seen=$?
-umount "$1"
-if [ $seen -eq 0 ]; then echo "what is mounted there is seen here, too" >&2; exit 1; fi"""
+from device.host.local_fleet.namespaces import own_namespace
 
 
-def own(namespace: str) -> list[str]:
-    """The words in front of a command that give it a namespace of its own; where none may be had, the test is left out.
-
-    Args:
-        namespace: ``mount`` or ``net``.
-    """
-    words = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), f"--{namespace}"]
-    ways = [words]
-    if namespace == "mount":  # in a chroot / is no mount, so unshare cannot make it private: its maker has to have
-        ways.append([*words, "--propagation", "unchanged"])
-    printed = ""
-    with tempfile.TemporaryDirectory() as folder:
-        tried = ["sh", "-c", MOUNTS, "sh", folder, str(os.getpid())] if namespace == "mount" else ["true"]
-        for way in ways:
-            done = subprocess.run([*way, *tried], capture_output=True, text=True)
-            if done.returncode == 0:
-                return way
-            printed = done.stderr.strip().rpartition("\n")[2]
-    pytest.skip(f"a {namespace} namespace needs root or user namespaces; here it ends with: {printed}")
+def own(kind: Literal["mount", "net"]) -> list[str]:
+    """The words in front of a command that give it one."""
+    words, why = own_namespace(kind)
+    if why:
+        pytest.skip(f"a {kind} namespace needs root or user namespaces; here it ends with: {why}")
+    return words

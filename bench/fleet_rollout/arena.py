@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 BITS = (8, 4, 6)
 OF_THE_USER = ("QUARL_SIGN_KEY", "QUARL_FLEET", "QUARL_LOCAL_DEVICE")
-_MOUNTS = """mount -t tmpfs tmpfs "$1" || exit
-grep -qF " $1 " /proc/$2/mountinfo; seen=$?
-umount "$1"
-if [ $seen -eq 0 ]; then echo "what is mounted there is seen here, too" >&2; exit 1; fi"""
 
 
 @dataclass(frozen=True)
@@ -53,23 +49,6 @@ class Arena:
         if name in self.small:
             home = self.server_root / home.relative_to(home.anchor)
         return home / "quarl" / "policies" / self.policy
-
-
-def mount_namespace() -> tuple[list[str], str]:
-    """The words in front of a command that give it mounts of its own; where none may be had, no words and why."""
-    words = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount"]
-    said = ""
-    with tempfile.TemporaryDirectory() as folder:
-        for way in (words, [*words, "--propagation", "unchanged"]):  # in a chroot / is no mount
-            tried = [*way, "sh", "-c", _MOUNTS, "sh", folder, str(os.getpid())]
-            try:
-                done = subprocess.run(tried, capture_output=True, text=True)
-            except FileNotFoundError:
-                return [], "there is no unshare on this machine"
-            if done.returncode == 0:
-                return way, ""
-            said = done.stderr.strip().rpartition("\n")[2]
-    return [], said or "no mount namespace may be had"
 
 
 @contextlib.contextmanager

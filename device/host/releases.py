@@ -117,6 +117,15 @@ def list_releases(connection: Connection) -> DeviceReleases:
     return releases
 
 
+def serving_record(deployed: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is known of the release that serves; None: none does.
+
+    Args:
+        deployed: of one policy, as the helper replies it: ``current``, and ``releases``.
+    """
+    return next((each for each in deployed["releases"] if each["release"] == deployed["current"]), None)
+
+
 def _read(connection: Connection, kind: Any, found: Any) -> Any:
     """The device's report on its releases, checked."""
     try:

@@ -14,6 +14,7 @@ from device.host.errors import ReleaseError, ServiceError
 from device.host.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from device.host.payload import check_policy_name
 from device.host.probe import probe
+from device.host.releases import serving_record
 from device.host.switching import begin
 from device.host.text import printable
 from policy.spec import Precision, RuntimeName
@@ -36,7 +37,7 @@ def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | 
     Raises:
         ReleaseError: no release serves, or it has no such artifact; says what it has.
     """
-    current = next((each for each in state["releases"] if each["release"] == state["current"]), None)
+    current = serving_record(state)
     if current is None:
         raise ReleaseError(f"{name} has no release of this policy.", "Deploy it first: make deploy.")
     precisions, runtimes = current["precisions"], current["runtimes"]

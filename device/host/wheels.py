@@ -210,14 +210,18 @@ def fetch(
     found = {}
     for wheel in wheels:
         path = folder / wheel.file
-        if not (path.is_file() and FileRecord.of_file(path).sha256 == wheel.sha256):
+        if not _is_there(path, wheel):
             with _DOWNLOADING:  # devices of a fleet that lack it wait for one download
-                if not path.is_file() or FileRecord.of_file(path).sha256 != wheel.sha256:
+                if not _is_there(path, wheel):
                     if progress is not None:
                         progress(wheel)
                     _download(wheel, path)
         found[wheel] = path
     return found
+
+
+def _is_there(path: Path, wheel: Wheel) -> bool:
+    return path.is_file() and FileRecord.of_file(path).sha256 == wheel.sha256
 
 
 def _download(wheel: Wheel, path: Path) -> None:

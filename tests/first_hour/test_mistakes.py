@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -77,7 +78,7 @@ DISK_KB = 250_000
 OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{PYTHON} bench/table.py --own case-study")
 
 
-def apart(namespace: str, script: str) -> str:
+def apart(namespace: Literal["mount", "net"], script: str) -> str:
     """The command that runs a script with mounts, or a network, of its own: root may, others in a user namespace."""
     return shlex.join([*own(namespace), "bash", "-c", script])
 

@@ -14,12 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from device.host.fleet.states import State
 from device.host.golden import Step
 from device.host.text import printable
 
-GOOD = ("unchanged", "switched", "proved", "measured")
-QUIET = ("begun", "switching")
-_STYLES = {"proved": "green", "unchanged": "green", "switched": "cyan", "measured": "green"}
+QUIET = (State.BEGUN, State.SWITCHING)
+_GOOD = {State.PROVED: "green", State.UNCHANGED: "green", State.SWITCHED: "cyan", "measured": "green"}
+"""Colours of the states that a live table counts; of any other there is a line, in red."""
 
 
 class Board:
@@ -67,8 +68,8 @@ class Board:
             return
         with self._lock:
             self._ended[str(state)] = self._ended.get(str(state), 0) + 1
-        if not self._lines.is_terminal or state not in GOOD:
-            line = Text(event_text(event), style=_STYLES.get(str(state), "red") if self._lines.is_terminal else "")
+        if not self._lines.is_terminal or state not in _GOOD:
+            line = Text(event_text(event), style=_GOOD.get(str(state), "red") if self._lines.is_terminal else "")
             self._lines.print(line, soft_wrap=True)
 
     def say(self, text: str) -> None:

@@ -15,10 +15,11 @@ from device.host.fleet.crew import Crew, error_facts
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Event, Memory
 from device.host.fleet.payloads import Payloads, typed_over
-from device.host.fleet.plan import BatchSize
+from device.host.fleet.plan import USUAL_BATCH, BatchSize
 from device.host.fleet.result import Result
 from device.host.fleet.rollout import Rollout, Settings
 from device.host.fleet.selecting import chosen, count, positive, seconds, selection
+from device.host.fleet.states import COUNTED, State
 from device.host.fleet.status import not_seen, status_of
 from device.host.golden import Progress
 from device.host.signing.record import Signing
@@ -73,12 +74,12 @@ def _why(result: Result) -> str:
 
 
 def _next(result: Result) -> str:
-    back = [target for target, state in result.states.items() if state == "rollback failed"]
+    back = [target for target, state in result.states.items() if state is State.ROLLBACK_FAILED]
     if back:
         return (
             f"Look at {back[0]} first: python -m device.host releases --target {back[0]}; then the same command again."
         )
-    if "failed" in result.counts or "rolled back" in result.counts:
+    if (COUNTED | {State.ROLLED_BACK}) & result.counts.keys():
         return "Find out why it failed, convert again, then type the same command: it goes on with what is not done."
     return "Mend what is named above, then type the same command again: it goes on with what is not done."
 
@@ -176,7 +177,7 @@ def add_verbs(verb: Verbs) -> None:
     add("--runtime", help="in the place of fleet.toml's, which is litert by default")
     add("--agent", choices=["python", "native"], help="in the place of fleet.toml's")
     add("--canary", type=count, default=1, metavar="N", help="devices that go first, default %(default)s")
-    add("--batch", default="25%", metavar="N|N%", help="devices at a time after them, default 25%%")
+    add("--batch", default=USUAL_BATCH.text, metavar="N|N%", help="devices at a time after them, default 25%%")
     add("--max-fail", type=count, default=0, metavar="N", help="devices it may fail on, default %(default)s")
     add("--soak", type=seconds, default=10.0, metavar="S", help="seconds each phase is watched, default %(default)g")
     add("--deadline-ms", type=seconds, metavar="MS", help="of one decision in a hundred; default: the policy's period")

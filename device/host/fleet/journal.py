@@ -19,13 +19,9 @@ from typing import Any
 
 from device.host.errors import HostError
 from device.host.fleet.inventory import Fleet
+from device.host.fleet.states import BROUGHT, CHANGING, State
 
 SUFFIX = ".journal.jsonl"
-NOT_BEGUN = "not begun"
-BROUGHT = ("switching", "switched", "failed", "unknown", "rollback failed")
-"""States in which a release that serves on a device has come with a rollout, and is not accepted yet."""
-CHANGING = (*BROUGHT, "proved", "rolled back")
-"""States that say what serves on a device; in the others it serves what it served."""
 Event = Mapping[str, Any]
 
 
@@ -117,7 +113,7 @@ class Memory:
             if event.get("event") == "begin" and isinstance(event.get("devices"), list):
                 self.newest = set()
                 for device in event["devices"]:
-                    self._of.setdefault(str(device), []).append({"state": NOT_BEGUN})
+                    self._of.setdefault(str(device), []).append({"state": State.NOT_BEGUN})
             elif "phase" in event and isinstance(event.get("device"), str):
                 self._of.setdefault(event["device"], []).append(event)
                 if event.get("digest"):
@@ -131,7 +127,7 @@ class Memory:
     def proved(self, device: str, digest: str) -> bool:
         """Whether this content stood its soak on the device, and nothing was changed there since."""
         last = self.last(device, *CHANGING)
-        return last is not None and last.get("state") == "proved" and last.get("digest") == digest
+        return last is not None and last.get("state") == State.PROVED and last.get("digest") == digest
 
     def brought(self, device: str, release: str) -> str | None:
         """The release that served before a rollout brought this one, which was not accepted yet; "": none did.
@@ -141,7 +137,7 @@ class Memory:
         last = self.last(device, *CHANGING)
         if last is None or last.get("state") not in BROUGHT:
             return None
-        switching = self.last(device, "switching")
+        switching = self.last(device, State.SWITCHING)
         if switching is None or switching.get("release") != release:
             return None
         return str(switching.get("previous") or "")

@@ -14,6 +14,7 @@ from device.host.fleet.journal import Event
 from device.host.golden import Progress, Step
 from device.host.helper_session import helper
 from device.host.probe import probe
+from device.host.releases import serving_record
 from policy.spec import Precision, RuntimeName
 
 KINDS = ("latency", "memory", "success")
@@ -50,7 +51,7 @@ def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
     with connect(member.target, identity=member.identity) as connection:
         with helper(connection, probe(connection).python.path) as session:
             entry = session.call("show")["policies"].get(policy, {"releases": [], "current": None})
-        record = next((each for each in entry["releases"] if each["release"] == entry["current"]), None)
+        record = serving_record(entry)
         if record is None:
             raise ReleaseError(
                 f"{member.target} serves no release of {policy}.",

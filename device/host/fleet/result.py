@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from device.host.fleet.states import State
+
 
 @dataclass
 class Result:
@@ -22,7 +24,7 @@ class Result:
     """
 
     policy: str
-    states: dict[str, str]
+    states: dict[str, State]
     errors: dict[str, str] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
     phases: list[tuple[str, str]] = field(default_factory=list)
@@ -32,11 +34,11 @@ class Result:
     kinds: int = 0
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[State, int]:
         """Devices by state."""
         return dict(Counter(self.states.values()))
 
     @property
     def complete(self) -> bool:
         """Whether the release has proved itself on every device."""
-        return set(self.states.values()) <= {"proved"}
+        return set(self.states.values()) <= {State.PROVED}

@@ -1,13 +1,4 @@
-"""A release on its way through a fleet: canaries, then batches; each phase soaks, and a failure takes it back.
-
-begun ─> unchanged ─────────┐
-      ├> switched ─> soak ──┴> proved
-      │                └> failed ─> rolled back | rollback failed
-      ├> failed         the release was refused by its own agent there; the old one serves
-      ├> not changed    the device's own affair: out of reach, full, locked, another host key
-      ├> stopped        the rollout ended before it
-      └> unknown        the line broke in the switch; the next rollout looks
-"""
+"""A release on its way through a fleet: canaries, then batches; each phase soaks, and a failure takes it back."""
 
 from __future__ import annotations
 
@@ -22,11 +13,12 @@ from device.host.deploy import install
 from device.host.errors import CheckFailedError, HostError, ServiceError, VerificationError
 from device.host.fleet.crew import Crew, StoppedError, error_facts
 from device.host.fleet.inventory import Member
-from device.host.fleet.journal import NOT_BEGUN, Journal, Memory
+from device.host.fleet.journal import Journal, Memory
 from device.host.fleet.payloads import Payloads
 from device.host.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batches
 from device.host.fleet.result import Result
 from device.host.fleet.soak import Health, SoakError, look
+from device.host.fleet.states import COUNTED, State
 from device.host.golden import Progress, Step
 from device.host.probe import probe
 from device.host.releases import remove_releases, rollback
@@ -35,8 +27,6 @@ from device.host.signing.record import USUAL, Signing
 LOOK_EVERY_S, LOOKS = 5.0, 6
 LAST_TRIES, PAUSE_S = 3, 2.0
 """How often a device that cannot be reached is tried at the end of its soak, and the seconds in between."""
-FAILED = ("refused", "failed", "unknown")
-"""States that count against ``max_fail``."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ class Rollout:
         self.members, self.payloads, self.settings = tuple(members), payloads, settings
         self.journal, self.memory, self.crew = journal, memory, crew
         self.policy = payloads.bundle.spec.name
-        self.result = Result(self.policy, dict.fromkeys((each.target for each in members), NOT_BEGUN))
+        self.result = Result(self.policy, dict.fromkeys((each.target for each in members), State.NOT_BEGUN))
         self._begun: set[str] = set()
         self._switching: set[str] = set()
         self._fallen: set[str] = set()
@@ -165,7 +155,7 @@ class Rollout:
         self._take_back(name, fallen)
         proved = [each for each in changed if each not in fallen]
         for each in proved:
-            self._event(name, each.member, "proved", release=each.release, digest=each.digest)
+            self._event(name, each.member, State.PROVED, release=each.release, digest=each.digest)
         self.result.phases.append((name, "passed" if proved else "changed nobody"))
         return len(proved)
 
@@ -173,35 +163,37 @@ class Rollout:
     def _too_many(self) -> bool:
         return len(self._fallen) > self.settings.max_fail
 
-    def _event(self, phase: str, member: Member, state: str, **facts: Any) -> None:
+    def _event(self, phase: str, member: Member, state: State, **facts: Any) -> None:
         """A device has come to a state: it is written, shown and kept."""
         target = member.target
         self.journal.write(policy=self.policy, device=target, phase=phase, state=state, **facts)
-        if state in FAILED:
+        if state in COUNTED:
             self._fallen.add(target)
-        if state in ("begun", "switching"):
-            (self._begun if state == "begun" else self._switching).add(target)
+        if state in (State.BEGUN, State.SWITCHING):
+            (self._begun if state is State.BEGUN else self._switching).add(target)
             return
         self.result.states[target] = state
         if error := facts.get("error"):
             self.result.errors[target] = error
         else:
             self.result.errors.pop(target, None)
-        if "release" in facts and state in ("unchanged", "switched", "proved", "rolled back"):
+        if "release" in facts and state in (State.UNCHANGED, State.SWITCHED, State.PROVED, State.ROLLED_BACK):
             self.result.releases[target] = facts["release"]
 
     def _change(self, phase: str, member: Member, tell: Progress) -> _Device:
         """Deploy to one device."""
         begun, target = time.monotonic(), member.target
         tell(Step("connect", 0, 0))
-        self._event(phase, member, "begun")
+        self._event(phase, member, State.BEGUN)
         with connect(target, identity=member.identity) as connection:
             payload, wheel_set = self.payloads.of(member, probe(connection))
 
             def before_switch(release: str, serving: str | None) -> None:
                 # Deployed before, and doubted since: what served before that is not known any more.
                 previous = self.memory.brought(target, release) if serving == release else serving
-                self._event(phase, member, "switching", release=release, digest=payload.digest, previous=previous or "")
+                self._event(
+                    phase, member, State.SWITCHING, release=release, digest=payload.digest, previous=previous or ""
+                )
 
             done = install(
                 connection,
@@ -218,10 +210,10 @@ class Rollout:
             facts["warnings"] = list(done.warnings)
         previous = self.memory.brought(target, done.release) if done.previous == done.release else done.previous or ""
         if done.unchanged:
-            self._event(phase, member, "unchanged", **facts)
+            self._event(phase, member, State.UNCHANGED, **facts)
             proved = self.memory.proved(target, payload.digest)
             return _Device(member, done.release, previous, payload.digest, proved)
-        self._event(phase, member, "switched", previous=previous, sent_bytes=done.sent_bytes, **facts)
+        self._event(phase, member, State.SWITCHED, previous=previous, sent_bytes=done.sent_bytes, **facts)
         return _Device(member, done.release, previous, payload.digest, is_new=True, sent_bytes=done.sent_bytes)
 
     def _not_changed(self, phase: str, member: Member, error: Exception) -> None:
@@ -230,7 +222,7 @@ class Rollout:
             return
         state = state_after(error)
         if member.target in self._switching and not isinstance(error, HostError):
-            state = "unknown"  # of no kind that says what serves now
+            state = State.UNKNOWN  # of no kind that says what serves now
         self._event(phase, member, state, **error_facts(error))
 
     def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
@@ -254,7 +246,7 @@ class Rollout:
                     seen[member.target] = found
                 elif not isinstance(found, StoppedError) and (last or isinstance(found, SoakError)):
                     device = watched.pop(member.target)
-                    self._event(phase, member, "failed", release=device.release, **error_facts(found))
+                    self._event(phase, member, State.FAILED, release=device.release, **error_facts(found))
                 if self._too_many:
                     self.crew.stop()
             if last:
@@ -293,11 +285,11 @@ class Rollout:
             facts: dict[str, Any] = {"warnings": warnings} if warnings else {}
             if fell:
                 facts["error"] = self.result.errors[member.target]
-            self._event(phase, member, "rolled back", release=serving, **facts)
+            self._event(phase, member, State.ROLLED_BACK, release=serving, **facts)
 
         def failed(member: Member, error: Exception) -> None:
             release = of[member.target].release
-            self._event(phase, member, "rollback failed", release=release, **error_facts(error))
+            self._event(phase, member, State.ROLLBACK_FAILED, release=release, **error_facts(error))
 
         for _ in self.crew.each([each.member for each in of.values()], work, failed):
             pass
@@ -319,10 +311,11 @@ class Rollout:
         return done.release, list(done.warnings)
 
 
-def state_after(error: Exception) -> str:
+def state_after(error: Exception) -> State:
     """The state of a device whose deployment ended with an error."""
     if isinstance(error, HostError) and error.serving_unknown:
-        return "unknown"
+        return State.UNKNOWN
     if isinstance(error, StoppedError):
-        return "stopped"
-    return "refused" if isinstance(error, CheckFailedError | ServiceError | VerificationError) else "not changed"
+        return State.STOPPED
+    refused = isinstance(error, CheckFailedError | ServiceError | VerificationError)
+    return State.REFUSED if refused else State.NOT_CHANGED

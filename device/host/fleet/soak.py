@@ -12,6 +12,7 @@ from device.host.errors import AgentError, HostError
 from device.host.golden import Progress, Step
 from device.host.helper_session import helper
 from device.host.probe import probe
+from device.host.releases import serving_record
 
 TIMED_RUNS = 700
 """Enough for a 99th percentile, which needs 662."""
@@ -31,13 +32,11 @@ class Health:
         pid: process of the policy's loop there; 0: not known, or not served in a loop.
         restarts: of that loop, as its manager counts them.
         p99_ms: 99th percentile of one decision; None where the loop itself is watched.
-        missed_per_million: deadlines that the loop missed since its trial began.
     """
 
     pid: int = 0
     restarts: int = 0
     p99_ms: float | None = None
-    missed_per_million: float | None = None
 
 
 def look(
@@ -70,7 +69,7 @@ def look(
     try:
         if state["settings"] is not None:
             return _loop(state, before)
-        record = next(each for each in deployed["releases"] if each["release"] == release)
+        record = serving_record(deployed) or {}
         with AgentSession(connection, policy, release=release) as agent:
             tell(Step("golden vectors", 0, 0))
             agent.request("load", precision=record["precisions"][0], runtime=record["runtimes"][0])
@@ -89,14 +88,20 @@ def look(
     return Health(p99_ms=p99_ms)
 
 
-def _loop(state: Mapping[str, Any], before: Health | None) -> Health:
+def loop_fault(state: Mapping[str, Any]) -> str:
+    """What is wrong with a loop, as the helper's ``serving`` replies of it; empty: nothing."""
     if state["state"] != "active" or state["loop"] is None:
-        raise SoakError(f"Its loop is {state['state']}: {state['why'] or 'it does not answer'}.")
-    counted = state["loop"]["counts"]["missed_per_million"]
-    now = Health(state["pid"], state["restarts"], None, counted)
+        return f"is {state['state']}: {state['why'] or 'it does not answer'}"
+    missed, most = state["loop"]["counts"]["missed_per_million"], state["settings"]["most_missed"]
+    if missed is not None and missed > most:
+        return f"missed {missed:.0f} deadlines in a million; {most:g} are allowed"
+    return ""
+
+
+def _loop(state: Mapping[str, Any], before: Health | None) -> Health:
+    if fault := loop_fault(state):
+        raise SoakError(f"Its loop {fault}.")
+    now = Health(state["pid"], state["restarts"])
     if before is not None and (now.restarts > before.restarts or before.pid not in (0, now.pid)):
         raise SoakError(f"Its loop was started anew ({state['why'] or 'process ended'}).")
-    most = state["settings"]["most_missed"]
-    if counted is not None and counted > most:
-        raise SoakError(f"Its loop missed {counted:.0f} deadlines in a million; {most:g} are allowed.")
     return now

@@ -13,11 +13,13 @@ from device.host.connection import Connection, connect
 from device.host.errors import HostError
 from device.host.fleet.crew import error_facts
 from device.host.fleet.inventory import Member
-from device.host.fleet.journal import CHANGING, NOT_BEGUN, Memory
-from device.host.fleet.soak import NOT_AS_EXPECTED
+from device.host.fleet.journal import Memory
+from device.host.fleet.soak import NOT_AS_EXPECTED, loop_fault
+from device.host.fleet.states import CHANGING, UNTOUCHED, State
 from device.host.golden import Progress, Step
 from device.host.helper_session import HelperSession, helper
 from device.host.probe import AGENT, TargetFacts, probe
+from device.host.releases import serving_record
 from device.host.remote_process import program_of
 
 LEAST_DISK_BYTES = 100 << 20
@@ -25,8 +27,6 @@ LEAST_MEMORY = 0.05
 """Share of a device's memory that should be available."""
 HOT_C = 80.0
 """A Raspberry Pi 3b lowers its clock at 80 °C (soft limit 60 °C on the 3b+)."""
-UNTOUCHED = (NOT_BEGUN, "not changed", "stopped")
-"""States of a device that the newest rollout left as it was."""
 _CONDITIONS = """
 import json
 from pathlib import Path
@@ -124,16 +124,15 @@ def _as_health(look: Callable[[], list[str]]) -> list[str]:
 
 def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, list[str]]:
     """The release that serves, its digest, and what is known against it."""
-    current = entry["current"] if entry else None
-    record = next((each for each in entry["releases"] if each["release"] == current), None) if entry else None
+    record = serving_record(entry) if entry else None
     if record is None:
         return None, None, []
     wrong = [
-        f"release {current} is {word}: {record[key]}"
+        f"release {record['release']} is {word}: {record[key]}"
         for key, word in (("damage", "damaged"), ("bad", "bad"))
         if record.get(key)
     ]
-    return current, record["digest"], wrong
+    return record["release"], record["digest"], wrong
 
 
 def _drift(memory: Memory, device: str, current: str | None, digest: str | None) -> str:
@@ -148,13 +147,13 @@ def _drift(memory: Memory, device: str, current: str | None, digest: str | None)
     if last is None:
         return ""
     state, release = last["state"], last.get("release") or "nothing"
-    if state == "proved":
+    if state == State.PROVED:
         return "" if digest == last.get("digest") else f"changed: {release} was rolled out"
-    if state == "rolled back":
-        return "rolled back" if (current or "nothing") == release else f"changed: rolled back to {release}"
-    if state in ("switched", "unchanged"):
+    if state == State.ROLLED_BACK:
+        return str(State.ROLLED_BACK) if (current or "nothing") == release else f"changed: rolled back to {release}"
+    if state in (State.SWITCHED, State.UNCHANGED):
         return "not proved yet"
-    return "cut off in the rollout" if state in ("begun", "switching") else f"behind: {state}"
+    return "cut off in the rollout" if state in (State.BEGUN, State.SWITCHING) else f"behind: {state}"
 
 
 def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
@@ -185,9 +184,5 @@ def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
 
 def _loop(session: HelperSession, policy: str) -> list[str]:
     state = session.call("serving", policy=policy)
-    if state["settings"] is None:
-        return []
-    if state["state"] != "active" or state["loop"] is None:
-        return [f"its loop is {state['state']}: {state['why'] or 'no answer'}"]
-    missed, most = state["loop"]["counts"]["missed_per_million"], state["settings"]["most_missed"]
-    return [f"its loop missed {missed:.0f} deadlines in a million"] if missed is not None and missed > most else []
+    fault = loop_fault(state) if state["settings"] is not None else ""
+    return [f"its loop {fault}"] if fault else []

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from device.host.fleet.measuring import Row
 from device.host.fleet.result import Result
+from device.host.fleet.states import State
 from device.host.fleet.status import DeviceStatus
 from device.host.text import printable
 
@@ -83,16 +84,16 @@ def _number(value: float | None) -> str:
 
 def result_text(result: Result) -> str:
     """What a rollout has come to: a sentence, and a line for each device on which it is not at its end."""
-    proved = result.counts.get("proved", 0)
+    proved = result.counts.get(State.PROVED, 0)
     head = (
         f"{result.policy}: proved on {proved} of {len(result.states)} devices in {result.seconds:.1f} s; "
         f"{result.sent_bytes / 1e6:.1f} MB sent, {result.kinds} {'kind' if result.kinds == 1 else 'kinds'} of device."
     )
     phases = ", ".join(f"{name} {outcome}" for name, outcome in result.phases)
     lines = [head, *([f"Phases: {phases}."] if phases else [])]
-    waiting = [target for target, state in result.states.items() if state == "not begun"]
+    waiting = [target for target, state in result.states.items() if state is State.NOT_BEGUN]
     for target, state in result.states.items():
-        if state not in ("proved", "not begun"):
+        if state not in (State.PROVED, State.NOT_BEGUN):
             lines.append(f"  {target}: {state}. {result.errors.get(target, '')}".rstrip())
     if waiting:
         lines.append(f"  not begun: {len(waiting)} devices")

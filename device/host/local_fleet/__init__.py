@@ -9,6 +9,7 @@ throttle.py       a slow line
 device_server.py  one device: its port, its host key, its faults
 server.py         all of them: keys, names, the small disks
 running.py        the fleet as a block of a Python program
+namespaces.py     mounts of its own, for the small disks
 """
 
 from device.host.local_fleet.faults import Fault, FaultKind, When

@@ -13,6 +13,7 @@ from pathlib import Path
 from device.host.errors import HostError
 from device.host.local_fleet.layout import MAX_DEVICES, default_root, device_names
 from device.host.local_fleet.server import serve
+from policy.hints import Parser, as_typed
 
 
 def _count(text: str) -> int:
@@ -23,7 +24,7 @@ def _count(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve a fleet of devices on loopback, hosts device-001 and so on, until standard input ends."""
-    parser = argparse.ArgumentParser(prog="python -m device.host.local_fleet", description=main.__doc__)
+    parser = Parser(prog="python -m device.host.local_fleet", description=main.__doc__)
     add = parser.add_argument
     add("--devices", type=_count, required=True, metavar="N", help=f"how many, 1 to {MAX_DEVICES}")
     add("--root", type=Path, default=default_root(), help="the fleet's folder, made when missing (%(default)s)")
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("The fleet runs until Ctrl-D or Ctrl-C is typed here.", file=sys.stderr)
         asyncio.run(serve(root, arguments.devices, small))
     except HostError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1
     except OSError as error:
         print(

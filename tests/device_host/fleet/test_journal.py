@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from device.host.fleet.journal import NOT_BEGUN, Memory
+from device.host.fleet.journal import Memory
+from device.host.fleet.states import State
 from device.host.fleet.status import _drift
 
 Event = dict[str, Any]
@@ -72,5 +73,5 @@ def test_how_a_device_differs_from_what_was_rolled_out() -> None:
     again = [*proved, begin("d", "e"), *on("e", "begun", "unchanged")]
     assert drift(again) == "", "the same content, though the second rollout did not come to it"
     other = [*proved, begin("d", "e"), *on("e", *SWITCHED, release="0003-c", digest="c")]
-    assert drift(other) == f"behind: {NOT_BEGUN}"
+    assert drift(other) == f"behind: {State.NOT_BEGUN}"
     assert drift([*proved, begin("d", "e"), *on("e", "begun", "not changed")]) == "", "nobody got another"

@@ -31,25 +31,15 @@ from device.host.local_fleet.__main__ import main
 from device.host.local_fleet.faults import FAULT_FILE, read_fault
 from device.host.local_fleet.traffic import SwitchTraffic
 from device.host.probe import probe
-from device.host.signing.keys import VARIABLE
 from device.host.target import Target, resolve, ssh_config_folder
 from device.host.wheels import WheelSet
 from device.virtual_pi.naming import register
 from tests.device_host.devices import eventually, runs, served_text, stand_in_payload
+from tests.device_host.fleet.conftest import own_state
 from tests.namespaces import own
 
 DEVICES = 30
 COMMAND = [sys.executable, "-m", "device.host.local_fleet"]
-
-
-@contextlib.contextmanager
-def own_state(folder: Path) -> Iterator[pytest.MonkeyPatch]:
-    """No name, key or setting of the user's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patch.setenv("HOME", str(folder))
-        patch.delenv(VARIABLE, raising=False)
-        yield patch
 
 
 @pytest.fixture(scope="module")
