@@ -2,17 +2,17 @@
 
 * fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
   additions in another order can make (:func:`float_tolerance`).
-* int8 … int2: one of the two exact integer references, float multiplier or fixed point (``convert.rounding``), to the
-  level. Measured: policies I, II and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps;
-  convolutions likewise. With a layer normalisation or a recurrent layer's gates in float between the integers: within
-  one step of them, for a float that lies on the border of two levels may get either (``NORM_STEPS``). The next state is
-  right within the roundings of its program, and behind such floats within a level of its gates.
+* int8 … int2: one of the three exact integer references (``convert.rounding``), to the level. Measured: policies I, II
+  and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps; convolutions likewise. With a
+  layer normalisation or a recurrent layer's gates in float between the integers: within one step of them, for a float
+  that lies on the border of two levels may get either (``NORM_STEPS``). The next state is right within the roundings
+  of its program, and behind such floats within a level of its gates.
 
 All that is written of it has the same bits on every processor (:mod:`policy.exact`).
 
-What a device then compares with (``Reference.tolerance``) is wider: by what separates the two integer references on
-the golden observations, for the device may round the other way, and by one step, for kernels that were not tried here
-(``DEVICE_STEPS``).
+What a device then compares with (``Reference.tolerance``) is wider: by what separates the integer references on the
+golden observations, for the device may round in another of these ways, and by one step, for kernels that were not
+tried here (``DEVICE_STEPS``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from convert.rounding import fixed_point_head_inputs
+from convert.rounding import fixed_point_head_inputs, quantize_by_inverse
 from policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
 from policy.integer import IntegerNetwork, Trace, head_inputs
 from policy.network import Weights, apply_head, forward_float
@@ -94,9 +94,14 @@ def float_reference(
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
     """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
     trace = Trace()
-    both = head_inputs(spec, network, observations, trace=trace), fixed_point_head_inputs(spec, network, observations)
-    raw, level = [each[:, : spec.output_size] for each in both], network.output_step
-    apart = np.abs(raw[0].astype(np.float64) - raw[1]).max(axis=0) / level
+    ways = (
+        head_inputs(spec, network, observations, trace=trace),
+        head_inputs(spec, network, observations, quantize_by_inverse),
+        fixed_point_head_inputs(spec, network, observations),
+    )
+    raw, level = [each[:, : spec.output_size] for each in ways], network.output_step
+    spread = np.max([np.abs(ways[0].astype(np.float64) - other) for other in ways[1:]], axis=0)
+    apart = spread[:, : spec.output_size].max(axis=0) / level
     floats = [index for index, layer in enumerate(network.layers) if layer.norm is not None or layer.cell is not None]
     # Each recurrent layer has such floats of its own, all layer normalisations together are as one.
     more = max(len(spec.network.recurrences), 1) * NORM_STEPS if floats else 0.0
@@ -105,11 +110,11 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
         _of_states(network, trace.gates, len(raw[0]), min(floats, default=0)),
         _of_states(network, trace.gates, len(raw[0])),
     )
-    states = np.abs(both[0].astype(np.float64) - both[1])[:, spec.output_size :] + wide
+    states = spread[:, spec.output_size :] + wide
     return Reference(
         observations,
-        outputs=apply_head(spec, both[0], observations, exact=True),
-        own=tuple(apply_head(spec, each, observations, exact=True) for each in both),
+        outputs=apply_head(spec, ways[0], observations, exact=True),
+        own=tuple(apply_head(spec, each, observations, exact=True) for each in ways),
         own_tolerance=tuple(
             np.concatenate([_within(spec, each, observations, own_steps * level), rounding], axis=1) for each in raw
         ),
@@ -117,7 +122,7 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
             [_within(spec, raw[0], observations, (apart + DEVICE_STEPS + STEP_SLACK) * level), states], axis=1
         ),
         step=np.concatenate([output_steps(spec, network, raw[0], observations), wide.max(axis=0, initial=0.0)]),
-        most_off=None if floats else _most_off(raw[0], raw[1], level),
+        most_off=None if floats else _most_off(spread, level),
     )
 
 
@@ -139,11 +144,10 @@ def _of_states(network: IntegerNetwork, gates: dict[str, list[Floats]], rows: in
     return np.concatenate(found, axis=1)
 
 
-def _most_off(one: Floats, other: Floats, step: float) -> float:
-    """A device rounds in one of the two ways, so that none of its outputs differ, or those that differ between them; a
+def _most_off(spread: Doubles, step: float) -> float:
+    """A device rounds in one of these ways, so that none of its outputs differ, or those that differ between them; a
     weight that is another one moves many. Some more are granted to kernels that were not tried here."""
-    apart = float((np.abs(one.astype(np.float64) - other) > OWN_STEPS * step).mean())
-    return MORE_OFF[0] * apart + MORE_OFF[1]
+    return MORE_OFF[0] * float((spread > OWN_STEPS * step).mean()) + MORE_OFF[1]
 
 
 def _within(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:

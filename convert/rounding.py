@@ -1,4 +1,4 @@
-"""The two ways in which integer kernels bring an accumulator back to int8, and how far apart they take a policy.
+"""How integer kernels round: an accumulator back to int8 in two ways, an observation to int8 in three.
 
 * **Float multiplier** (LiteRT's XNNPACK, onnxruntime's MLAS, ``policy.integer``): q = round(float32(acc) · m), half
   to even.
@@ -8,6 +8,10 @@
 About one activation in a thousand differs between them, by one step. The layers behind it pass that on to the logits
 as a fraction of a step, seldom as more. Both are emulated to the bit, so that the parity gate can hold each runtime to
 its own arithmetic and say how far the other arithmetic may take the same artifact on another device.
+
+An observation is quantized by dividing by the scale in float32 (onnxruntime, the native engine, ``policy.integer``), by
+multiplying with its float32 inverse (XNNPACK), or by dividing in double precision (TFLite's built-in kernel). About one
+value in 100,000 lies so near to a border of two levels that these disagree.
 
 Source of the fixed-point rules: ruy/apply_multiplier.cc (halves round up in both places, as on Arm's NEON) and
 tensorflow/lite/kernels/internal/quantization_util.cc (QuantizeMultiplier); tests compare them with tflite-runtime.
@@ -62,14 +66,23 @@ def fixed_point_head_inputs(spec: PolicySpec, network: IntegerNetwork, observati
     return head_inputs(spec, network, observations, quantize_half_away, requantize)
 
 
+def quantize_by_inverse(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
+    """Floats to levels, same shape, as XNNPACK does: multiplied in float32, halves to even."""
+    inverse = np.float32(1.0) / np.float32(affine.scale)
+    levels = np.rint(values.astype(np.float32) * inverse) + affine.zero_point
+    return np.clip(levels, affine.low, affine.high).astype(np.int32)
+
+
 def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
-    """Floats to levels, same shape, as TFLite's built-in QUANTIZE does: halves away from zero.
+    """Floats to levels, same shape, as TFLite's built-in QUANTIZE does: divided in double precision, halves away from
+    zero.
 
     XNNPACK and onnxruntime round them to even. An observation may lie half-way between two levels, to the bit: where
     one of its elements has few values, such as a foot's contact or a speed that was cut.
     """
-    steps = values.astype(np.float32) / np.float32(affine.scale)
-    levels = _round_half_away(steps.astype(np.float64)) + affine.zero_point
+    # quantization.h: the quotient of a float and op_params.scale, a double
+    steps = values.astype(np.float32).astype(np.float64) / float(np.float32(affine.scale))
+    levels = _round_half_away(steps) + affine.zero_point
     return np.clip(levels, affine.low, affine.high).astype(np.int32)
 
 

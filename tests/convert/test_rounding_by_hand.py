@@ -7,11 +7,27 @@ import pytest
 
 from convert import tflite_graph
 from convert.executor import RuntimeProcess
-from convert.rounding import fixed_point_multipliers, fixed_point_requantize, forward_fixed_point, quantize_half_away
+from convert.pipeline import INTEGERS
+from convert.rounding import (
+    fixed_point_multipliers,
+    fixed_point_requantize,
+    forward_fixed_point,
+    quantize_by_inverse,
+    quantize_half_away,
+)
 from policy.integer import IntegerLayer, forward_integer, requantization_multipliers
 from policy.quantization import Affine, quantize_affine
 from policy.quantizing.network import agreeing_scales, quantize_network
-from policy.spec import PolicySpec, RuntimeName
+from policy.spec import (
+    ContinuousHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    RuntimeName,
+    Squash,
+)
 
 
 def layer(scales: list[float], output_scale: float) -> IntegerLayer:
@@ -66,6 +82,53 @@ def test_tflite_runtime_is_emulated_to_the_bit(
     np.testing.assert_array_equal(execution.outputs, forward_fixed_point(spec, network, observations))
     # and that is not the same as the other arithmetic: the test above could fail
     assert (execution.outputs != forward_integer(spec, network, observations)).any()
+
+
+ROUNDS = {
+    RuntimeName.TFLITE_RUNTIME: quantize_half_away,
+    RuntimeName.LITERT: quantize_by_inverse,
+    RuntimeName.ONNXRUNTIME: quantize_affine,
+    RuntimeName.NATIVE: quantize_affine,
+}
+
+
+@pytest.mark.parametrize("runtime", RuntimeName)
+def test_an_observation_on_a_border_of_two_levels_gets_the_level_of_its_runtime(
+    runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName
+) -> None:
+    size = 16
+    spec = PolicySpec(
+        name="identity",
+        observation=(ObservationField("x", (size,), "m"),),
+        normaliser=Normaliser((0.0,) * size, (1.0,) * size, 100.0),
+        network=NetworkSpec(()),
+        head=ContinuousHead((-1.0,) * size, (1.0,) * size, Squash.NONE),
+        control_period_s=0.1,
+        environment=EnvironmentSpec("Test-v0"),
+    )
+    weights = {"head/kernel": np.eye(size, dtype=np.float32), "head/bias": np.zeros(size, np.float32)}
+    calibration = np.random.default_rng(0).uniform(-3.1, 2.9, (500, size)).astype(np.float32)
+    network = quantize_network(spec, weights, calibration, 8)
+    scale = network.input.scale
+    assert network.layers[0].output.scale == scale  # an output's level is its input's
+
+    # every border, and the three floats above and below it
+    below = above = borders = ((np.arange(-100, 100) + 0.5) * scale).astype(np.float32)
+    near = [borders]
+    for _ in range(3):
+        below, above = np.nextafter(below, np.float32(-np.inf)), np.nextafter(above, np.float32(np.inf))
+        near += [below, above]
+    x = np.concatenate(near)
+    levels = {rounds: rounds(x, network.input) for rounds in ROUNDS.values()}
+    pairs = [(one, other) for one in levels for other in levels if one is not other]
+    assert all((levels[one] != levels[other]).any() for one, other in pairs), "nothing is shown"
+
+    observations = np.zeros((len(x), size), np.float32)
+    observations[:, 0] = x
+    data = INTEGERS[runtime.artifact_format](spec, network)
+    outputs = runtimes[runtime].execute(spec, data, observations).outputs[:, 0]
+    found = np.rint(outputs / scale) + network.layers[0].output.zero_point
+    np.testing.assert_array_equal(found, levels[ROUNDS[runtime]])
 
 
 def float_multiplied(accumulator: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
