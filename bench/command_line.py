@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from policy import interruption
 from policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 from policy.errors import PolicyError
+from policy.heartbeat import heartbeat, say
 from policy.hints import Parser, as_typed, make_room
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
-        with interruption.interruptible(signal.SIGTERM):
+        with interruption.interruptible(signal.SIGTERM), heartbeat():
             return body(arguments)
     except KeyboardInterrupt:
         print("Interrupted; what had been stored before is kept.", file=sys.stderr)
@@ -232,11 +233,6 @@ def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
     if getattr(arguments, "json", False):
         print(json.dumps({"ok": False, "error": {"message": message, "next": next_step}}))
     return EXIT_FAILED
-
-
-def say(text: str) -> None:
-    """A line about what is being done, on stderr: standard output is for answers."""
-    print(as_typed(text), file=sys.stderr, flush=True)
 
 
 def update_docs(tables: Sequence[Table]) -> None:

@@ -18,6 +18,7 @@ from convert.pipeline import Converted, Job, convert_each, missing, possible
 from policy import interruption
 from policy.bundle import Bundle
 from policy.errors import BundleError, PolicyError
+from policy.heartbeat import heartbeat
 from policy.hints import Parser, refused
 from policy.locate import ZOO, working_bundle
 from policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     done: list[Converted] = []
     try:
-        with interruption.interruptible():
+        with interruption.interruptible(), heartbeat():
             bundles, jobs = _jobs(arguments)
             _convert(jobs, done, arguments.accept)
     except (PolicyError, OSError) as error:

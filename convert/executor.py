@@ -57,6 +57,9 @@ class ExecutionResult:
     actions: np.ndarray
 
 
+_idle: dict[RuntimeName, RuntimeProcess] = {}
+
+
 class RuntimeProcess:
     """One runtime in a process of its own, started again after a crash or when it hung; a context manager.
 
@@ -85,10 +88,14 @@ class RuntimeProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
-        self._open.close()
+        self.close()
 
-    def _end(self) -> None:
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
         """Let the process end by the end of its input, or by force if it does not."""
         try:
             with suppress(BrokenPipeError):
@@ -96,6 +103,7 @@ class RuntimeProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
+        self._open.close()
 
     def execute(
         self, spec: PolicySpec, data: bytes, observations: np.ndarray, timeout_s: float | None = None
@@ -189,9 +197,25 @@ def _path(file: IO[bytes]) -> str:
 def runtime_processes(
     runtimes: tuple[RuntimeName, ...] = tuple(RuntimeName),
 ) -> Iterator[dict[RuntimeName, RuntimeProcess]]:
-    """All these runtimes, started side by side."""
+    """All these runtimes, side by side.
+
+    To start one costs more than most conversions: they are kept for the next block, and end with this process, since
+    their standard input does. After an error they end at once.
+    """
     with ExitStack() as stack:
-        yield {runtime: stack.enter_context(RuntimeProcess(runtime)) for runtime in runtimes}
+        found = {runtime: stack.enter_context(_take(runtime)) for runtime in runtimes}
+        yield found
+        stack.pop_all()
+    for runtime, process in found.items():
+        if _idle.setdefault(runtime, process) is not process:  # a block within a block had one of its own
+            process.close()
+
+
+def _take(runtime: RuntimeName) -> RuntimeProcess:
+    idle = _idle.pop(runtime, None)
+    if idle is not None and idle.is_alive:
+        return idle
+    return RuntimeProcess(runtime)
 
 
 def decide_all(

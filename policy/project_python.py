@@ -21,12 +21,20 @@ _GUARD = "QUARL_PROJECT_PYTHON"
 def begin() -> None:
     """What a package whose modules are commands calls before it imports anything. When one of them is typed, by
     whatever Python: go on with the project's; until it has loaded, Ctrl-C ends it with a line."""
+    _keep_home_clean()
     if sys.argv[:1] != ["-m"]:  # as argv begins until Python has found the module that is named after it
         return
     ensure()
     from policy import interruption
 
     interruption.loading()
+
+
+def _keep_home_clean() -> None:
+    """Give Keras and matplotlib a folder in the cache; by themselves they make one in HOME as soon as they load."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/"), ".cache"), "quarl")
+    os.environ.setdefault("KERAS_HOME", str(cache / "keras"))
+    os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
 
 
 def ensure(root: Path = ROOT) -> None:

@@ -13,12 +13,24 @@ want_mb() {
     refuse "The disk is too full: $free MB are left where $PWD lies; $3 takes about $1 MB. Make room, then type the same command again."
 }
 
-# logged COMMAND…: run it without a word; where it fails, LAST_WORDS says why.
+# logged COMMAND…: run it with nothing but the seconds that pass; where it fails, LAST_WORDS says why.
 logged() {
-  local log status=0; log=$(mktemp)
+  local log status=0 ticker; log=$(mktemp)
+  tick "$$" &
+  ticker=$!
   "$@" >"$log" 2>&1 || { status=$?; explain "$log"; }
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
   rm -f "$log"
   return "$status"
+}
+
+# tick PROCESS: a line every ten seconds on standard error, until it is killed or the process has ended.
+tick() {
+  local began=$SECONDS
+  while sleep 1 && kill -0 "$1" 2>/dev/null; do
+    (( (SECONDS - began) % 10 )) || echo "  … $((SECONDS - began)) s" >&2
+  done
 }
 
 # explain LOG: set LAST_WORDS to the reason that a command's output gives.

@@ -23,8 +23,12 @@ stamp=.venv/.test-packages
 [ -e "$stamp" ] || want_mb "$NEEDED_MB" . "what the tests need beyond make setup"
 missing=$(missing_packages)
 # shellcheck disable=SC2086  # one word a package
-if [ -n "$missing" ] && ! install_packages $missing; then
-  without "$(missing_packages | sed 's/ $//')"
+if [ -n "$missing" ] && [ -n "${NO_APT:-}" ]; then
+  LAST_WORDS="NO_APT=1" && without "${missing% }"
+elif [ -n "$missing" ]; then
+  echo "Some tests need Debian packages: $missing
+Not to install them, and to leave out those tests, press Ctrl-C and type: make test NO_APT=1" >&2
+  install_packages $missing || without "$(missing_packages | sed 's/ $//')"
 fi
 
 # The suites, Ray, ROS 2's wire, and what runs the tests: stamped, since even finding that all is there takes seconds.

@@ -1,4 +1,5 @@
-"""For all tests: no runtime talks to its maker; and CI, whose machine has everything, leaves nothing out for a lack."""
+"""For all tests: no runtime talks to its maker, nothing is written into the user's home; and CI, whose machine has
+everything, leaves nothing out for a lack."""
 
 import os
 import sys
@@ -13,6 +14,10 @@ import pytest
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
+from tests import home
+
+USERS_HOME = Path.home()
+BEFORE = home.move()
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # As in an active environment: messages say `python`.
@@ -47,6 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if BEFORE and (written := home.entries(USERS_HOME) - BEFORE):
+        print(f"The tests wrote into the user's home: {', '.join(map(str, sorted(written)))}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if os.environ.get("CI") and lacking(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -20,10 +20,12 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy import interruption
+from policy.heartbeat import heartbeat
 from policy.hints import Parser, as_typed, make_room
 from train.methods import METHODS, RECURRENT, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
 from train.networks.policies import POLICIES
@@ -216,7 +218,8 @@ def run_training(arguments: argparse.Namespace) -> int:
     if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(arguments, method, found, task, quantization)
-    with interruption.interruptible(), Run(request, task, BEGAN) as run:
+    alive = nullcontext() if arguments.quiet else heartbeat()
+    with interruption.interruptible(), alive, Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
             run.progress.say(warning)
         trained = run_method(method, run, settings, arguments.teacher or TEACHER)

@@ -24,6 +24,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from policy import interruption
+from policy.heartbeat import heartbeat
 from policy.hints import Parser, as_typed, make_room
 from train.__main__ import quiet_libraries
 from train.intervals import Interval, brackets, mean_interval
@@ -72,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     from train.suites.errors import TaskError
 
     try:
-        with interruption.interruptible():
+        with interruption.interruptible(), heartbeat():
             check_usage(arguments)
             report = judge_bundle(arguments)
             text = json.dumps(report, indent=2, allow_nan=False)

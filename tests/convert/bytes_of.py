@@ -1,7 +1,10 @@
-"""What the bundles named on the command line become on this processor: JSON lines of SHA-256. Run by test_same_bytes.
+"""The SHA-256 of every artifact of every committed bundle, and of two random policies that have what no bundle has.
 
-``normalised`` and ``trained`` are random policies, no bundles of the zoo: one with layer normalisation and squashed
-actions, one whose scales come from the mean of the weights.
+    python -m tests.convert.bytes_of            bytes.json is written again
+    python -m tests.convert.bytes_of zoo/I …    these are printed as JSON
+
+A line of bytes.json changes only for a reason that stands in the note of the change.
+``normalised`` has layer normalisation and squashed actions, ``trained`` scales that come from the mean of the weights.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 
-from convert.pipeline import build, build_graph
+from convert.mixed import weight_bits
+from convert.pipeline import FLOATS, INTEGERS, possible, quantize
 from policy.bundle import Bundle, Golden
 from policy.contract.network import network_shapes
 from policy.contract.quantization import TrainedQuantization, WeightRange
+from policy.locate import PROJECT_ROOT
+from policy.quantizing.network import quantize_network
 from policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -31,12 +38,14 @@ from policy.spec import (
     Squash,
 )
 
-PRECISIONS = (Precision.INT8, Precision.INT4, Precision.FP16, Precision.FP32)
-NORMALISED, TRAINED, GOLDEN = "normalised", "trained", "golden"
+NORMALISED, TRAINED = "normalised", "trained"
+PINNED = Path(__file__).with_name("bytes.json")
+BUNDLES = sorted(str(path.parent.relative_to(PROJECT_ROOT)) for path in (PROJECT_ROOT / "zoo").rglob("policy.json"))
+NAMES = (NORMALISED, TRAINED, *BUNDLES)
 
 
-def made(name: str) -> Bundle:
-    """A random policy, as a bundle that lies nowhere."""
+def make_policy(name: str) -> Bundle:
+    """Return a random policy as a bundle that lies nowhere."""
     trained = TrainedQuantization(4, {"input": (-3.0, 3.0), "dense_0": (0.0, 4.0)}, WeightRange.MEAN)
     spec = PolicySpec(
         name=name,
@@ -58,27 +67,36 @@ def made(name: str) -> Bundle:
     return bundle
 
 
-def hashes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """(what, SHA-256) of all that is written for a bundle: golden outputs, artifacts, what they have to compute."""
-    spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
-    yield GOLDEN, sha256(Golden.record(spec, weights, bundle.golden().observations).outputs)
-    for precision in PRECISIONS:
-        candidate = build(bundle, precision, ArtifactFormat.TFLITE)
-        reference = candidate.reference
-        yield candidate.file, hashlib.sha256(candidate.data).hexdigest()
-        yield f"{precision.value}.{GOLDEN}", sha256(reference.outputs, reference.tolerance.astype(np.float32))
-        yield f"{precision.value} warnings", "; ".join(candidate.warnings)
-        onnx = build_graph(spec, weights, calibration, precision, ArtifactFormat.ONNX)
-        yield f"{precision.value}.onnx", hashlib.sha256(onnx).hexdigest()
+def hashes(name: str) -> dict[str, str]:
+    """Return the SHA-256 of every artifact by its file name, and of what int8 and the policy have to compute."""
+    bundle = make_policy(name) if name in (NORMALISED, TRAINED) else Bundle.load(PROJECT_ROOT / name)
+    weights, calibration = bundle.weights(), bundle.calibration()
+    golden = Golden.record(bundle.spec, weights, bundle.golden().observations)
+    found = {"golden": sha256(golden.outputs.tobytes())}
+    int8 = quantize(bundle, Precision.INT8)
+    reference = int8.reference
+    found["int8.golden"] = sha256(reference.outputs.tobytes(), reference.tolerance.astype(np.float32).tobytes())
+    found["int8 warnings"] = sha256("; ".join(int8.warnings).encode())
+    for precision, jobs in groupby(possible(product([bundle], Precision, ArtifactFormat)), key=itemgetter(1)):
+        network = None
+        if precision.is_integer:
+            bits = weight_bits(bundle.spec, weights, calibration, precision)
+            network = quantize_network(bundle.spec, weights, calibration, bits)
+        for *_, made in jobs:
+            half = precision is Precision.FP16
+            data = INTEGERS[made](bundle.spec, network) if network else FLOATS[made](bundle.spec, weights, half=half)
+            found[f"{precision.value}.{made.value}"] = sha256(data)
+    return found
 
 
-def sha256(*arrays: np.ndarray) -> str:
-    """Of the arrays' bytes."""
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+def sha256(*data: bytes) -> str:
+    return hashlib.sha256(b"".join(data)).hexdigest()
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        opened = made(name) if name in (NORMALISED, TRAINED) else Bundle.load(Path(name))
-        for what, digest in hashes(opened):
-            print(json.dumps([name, what, digest]), flush=True)
+    every = {name: hashes(name) for name in sys.argv[1:] or NAMES}
+    text = json.dumps(every, indent=1) + "\n"
+    if sys.argv[1:]:
+        print(text)
+    else:
+        PINNED.write_text(text, encoding="utf-8")

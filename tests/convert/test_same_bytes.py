@@ -1,4 +1,4 @@
-"""The same policy is the same artifact on every processor: BLAS kernels, threads, registers of another width."""
+"""The same policy is the same artifact on every processor and after every change: the bytes stand in bytes.json."""
 
 from __future__ import annotations
 
@@ -6,66 +6,51 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.core import _multiarray_umath as umath
 
 from policy import exact
-
-ROOT = Path(__file__).parents[2]
-ZOO = sorted(str(path.parent.relative_to(ROOT)) for path in (ROOT / "zoo").rglob("policy.json"))
-LARGE = [name for name in ZOO if name.endswith(("/III", "/pong-dqn", "/pong-ppo"))]  # several seconds each
-SMALL = ["normalised", "trained", *(name for name in ZOO if name not in LARGE)]
-
+from policy.locate import PROJECT_ROOT
+from tests.convert.bytes_of import NAMES, PINNED
 
 # What this processor has of what numpy decides on as it starts.
 FEATURES = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name, False)]
+OLDEST = {
+    # OpenBLAS takes these kernels also on a processor that is newer than itself.
+    "OPENBLAS_CORETYPE": "Prescott",
+    "OPENBLAS_NUM_THREADS": "2",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in FEATURES if name.startswith(("AVX", "FMA", "F16C"))),
+}
+LARGE = [name for name in NAMES if name.endswith(("/III", "/pong-dqn", "/pong-ppo"))]  # several seconds each
+SMALL = [name for name in NAMES if name not in LARGE]
 
 
-def processor(kernels: str, threads: int, *lacks: str) -> dict[str, str]:
-    """Environment in which OpenBLAS computes as on that processor, and numpy as on one without these features."""
-    disabled = " ".join(name for name in FEATURES if name.startswith(lacks))
-    return {
-        "OPENBLAS_NUM_THREADS": str(threads),
-        **({"OPENBLAS_CORETYPE": kernels} if kernels else {}),
-        **({"NPY_DISABLE_CPU_FEATURES": disabled} if lacks and disabled else {}),
-    }
-
-
-# Each by the feature that it cannot be played without.
-PLAYED = [
-    ("AVX512_SKX", processor("SkylakeX", 2)),
-    ("AVX2", processor("Haswell", 1, "AVX512")),
-    ("AVX2", processor("Zen", 2, "AVX512")),
-    ("AVX", processor("Sandybridge", 1, "AVX512", "AVX2", "FMA3", "F16C")),
-]
-PROCESSORS = [processor("", 1), *(environment for feature, environment in PLAYED if feature in FEATURES)]
-
-
-def made_on(environment: dict[str, str], bundles: list[str]) -> dict[tuple[str, str], str]:
-    """What tests/convert/bytes_of.py prints there, by bundle and file."""
+@pytest.mark.parametrize(
+    ("processor", "names"),
+    [
+        pytest.param({}, SMALL, id="this one"),
+        pytest.param({}, LARGE, id="this one, large", marks=pytest.mark.slow),
+        pytest.param(OLDEST, SMALL, id="the oldest", marks=pytest.mark.slow),
+        pytest.param(OLDEST, LARGE[:1], id="the oldest, large", marks=pytest.mark.slow),
+    ],
+)
+def test_every_artifact_has_its_bytes(processor: dict[str, str], names: list[str]) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS_", "NPY_"))}
     printed = subprocess.run(
-        [sys.executable, Path(__file__).with_name("bytes_of.py"), *bundles],
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        [sys.executable, "-m", "tests.convert.bytes_of", *names],
+        cwd=PROJECT_ROOT,
+        env={**inherited, "OPENBLAS_NUM_THREADS": "1", **processor},
         check=True,
         capture_output=True,
         text=True,
     ).stdout
-    return {(bundle, what): digest for bundle, what, digest in map(json.loads, printed.splitlines())}
-
-
-@pytest.mark.parametrize(
-    "bundles", [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large", marks=pytest.mark.slow)]
-)
-def test_every_bundle_is_the_same_artifacts_on_every_processor(bundles: list[str]) -> None:
-    first, *others = (made_on(environment, bundles) for environment in PROCESSORS)
-    assert {bundle for bundle, _ in first} == set(bundles)
-    for environment, other in zip(PROCESSORS[1:], others, strict=True):
-        assert [key for key in first if first[key] != other[key]] == [], environment
+    found, pinned = json.loads(printed), json.loads(PINNED.read_text(encoding="utf-8"))
+    assert set(pinned) == set(NAMES)
+    differing = {name: [what for what in pinned[name] if found[name].get(what) != pinned[name][what]] for name in names}
+    assert not any(differing.values()), differing
+    assert {name: set(found[name]) for name in names} == {name: set(pinned[name]) for name in names}
 
 
 def test_a_product_does_not_depend_on_the_order_of_its_summands() -> None:
@@ -76,9 +61,11 @@ def test_a_product_does_not_depend_on_the_order_of_its_summands() -> None:
     shuffled = np.ascontiguousarray(x[:, order]), np.ascontiguousarray(kernel[order])
     assert np.array_equal(exact.product(x, kernel), exact.product(*shuffled))
     assert not np.array_equal(x @ kernel, shuffled[0] @ shuffled[1])
-    # nearer to the true sums than float32 is
-    true = x.astype(np.longdouble) @ kernel.astype(np.longdouble)
-    assert np.abs(exact.product(x, kernel) - true).max() < np.abs(x @ kernel - true).max()
+    # K summands, each with an activation of 26 bits and a weight of 2 (27 - ceil(log2 K)) = 28
+    wide, weights = x.astype(np.longdouble), kernel.astype(np.longdouble)
+    largest = np.abs(wide).max(axis=1)[:, None] * np.abs(weights).max(axis=0)
+    bound = 5000 * largest * (2.0**-26 + 2.0**-28)
+    assert (np.abs(exact.product(x, kernel) - wide @ weights) <= bound).all()
 
 
 def test_no_partial_sum_leaves_what_a_double_holds_exactly() -> None:

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 
+from policy.heartbeat import say
 from policy.hints import as_typed
 
 LINE_EVERY_S = 10.0
@@ -83,7 +84,7 @@ class TrainingProgress:
         if self._bar:
             self._bar.console.print(as_typed(text), highlight=False, soft_wrap=True)
         else:
-            print(as_typed(text), file=sys.stderr, flush=True)
+            say(text)
 
 
 def time_left(steps_s: float, most_s: float | None) -> str:

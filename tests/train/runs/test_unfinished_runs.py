@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -215,7 +216,7 @@ def test_the_time_left_is_that_of_training_not_of_compiling(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter((100.0, 160.0, 164.0, 170.0))  # a minute's compiling, then 2 steps a second
-    monkeypatch.setattr("train.runs.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("train.runs.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     progress = TrainingProgress("I ppo", steps=1000, start=900)
     for step in (901, 903, 921):
         progress.update(step, {"return": 1.0})
