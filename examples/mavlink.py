@@ -11,6 +11,7 @@ component. Nothing is observed while a message is missing or old, or a ray is no
 fallback action. Height is the autopilot's. docs/running.md says what a vehicle needs; no real one was flown.
 """
 
+import argparse
 import math
 import os
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 from airlearning_envs.config import PRESETS
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.observation import ray_angles
-from device.agent.loop.client import Client
+from device.agent.loop.client import Client, LoopError
 
 os.environ["MAVLINK20"] = "1"
 FRESH_PERIODS = 2.5
@@ -41,7 +42,12 @@ class Vehicle:
             sys.exit(f"{error}. Type: make robots")
         self.mav = mavutil.mavlink
         own = self.mav.MAV_COMP_ID_ONBOARD_COMPUTER
-        self.link = mavutil.mavlink_connection(link, source_system=1, source_component=own)
+        try:
+            self.link = mavutil.mavlink_connection(link, source_system=1, source_component=own)
+        except (ValueError, OSError) as error:
+            sys.exit(
+                f"The link {link!r} does not open: {error}. Type udpin:127.0.0.1:14550 or /dev/serial0, for example."
+            )
         self.angles = np.degrees(ray_angles(PRESETS["hard"]))
         self.longest = PRESETS["hard"].max_range_m
         self.goal, self.last_command, self.began = goal, np.zeros(3), True
@@ -101,9 +107,9 @@ class Vehicle:
             self.link.mav.heartbeat_send(kind, autopilot, 0, 0, self.mav.MAV_STATE_ACTIVE)
 
 
-def main(socket, link="udpin:127.0.0.1:14550", north=None, east=None):
+def main(socket, link, goal):
     """Join the loop and the autopilot until one of them is gone."""
-    vehicle = Vehicle(link, (float(north), float(east)) if east is not None else None)
+    vehicle = Vehicle(link, goal)
     with Client.connect(socket) as policy:
         period = policy.description.period_ns / 1e9
         while True:
@@ -120,4 +126,16 @@ def main(socket, link="udpin:127.0.0.1:14550", north=None, east=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5]) if sys.argv[1:] else sys.exit("Which loop? Type its socket: ~/quarl/run/I.sock")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("socket", help="the loop's, ~/quarl/run/I.sock")
+    parser.add_argument("link", nargs="?", default="udpin:127.0.0.1:14550", help="as pymavlink names it")
+    parser.add_argument("goal", nargs="*", type=float, metavar="NORTH EAST", help="in metres of the local frame")
+    arguments = parser.parse_args()
+    if len(arguments.goal) not in (0, 2):
+        parser.error(f"the goal is {arguments.goal}; it must be two numbers, NORTH EAST")
+    try:
+        main(arguments.socket, arguments.link, arguments.goal or None)
+    except LoopError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
