@@ -90,7 +90,7 @@ def _deployed(connection: Connection, bundle: Bundle, precision: Precision, name
     release = deploy(connection, bundle, [precision], runtimes).release
     # As launch.py has it: Python imports the code from an archive.
     folder = f"quarl/policies/{shlex.quote(bundle.spec.name)}/releases/{shlex.quote(release)}/lib"
-    connection.run(f"cd ~/{folder} && python3 -m zipfile -c {_archive(release)} *", timeout=TIMEOUT_S)
+    connection.run(f"cd ~/{folder} && python3 -I -m zipfile -c {_archive(release)} *", timeout=TIMEOUT_S)
     return release
 
 

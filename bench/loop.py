@@ -144,7 +144,7 @@ class _Probe:
         release = f"quarl/policies/{bundle.spec.name}/current"
         parts = [f"{release}/lib", *(f"quarl/envs/{wheel.folder}" for wheel in wheels.wheels)]
         path = ":".join(f"$HOME/{part}" for part in parts)
-        self._start = f'PYTHONPATH="{path}" {shlex.quote(wheels.python.path)} probe.py'
+        self._start = f'PYTHONSAFEPATH=1 PYTHONPATH="{path}" {shlex.quote(wheels.python.path)} -s probe.py'
         wanted = [
             f"--precision={precision.value}",
             f"--runtime={runtime.value}",

@@ -105,7 +105,8 @@ def measured_on(
         emulated = bool(served.device.get("emulated"))
     wheels = select(probe(connection), [runtime])
     environment = ":".join(f"$HOME/quarl/envs/{wheel.folder}" for wheel in wheels.wheels)
-    start = f'PYTHONPATH="{environment}" {shlex.quote(wheels.python.path)} {FOLDER}/pressure_probe.py'
+    python = f"{shlex.quote(wheels.python.path)} -s"
+    start = f'PYTHONSAFEPATH=1 PYTHONPATH="{environment}" {python} {FOLDER}/pressure_probe.py'
     connection.run(f"mkdir -p {FOLDER}")
     connection.upload(PROBE, f"{FOLDER}/pressure_probe.py")
     try:

@@ -4,6 +4,7 @@
 .venv/bin/python examples/ask_device.py pi@raspberrypi III       POLICY is a name or the folder of a bundle
 """
 
+import argparse
 import sys
 
 try:
@@ -16,7 +17,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/ask_device.py")
 
 
-def main(target="local", policy="I"):
+def main(target, policy):
     """Deploy a policy in int8 and print what the device answers."""
     bundle = bundle_with(policy, [Precision.INT8], RuntimeName.LITERT)  # converted first where it was not yet
     golden = bundle.golden()  # recorded observations, and the float policy's actions on them
@@ -43,7 +44,13 @@ def main(target="local", policy="I"):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", nargs="?", default="local")
+    parser.add_argument("policy", nargs="?", default="I")
+    arguments = parser.parse_args()
     try:
-        main(*sys.argv[1:3])
+        main(arguments.target, arguments.policy)
     except (HostError, PolicyError) as error:  # each says what to type next
         sys.exit(as_typed(f"error: {error}"))
+    except KeyboardInterrupt:
+        sys.exit(130)

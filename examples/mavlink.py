@@ -11,6 +11,7 @@ component. Nothing is observed while a message is missing or old, or a ray is no
 fallback action. Height is the autopilot's. docs/running.md says what a vehicle needs; no real one was flown.
 """
 
+import argparse
 import math
 import os
 import sys
@@ -21,12 +22,14 @@ import numpy as np
 from airlearning_envs.config import PRESETS
 from airlearning_envs.rules.actions import ACTION_COMMANDS
 from airlearning_envs.rules.observation import ray_angles
-from device.agent.loop.client import Client
+from device.agent.loop.client import Client, LoopError
 
 os.environ["MAVLINK20"] = "1"
 FRESH_PERIODS = 2.5
 HEARTBEAT_S = 1.0
 UNKNOWN = 65535
+NORTH_ALIGNED, BODY_FRD = (0, 1), 12
+"""MAV_FRAME_GLOBAL, which a sender means that says none, and MAV_FRAME_LOCAL_NED; MAV_FRAME_BODY_FRD."""
 NO_POSITION_NO_ACCELERATION_NO_YAW = 0b010111000111
 CENTIMETRE = 0.01
 
@@ -41,7 +44,12 @@ class Vehicle:
             sys.exit(f"{error}. Type: make robots")
         self.mav = mavutil.mavlink
         own = self.mav.MAV_COMP_ID_ONBOARD_COMPUTER
-        self.link = mavutil.mavlink_connection(link, source_system=1, source_component=own)
+        try:
+            self.link = mavutil.mavlink_connection(link, source_system=1, source_component=own)
+        except (ValueError, OSError) as error:
+            sys.exit(
+                f"The link {link!r} does not open: {error}. Type udpin:127.0.0.1:14550 or /dev/serial0, for example."
+            )
         self.angles = np.degrees(ray_angles(PRESETS["hard"]))
         self.longest = PRESETS["hard"].max_range_m
         self.goal, self.last_command, self.began = goal, np.zeros(3), True
@@ -53,12 +61,20 @@ class Vehicle:
         while (message := self.link.recv_msg()) is not None:
             kind = message.get_type()
             if kind == "SET_POSITION_TARGET_LOCAL_NED":
-                if message.target_component == self.link.source_component:
+                if message.target_component == self.link.source_component and self.is_goal(message):
                     self.goal, self.last_command, self.began = (message.x, message.y), np.zeros(3), True
             elif kind in ("OBSTACLE_DISTANCE", "LOCAL_POSITION_NED", "ATTITUDE"):
                 self.newest[kind], self.came[kind] = message, time.monotonic()
                 measured = measured or kind == "OBSTACLE_DISTANCE"
         return measured
+
+    def is_goal(self, message):
+        """Whether a target is a place in the local frame: not one from here or from the nose, nor a velocity alone."""
+        frame, mask = message.coordinate_frame, message.type_mask
+        if frame == self.mav.MAV_FRAME_LOCAL_NED and not mask & 0b11:  # which would ignore x or y
+            return True
+        print(f"a target in frame {frame}, mask {mask}, is ignored; wanted is a position in frame 1", file=sys.stderr)
+        return False
 
     def observation(self, period):
         """(32,) float32 in the order of the policy's fields, or None while a message is missing or old."""
@@ -74,13 +90,24 @@ class Vehicle:
         return np.concatenate([self.ranges(), own, self.last_command]).astype(np.float32)
 
     def ranges(self):
-        """Each ray's distance in m: that of the sector it lies in; NaN where it was not measured."""
-        found = self.newest["OBSTACLE_DISTANCE"]
+        """Each ray's distance in m: that of the sector it lies in; NaN where it was not measured.
+
+        Nothing is farther than the sensor sees: with no obstacle up to max_distance, so much is free and no more. Below
+        min_distance something is near, and how near is not known better than the message says.
+        """
+        found, attitude = self.newest["OBSTACLE_DISTANCE"], self.newest.get("ATTITUDE")
         step = found.increment_f or found.increment
-        sectors = np.rint((self.angles - found.angle_offset) / step).astype(int)
-        inside = (sectors >= 0) & (sectors < len(found.distances))
+        if found.frame in NORTH_ALIGNED:
+            first = found.angle_offset - (math.nan if attitude is None else math.degrees(attitude.yaw))
+        else:
+            first = found.angle_offset if found.frame == BODY_FRD else math.nan
+        if not (step > 0 and math.isfinite(first)):
+            return np.full(len(self.angles), np.nan)
+        # Sector 0 reaches half a step to either side of its angle, and behind a whole turn the same sectors come again.
+        sectors = ((self.angles - first + step / 2) % 360 // step).astype(int)
+        inside = sectors < len(found.distances)
         values = np.array(found.distances, float)[np.where(inside, sectors, 0)]
-        metres = np.where(values > found.max_distance, self.longest, np.minimum(values * CENTIMETRE, self.longest))
+        metres = np.minimum(np.minimum(values, found.max_distance) * CENTIMETRE, self.longest)
         return np.where(inside & (values != UNKNOWN), metres, np.nan)
 
     def command(self, command):
@@ -101,9 +128,9 @@ class Vehicle:
             self.link.mav.heartbeat_send(kind, autopilot, 0, 0, self.mav.MAV_STATE_ACTIVE)
 
 
-def main(socket, link="udpin:127.0.0.1:14550", north=None, east=None):
+def main(socket, link, goal):
     """Join the loop and the autopilot until one of them is gone."""
-    vehicle = Vehicle(link, (float(north), float(east)) if east is not None else None)
+    vehicle = Vehicle(link, goal)
     with Client.connect(socket) as policy:
         period = policy.description.period_ns / 1e9
         while True:
@@ -120,4 +147,16 @@ def main(socket, link="udpin:127.0.0.1:14550", north=None, east=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5]) if sys.argv[1:] else sys.exit("Which loop? Type its socket: ~/quarl/run/I.sock")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("socket", help="the loop's, ~/quarl/run/I.sock")
+    parser.add_argument("link", nargs="?", default="udpin:127.0.0.1:14550", help="as pymavlink names it")
+    parser.add_argument("goal", nargs="*", type=float, metavar="NORTH EAST", help="in metres of the local frame")
+    arguments = parser.parse_args()
+    if len(arguments.goal) not in (0, 2):
+        parser.error(f"the goal is {arguments.goal}; it must be two numbers, NORTH EAST")
+    try:
+        main(arguments.socket, arguments.link, arguments.goal or None)
+    except LoopError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

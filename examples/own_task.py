@@ -5,6 +5,7 @@
 The two commands that it starts are what one types in the folder of one's own module: MODULE:ENVIRONMENT is a task.
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def command(words):
         sys.exit(status)  # it said why
 
 
-def main(target="local"):
+def main(target):
     """From the task to what its policy does on a device."""
     command(f"-m train --task own_task:Reach-v0 --method ppo --steps 30000 --output-path {BUNDLE} {TUNED} --quiet")
     command(f"-m convert --policy {BUNDLE} --bits 8")
@@ -81,7 +82,9 @@ def main(target="local"):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", nargs="?", default="local")
     try:
-        main(*sys.argv[1:2])
+        main(parser.parse_args().target)
     except HostError as error:  # says what to type next
         sys.exit(f"error: {error}")

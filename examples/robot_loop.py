@@ -8,6 +8,8 @@ that is too old, it sends the fallback action. On a Pi with sensors and motors i
 RUN_AGENT is ~/quarl/policies/I/current/run-agent; a loop that serves there already is joined by its socket instead.
 """
 
+import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,6 @@ from device.agent.loop.client import Client, LoopError, request  # on a Pi: PYTH
 
 HERE = Path(__file__).resolve().parent
 DEPLOYED = HERE.parent / "artifacts/local-device/home/quarl/policies/I/current/run-agent"  # by make deploy POLICY=I
-TURN_SLOWLY = (
-    "19"  # of the policy's 25 actions, the one that moves the drone least: what it does without an observation
-)
 
 
 class Robot:
@@ -43,37 +42,47 @@ class Robot:
             self.observation, _ = self.world.reset()
 
 
-def served(run_agent, socket):
-    """The loop as a process, and a connection to it once it listens."""
-    loop = subprocess.Popen([run_agent, "loop", "--socket", socket])
+def joined(loop, socket):
+    """A connection to the loop's process once it listens."""
     while loop.poll() is None:
         try:
-            return loop, Client.connect(socket)
+            return Client.connect(socket)
         except LoopError:
             time.sleep(0.05)
     sys.exit("The loop ended; it says above why.")
 
 
-def main(seconds=20, run_agent=DEPLOYED):
-    """Fly for some seconds and say how punctual the loop was."""
+def main(seconds, run_agent):
+    """Start the loop, fly for some seconds, and end the loop, whatever happens meanwhile."""
     if not Path(run_agent).exists():
         sys.exit(f"{run_agent}: no policy is deployed there. Type: make deploy POLICY=I")
     robot = Robot()
     with tempfile.TemporaryDirectory() as folder:
-        loop, policy = served(run_agent, f"{folder}/policy.sock")
-        period = policy.description.period_ns / 1e9
-        fallbacks, deadline = 0, time.monotonic() + float(seconds)
-        policy.send(robot.observation, start=True)
-        while time.monotonic() < deadline:
-            action = policy.newest(timeout_s=4 * period)
-            if action is None:
-                sys.exit("no action came: stop the motors here")
-            fallbacks += bool(action.flags & action.flags.FALLBACK)
-            robot.actuate(action.index)
-            policy.send(robot.observation)
-        counts = request(f"{folder}/policy.sock", op="loop")["counts"]
-        loop.terminate()
-        loop.wait()
+        socket = f"{folder}/policy.sock"
+        loop = subprocess.Popen([run_agent, "loop", "--socket", socket])
+        try:
+            fly(robot, joined(loop, socket), socket, seconds)
+        finally:
+            loop.terminate()
+            try:
+                loop.wait(5.0)
+            except subprocess.TimeoutExpired:  # it hangs, which may be why no action came
+                loop.kill()
+
+
+def fly(robot, policy, socket, seconds):
+    """Hand observations to the policy and actions to the robot, then say how punctual the loop was."""
+    period = policy.description.period_ns / 1e9
+    fallbacks, deadline = 0, time.monotonic() + seconds
+    policy.send(robot.observation, start=True)
+    while time.monotonic() < deadline:
+        action = policy.newest(timeout_s=4 * period)
+        if action is None:
+            sys.exit("no action came: stop the motors here")
+        fallbacks += bool(action.flags & action.flags.FALLBACK)
+        robot.actuate(action.index)
+        policy.send(robot.observation)
+    counts = request(socket, op="loop")["counts"]
     print(f"{counts['ticks']} decisions, one every {1000 * period:.0f} ms, {counts['late'] + counts['skipped']} missed")
     for what, name in (("woke late by", "woke_late_ns"), ("observation to action", "answered_ns")):
         times = counts[name]
@@ -83,4 +92,13 @@ def main(seconds=20, run_agent=DEPLOYED):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seconds", nargs="?", type=float, default=20.0)
+    parser.add_argument("run_agent", nargs="?", default=DEPLOYED, help="default: that of make deploy POLICY=I")
+    signal.signal(signal.SIGTERM, lambda *received: sys.exit(143))  # as Ctrl-C: it ends the loop, too
+    try:
+        main(**vars(parser.parse_args()))
+    except LoopError as error:
+        sys.exit(f"{error}: stop the motors here")
+    except KeyboardInterrupt:
+        sys.exit(130)

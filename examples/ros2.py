@@ -13,12 +13,13 @@ is not they are Cyclone DDS's, in ROS 2's wire names: `ros2 topic echo /policy/a
 ROS_DOMAIN_ID is heeded.
 """
 
+import argparse
 import os
 import sys
 import time
 from dataclasses import dataclass
 
-from device.agent.loop.client import Client
+from device.agent.loop.client import Client, LoopError
 
 OBSERVATION, ACTION = "policy/observation", "policy/action"
 KEPT = 10
@@ -137,4 +138,12 @@ def main(socket, seconds=float("inf")):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3]) if sys.argv[1:] else sys.exit("Which loop? Type its socket: ~/quarl/run/I.sock")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("socket", help="the loop's, ~/quarl/run/I.sock")
+    parser.add_argument("seconds", nargs="?", type=float, default=float("inf"))
+    try:
+        main(**vars(parser.parse_args()))
+    except LoopError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

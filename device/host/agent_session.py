@@ -22,7 +22,7 @@ from device.host.errors import AgentError, HostError, ReleaseError
 from device.host.helper_session import BOOTSTRAP, LAUNCHER, device_program, helper_error
 from device.host.on_device import launch
 from device.host.payload import STARTER, check_policy_name
-from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
+from device.host.remote_process import ISOLATED, EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
 from device.host.without_python.device import LAUNCHER as WITHOUT_PYTHON
 
 START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
@@ -52,7 +52,7 @@ def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> st
         f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
         f'[ -n "$python" ] || exec $tie sh -s -- {shlex.quote(policy)} "$(pwd -P)" {words}; '
-        f'exec $tie "$python" -I -S -c {shlex.quote(BOOTSTRAP)}'
+        f'exec $tie "$python" {ISOLATED} -c {shlex.quote(BOOTSTRAP)}'
     )
     return f"exec sh -c {shlex.quote(script)}"
 

@@ -114,7 +114,10 @@ class CheckFailedError(HostError):
 
 
 class TrustError(HostError):
-    """A release is signed by nobody whom the device trusts, is not what was signed, or is an older one sent again."""
+    """A release is signed by nobody whom the device trusts, is not what was signed, or is an older one sent again.
+
+    Or others can write a list of who is trusted, on the device or here.
+    """
 
     blames_release = False
 

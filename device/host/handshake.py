@@ -13,9 +13,10 @@ from pathlib import Path
 
 import paramiko
 
-from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError, UnknownHostKeyError
+from device.host.errors import ChangedHostKeyError, ConnectionFailedError, LoginError, TrustError, UnknownHostKeyError
 from device.host.hostkeys import certificates
 from device.host.hostkeys.known_hosts import Finding, HostKey, KnownHosts, Verdict
+from device.host.on_device.files import open_to_others
 from device.host.target import Endpoint, Target
 
 CONNECT_TIMEOUT_S = 15.0
@@ -41,7 +42,13 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
     Raises:
         UnknownHostKeyError: nobody accepted it yet; the message has its fingerprint and the command.
         ChangedHostKeyError: another key was accepted for this host, or this one is revoked.
+        TrustError: others may write what is known of hosts.
     """
+    for file in filter(Path.exists, known_hosts.files):
+        path = file.resolve()
+        # No further up: where a user has a group alone, many folders of a home are the group's, too.
+        if why := open_to_others(str(path), str(path.parent)):
+            raise TrustError(f"Which hosts are known is not believed: {why}. Nothing was sent.")
     finding = known_hosts.check(endpoint.host_key_name, key)
     if finding.verdict is Verdict.KNOWN:
         return finding

@@ -34,7 +34,14 @@ from device.host.on_device import (
     wire,
 )
 from device.host.on_device import helper as helper_module
-from device.host.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess, program_of
+from device.host.remote_process import (
+    ISOLATED,
+    EndOfOutputError,
+    LineTimeoutError,
+    NoReplyError,
+    RemoteProcess,
+    program_of,
+)
 from device.host.without_python.session import ShellHelper
 
 HEARTBEAT_S = 5.0
@@ -200,7 +207,7 @@ def helper(connection: Connection, python: str, *, silence_s: float = SILENCE_S)
             session.close()
         return
     script = _script(silence_s)
-    process = connection.start(f"exec {shlex.quote(python)} -c {shlex.quote(BOOTSTRAP)}")
+    process = connection.start(f"exec {shlex.quote(python)} {ISOLATED} -c {shlex.quote(BOOTSTRAP)}")
     try:
         process.send(f"{len(script)}\n".encode() + script)
         while True:  # a login shell's start-up files may print before the helper speaks

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from device.host.connection import Connection
 from device.host.errors import RemoteCommandError, UnsupportedDeviceError
-from device.host.remote_process import program_of
+from device.host.remote_process import ISOLATED, program_of
 from device.host.text import printable
 
 # Every line it prints is KEY=VALUE; a line without a known key (a login greeting) is skipped. Python is asked for
-# its own word size: a 32-bit Raspberry Pi OS runs under a 64-bit kernel, and `uname -m` names the kernel.
+# its own word size: a 32-bit Raspberry Pi OS runs under a 64-bit kernel, and `uname -m` names the kernel. Its numpy is
+# found among the system's packages, so that -S is left out of what ISOLATED has.
 PROBE_SCRIPT = r"""
 new='
 '
@@ -32,7 +33,7 @@ echo "memory=$(sed -n '/^MemTotal:/p;/^MemAvailable:/p' /proc/meminfo 2>/dev/nul
 echo "model=$(tr -d '\0' </proc/device-tree/model 2>/dev/null)"
 for name in python3 python3.11 python3.12 python3.13; do
   path=$(command -v "$name" 2>/dev/null) || continue
-  found=$("$path" -s -c '
+  found=$("$path" -I -c '
 import importlib.util, struct, sys
 numpy = ""
 if importlib.util.find_spec("numpy"):
@@ -181,5 +182,5 @@ def is_emulated(connection: Connection, facts: TargetFacts) -> bool:
         return False
     sources = {f"device.agent.{name}": (AGENT / f"{name}.py").read_text() for name in ("conditions", "fingerprint")}
     script = program_of(sources, EMULATION_SCRIPT)
-    result = connection.run(f"exec {shlex.quote(facts.python.path)} -s -", stdin=script, timeout=60)
+    result = connection.run(f"exec {shlex.quote(facts.python.path)} {ISOLATED} -", stdin=script, timeout=60)
     return "emulated=True" in result.stdout.splitlines()

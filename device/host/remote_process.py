@@ -15,6 +15,8 @@ import paramiko
 from device.host.errors import ConnectionLostError, HostError
 from device.host.text import may_act, printable, printable_reply
 
+ISOLATED = "-IS"
+"""How a Python with nothing but its standard library starts on a device: what lies in the home folder is no module."""
 _CHUNK = 1 << 16
 _STDERR_LINES = 200
 _MAX_LINE = 64 << 20  # bytes; a reply longer than this is a fault, not a reply

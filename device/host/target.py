@@ -18,6 +18,7 @@ DEFAULT_SSH_PORT = 22
 _FORMS = "local, host, user@host, user@host:port, user@[ipv6]:port"
 # Letters, digits and the signs of host names, IPv4, IPv6 and its %zone; never a leading '-' or a space.
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\Z")
+_PORT = re.compile(r"[0-9]{1,5}\Z")  # Python reads no number of thousands of digits
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 
 
@@ -39,7 +40,8 @@ class Target:
 
         def refuse(reason: str) -> TargetError:
             return TargetError(
-                f"TARGET={text!r} cannot be read: {reason}. Allowed: {_FORMS}.", "TARGET=pi@raspberrypi, for example."
+                f"TARGET={text[:200]!r} cannot be read: {reason}. Allowed: {_FORMS}.",
+                "TARGET=pi@raspberrypi, for example.",
             )
 
         if not text.strip():
@@ -71,9 +73,9 @@ class Target:
             raise refuse(f"{host!r} is no host name or address")
         port: int | None = None
         if port_text is not None:
-            if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
-                raise refuse(f"port {port_text!r} is not between 1 and 65535")
-            port = int(port_text)
+            port = port_in(port_text)
+            if not port:
+                raise refuse(f"port {port_text[:20]!r} is not between 1 and 65535")
         if host == LOCAL and (user is not None or port is not None):
             raise refuse("local is the embedded device and takes no user and no port")
         return cls(host, user, port)
@@ -101,6 +103,27 @@ class Endpoint:
     identity_files: tuple[Path, ...] = ()
     identities_only: bool = False
     """Offer only identity_files: not the SSH agent's keys, not the default ones."""
+
+
+def port_in(text: str) -> int:
+    """The number of a port; 0 where a text is none."""
+    port = int(text) if _PORT.match(text) else 0
+    return port if port <= 65535 else 0
+
+
+def with_home(path: Path) -> Path:
+    """A path that a person wrote, with the home folder in place of its ``~`` or ``~user``.
+
+    Raises:
+        TargetError: there is no such user.
+    """
+    try:
+        return path.expanduser()
+    except (RuntimeError, ValueError):  # ValueError: a name that no user can have
+        raise TargetError(
+            f"{str(path)[:200]!r} begins with the home folder of a user whom this machine does not have.",
+            "Write ~/… for your own home folder, or the whole path.",
+        ) from None
 
 
 def host_key_name(hostname: str, port: int) -> str:
@@ -133,7 +156,7 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
     Understood of the configuration: HostName, Port, User, IdentityFile, IdentitiesOnly, HostKeyAlias.
 
     Raises:
-        TargetError: the configuration cannot be read or asks for a proxy.
+        TargetError: the configuration cannot be read, asks for a proxy, or names a port or a user that is none.
     """
     own = sorted(ssh_config_folder().glob("*.conf"))
     path = config_file if config_file is not None else Path.home() / ".ssh" / "config"
@@ -145,11 +168,16 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
                 f"Open a tunnel, ssh -N -L 2222:localhost:22 {target.host}, and use TARGET=user@localhost:2222.",
             )
     hostname = str(options.get("hostname", target.host))
-    port = target.port if target.port is not None else int(str(options.get("port", DEFAULT_SSH_PORT)))
+    port = target.port if target.port is not None else port_in(str(options.get("port", DEFAULT_SSH_PORT)))
+    if not port:
+        raise TargetError(
+            f"{path} has the Port {str(options['port'])[:20]!r} for {target.host}; it must be 1 to 65535.",
+            "Mend it there.",
+        )
     configured = options.get("identityfile", [])
-    files = [Path(str(name)).expanduser() for name in configured] if isinstance(configured, list) else []
+    files = [with_home(Path(str(name))) for name in configured] if isinstance(configured, list) else []
     if identity is not None:
-        files.insert(0, identity.expanduser())
+        files.insert(0, with_home(identity))
     alias = options.get("hostkeyalias")
     return Endpoint(
         hostname=hostname,

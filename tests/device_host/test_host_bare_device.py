@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,26 @@ TAMPERED = {
     "record": ("release.json", TrustError, "not of this record"),
     "signature": ("release.json.sig", TrustError, "not of this record"),
 }
+
+
+LOOSE = {"quarl/trust/allowed_signers": 0o666, "quarl/trust/accepted.json": 0o620, "quarl/trust": 0o777, "": 0o775}
+
+
+@pytest.mark.parametrize("path", LOOSE)
+def test_a_list_that_others_may_write_is_not_believed(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult, tmp_path: Path, path: str
+) -> None:
+    place = bare_device.home / path
+    before = place.stat().st_mode
+    place.chmod(LOOSE[path])
+    try:
+        with pytest.raises(TrustError, match=f"{re.escape(str(place.resolve()))} may be written by others"):
+            serves(line)
+        with pytest.raises(TrustError, match=f"{re.escape(str(place.resolve()))} may be written by others"):
+            deploy(line, policy_i, [INT8], without_python=True)
+    finally:
+        place.chmod(before)
+    serves(line)
 
 
 @pytest.mark.parametrize("name", TAMPERED)

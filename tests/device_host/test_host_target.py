@@ -75,6 +75,14 @@ def test_a_proxy_is_refused_not_ignored(tmp_path: Path) -> None:
         resolve(Target.parse("drone"), config_file=file)
 
 
+@pytest.mark.parametrize("setting", ["Port abc", "Port 0", f"Port {'9' * 5000}"])
+def test_a_setting_that_means_nothing_is_named(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(TargetError):
+        resolve(Target.parse("drone"), config_file=config(tmp_path, f"Host drone\n {setting}\n"))
+    with pytest.raises(TargetError, match="'~nobodyx/x' begins with the home folder of a user whom this machine"):
+        resolve(Target.parse("drone"), Path("~nobodyx/x"), tmp_path / "absent")
+
+
 def test_no_config_at_all(tmp_path: Path) -> None:
     endpoint = resolve(Target.parse("pi@host"), config_file=tmp_path / "absent")
     assert (endpoint.hostname, endpoint.port, endpoint.user, endpoint.identity_files) == ("host", 22, "pi", ())

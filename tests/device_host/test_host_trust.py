@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from device.host.deploy import DeployResult, install
 from device.host.errors import HostError, TrustError, VerificationError
 from device.host.helper_session import helper
 from device.host.local_device import LocalFolder, running_local_device
+from device.host.on_device import files
 from device.host.on_device import trust as on_device
 from device.host.on_device.files import HelperError
 from device.host.on_device.signatures import check_signature
@@ -345,6 +348,75 @@ def test_a_key_in_the_ssh_agent_signs(
         assert served_text(line, name) == "agent"
     finally:
         os.kill(int(values["SSH_AGENT_PID"]), 15)
+
+
+LOOSE = {
+    "the list": ("quarl/trust/allowed_signers", 0o666),
+    "the list, by the group": ("quarl/trust/allowed_signers", 0o664),
+    "what was accepted": ("quarl/trust/accepted.json", 0o602),
+    "its folder": ("quarl/trust", 0o777),
+    "a folder above": ("quarl", 0o1777),
+    "the home folder": ("", 0o775),
+}
+
+
+@contextlib.contextmanager
+def loose(path: Path, mode: int) -> Iterator[None]:
+    """Others may write it meanwhile."""
+    before = path.stat().st_mode
+    owner = 1 if mode & 0o1000 and os.geteuid() == 0 else -1  # root's alone may be shared with others, as /tmp is
+    os.chown(path, owner, -1)
+    path.chmod(mode)
+    try:
+        yield
+    finally:
+        os.chown(path, os.geteuid() if owner == 1 else -1, -1)
+        path.chmod(before)
+
+
+@pytest.mark.parametrize("what", LOOSE)
+def test_a_list_that_others_may_write_is_not_believed(
+    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, what: str
+) -> None:
+    path, mode = LOOSE[what]
+    (own.home / "quarl/trust/revoked").touch()
+    with loose(own.home / path, mode):
+        with pytest.raises(TrustError) as deployed:
+            install(line, stand_in_payload(name, "new"), bare)
+        with pytest.raises(TrustError):
+            served_text(line, name)
+        with helper(line, bare.python.path) as session, pytest.raises(TrustError):
+            session.call("signers", add=[devices.signing_key().public], revoke=[], device_class=None)
+    assert f"{(own.home / path).resolve()} " in deployed.value.message
+    assert served_text(line, name) == "old"
+    assert not own.leftovers(name)
+
+
+def test_a_list_of_another_user_is_not_believed_and_one_of_roots_is(tmp_path: Path) -> None:
+    def judged(owner: int, mode: int, above: int = 0o040755) -> str:
+        modes = {"/home/pi/list": (mode, owner), "/home": (0o040777, 5)}
+
+        def look(place: str) -> types.SimpleNamespace:
+            found, by = modes.get(place, (above, 1000))
+            return types.SimpleNamespace(st_mode=found, st_uid=by)
+
+        return files.open_to_others("/home/pi/list", "/home/pi", look, 1000)
+
+    assert judged(1000, 0o100644) == judged(0, 0o100644) == judged(1000, 0o100600) == ""
+    assert judged(1001, 0o100600).startswith("/home/pi/list belongs to user 1001")
+    assert judged(1000, 0o100664).startswith("/home/pi/list ") and judged(0, 0o100646).startswith("/home/pi/list ")
+    assert judged(1000, 0o100644, 0o041777).startswith("/home/pi ")  # sticky, but not root's
+    (tmp_path / "home").mkdir()
+    with loose(tmp_path / "home", 0o770):  # it leads elsewhere: who may write the home folder may exchange the link
+        assert files.open_to_others("/etc/passwd", str(tmp_path / "home"))
+
+
+def test_hosts_that_others_may_write_down_are_not_known(own: TestDevice, line: Connection) -> None:
+    for path, mode in ((own.known_hosts, 0o666), (own.known_hosts.parent, 0o777)):
+        with loose(path, mode), pytest.raises(TrustError, match=re.escape(str(path))), own.connect():
+            pass
+    with own.connect():
+        pass
 
 
 def test_a_device_that_knows_nobody_says_what_to_type(

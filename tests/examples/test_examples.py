@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from convert.pipeline import convert_all
+from device.agent.loop.client import LoopError, request
 from policy.bundle import Bundle
 from policy.spec import ArtifactFormat, Precision
+from tests.device_host.devices import eventually, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,8 +88,66 @@ def test_a_robot_without_a_policy_is_told_what_to_type(place: Path) -> None:
     assert done.stderr.strip().endswith("no policy is deployed there. Type: make deploy POLICY=I")
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("examples/*.py")))
+def test_help_is_shown_and_nothing_is_started(place: Path, name: str) -> None:
+    assert run(place, f"examples/{name}", "--help").startswith(f"usage: {name}")
+    if name in ("robot_loop.py", "mavlink.py", "ros2.py"):
+        # What is not understood starts nothing either.
+        done = subprocess.run([sys.executable, f"examples/{name}", "a", "b", "c", "d"], cwd=place, capture_output=True)
+        assert done.returncode == 2
+
+
+@pytest.fixture(scope="module")
+def converted(place: Path) -> Path:
+    """Policy I for the loop."""
+    convert_all([Bundle.load(place / "I")], [Precision.INT8], [ArtifactFormat.TFLITE])
+    return place / "I"
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    {"interrupted": 130, "terminated": 143, "no action comes": 1, "the loop is killed": 1, "error": 1}.items(),
+)
+def test_a_robot_leaves_no_loop_behind(place: Path, converted: Path, tmp_path: Path, how: str, status: int) -> None:
+    starter, started = tmp_path / "run-agent", tmp_path / "started"
+    loop = f"{sys.executable} -m device.agent.loop --bundle={converted} --priority=0 --fallback=19"
+    starter.write_text(f'#!/bin/sh\nshift\necho $$ $2 > {started}\nexec {loop} "$@"\n')
+    starter.chmod(0o755)
+    words = ["examples/robot_loop.py", "600", str(starter)]
+    if how == "error":  # in the robot's own part, while it flies
+        spoilt = "from airlearning_envs.gym_env import NavigationEnv as E; E.step = lambda self, action: 1 / 0; "
+        words = [
+            "-c",
+            f"import runpy, sys; {spoilt}del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')",
+            *words,
+        ]
+    robot = subprocess.Popen([sys.executable, *words], cwd=place, stderr=subprocess.PIPE, text=True)
+    try:
+        assert eventually(lambda: started.exists() and started.read_text().endswith("\n"), 60.0)
+        pid, socket = started.read_text().split()
+
+        def flies() -> bool:
+            with contextlib.suppress(LoopError):
+                return bool(request(socket, op="loop")["controller"])
+            return False
+
+        assert how == "error" or eventually(flies, 60.0)
+        if how == "interrupted":
+            robot.send_signal(signal.SIGINT)
+        elif how == "terminated":
+            robot.terminate()
+        elif how != "error":
+            os.kill(int(pid), signal.SIGSTOP if how == "no action comes" else signal.SIGKILL)
+        _, printed = robot.communicate(timeout=60)
+    finally:
+        robot.kill()
+    assert not runs(int(pid))
+    assert (robot.returncode, how != "error" or "ZeroDivisionError" in printed) == (status, True), printed
+
+
 def test_examples_are_short() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.glob("examples/*.py")}
     assert set(lengths) == {"own_task.py", "ask_device.py", "robot_loop.py", "ros2.py", "mavlink.py"}
-    assert max(lengths.pop("ros2.py"), lengths.pop("mavlink.py")) <= 150
+    assert max(lengths.pop("ros2.py"), lengths.pop("mavlink.py")) <= 165
+    assert lengths.pop("robot_loop.py") <= 110
     assert max(lengths.values()) <= 90, lengths

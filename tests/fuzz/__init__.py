@@ -1,1 +1,1 @@
-"""Mutated bundles and mutated lines: what the project reads from outside is refused by name, or acts as it says."""
+"""Mutated bundles, lines and fleet.toml files: what is read from outside is refused by name, or acts as it says."""

@@ -1,6 +1,6 @@
-"""Mutated bundles and lines, as many as asked for; prints how they ended, and what was wrong with its number.
+"""Mutated bundles, lines and fleet.toml files, as many as asked for; prints how they ended, and what was wrong.
 
-    python -m tests.fuzz --bundles 10000 --lines 100000 --seed 0
+    python -m tests.fuzz --bundles 10000 --lines 100000 --fleet 10000 --seed 0
     python -m tests.fuzz --bundles 1 --first 4711          one of them again
 
 Each worker is a process of its own: what kills or stops it is counted, and the next one goes on behind it. Time and
@@ -26,7 +26,7 @@ from pathlib import Path
 HANG_S = 20.0
 """Without a result for so long a worker is stopped; an input alone takes milliseconds."""
 FINE = ("refused", "harmless")
-KINDS = ("bundles", "lines")
+KINDS = ("bundles", "lines", "fleet")
 
 
 @dataclass
@@ -92,7 +92,7 @@ def work(kind: str, first: int, count: int, seed: int, base: Path) -> None:
 
     replies = take_stdout()
     with tempfile.TemporaryDirectory() as folder:
-        attempt = {"bundles": _bundles, "lines": _lines}[kind](base, seed, Path(folder) / "bundle")
+        attempt = {"bundles": _bundles, "lines": _lines, "fleet": _fleet}[kind](base, seed, Path(folder) / "bundle")
         for number in range(first, first + count):
             memory.reset_peak()
             before, began = memory.read().now or 0, time.perf_counter()
@@ -144,11 +144,19 @@ def _lines(base: Path, seed: int, place: Path) -> Attempt:
     return attempt
 
 
+def _fleet(base: Path, seed: int, place: Path) -> Attempt:
+    from tests.fuzz import fleet
+
+    file = place.with_name("fleet.toml")
+    return lambda number: fleet.tried(file, fleet.text(random.Random(f"{seed} {number}")))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Try them; 1 where one was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--bundles", type=int, default=0)
     parser.add_argument("--lines", type=int, default=0)
+    parser.add_argument("--fleet", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--base", type=Path, help="the bundle that is mutated, converted to int8 and fp32")

@@ -24,6 +24,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("bundles", 0, 200),
         ("lines", 0, 3_000),
+        ("fleet", 0, 500),
         *(pytest.param("bundles", first, 2_500, marks=pytest.mark.slow) for first in range(0, 10_000, 2_500)),
         *(pytest.param("lines", first, 50_000, marks=pytest.mark.slow) for first in (0, 50_000)),
     ],

@@ -20,7 +20,7 @@ from device.host.golden import Progress, Step
 from device.host.helper_session import HelperSession, helper
 from device.host.probe import AGENT, TargetFacts, probe
 from device.host.releases import serving_record
-from device.host.remote_process import program_of
+from device.host.remote_process import ISOLATED, program_of
 
 LEAST_DISK_BYTES = 100 << 20
 LEAST_MEMORY = 0.05
@@ -172,7 +172,7 @@ def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
     if not facts.pythons:
         return []
     module = {"device.agent.conditions": (AGENT / "conditions.py").read_text(encoding="utf-8")}
-    command = f"exec {shlex.quote(facts.python.path)} -s -"
+    command = f"exec {shlex.quote(facts.python.path)} {ISOLATED} -"
     done = connection.run(command, stdin=program_of(module, _CONDITIONS), timeout=60, check=False)
     line = next((each for each in done.stdout.splitlines() if each.startswith("conditions=")), None)
     if line is None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -53,6 +54,33 @@ def entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir()) if what_is(folder) == "folder" else []
     except OSError:
         return []
+
+
+def open_to_others(path: str, home: str, look: Callable[[str], Any] = os.stat, user: int | None = None) -> str:
+    """Why others than its owner and root may change what is at a path, and what to type; "" where none may.
+
+    As StrictModes of sshd judges authorized_keys: the path, every folder above it up to the home folder, and that.
+
+    Args:
+        path: without links.
+        home: of the user, without links.
+        look: what tells ``st_mode`` and ``st_uid`` of a path.
+        user: the user's number; default this process's.
+    """
+    above = [str(each) for each in (Path(path), *Path(path).parents)]
+    for place in above[: above.index(home) + 1] if home in above else [*above, home]:
+        status = look(place)
+        mode, owner, quoted = status.st_mode, status.st_uid, shlex.quote(place)
+        if owner not in (0, os.geteuid() if user is None else user):
+            return f"{place} belongs to user {owner}; allowed are this user and root: chown it ({quoted})"
+        # In a folder like /tmp others may add, but not replace what is not theirs.
+        shared = stat.S_ISDIR(mode) and mode & stat.S_ISVTX and owner == 0
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not shared:
+            return (
+                f"{place} may be written by others (mode {stat.S_IMODE(mode):04o}); allowed are its owner and root: "
+                f"see whether what it holds is yours, then type chmod go-w {quoted}"
+            )
+    return ""
 
 
 def open_regular(path: Path, flags: int = _LOOK) -> int:

@@ -31,7 +31,7 @@ StartLimitBurst=5
 
 [Service]
 Type=notify
-ExecStart={python} -sS {services}/launch.py {policy}
+ExecStart={python} -IS {services}/launch.py {policy}
 Restart=always
 RestartSec=0.5
 # Refused, wrong usage, --on-miss stop: starting it again would not help.
@@ -179,7 +179,7 @@ class Supervised:
         listed = run("crontab", "-l")
         lines = listed.stdout.splitlines() if listed.returncode == 0 else []
         kept = [line for line in lines if not line.endswith(self.mark)]
-        wanted = [f"@reboot exec {sys.executable} -sS {self.script} {self.policy} {self.mark}"] if enable else []
+        wanted = [f"@reboot exec {sys.executable} -IS {self.script} {self.policy} {self.mark}"] if enable else []
         if kept + wanted == lines:
             return
         done = run("crontab", "-", stdin="".join(f"{line}\n" for line in kept + wanted))
@@ -202,7 +202,7 @@ class Supervised:
         with (self.services / f"{self.policy}.state").open("w") as stream:
             json.dump(_NO_STATE | {"state": "starting"}, stream)
         subprocess.Popen(
-            [sys.executable, "-sS", str(self.script), self.policy],
+            [sys.executable, "-IS", str(self.script), self.policy],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

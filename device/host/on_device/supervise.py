@@ -86,7 +86,7 @@ class Supervisor:
         self.settings = json.loads((self.services / f"{self.policy}.json").read_text())
         limit = float(self.settings["watchdog_s"])
         heard = {"NOTIFY_SOCKET": self.address, "WATCHDOG_USEC": str(round(1e6 * limit))}
-        command = [sys.executable, str(self.services / "launch.py"), self.policy]
+        command = [sys.executable, "-IS", str(self.services / "launch.py"), self.policy]
         with (self.services / f"{self.policy}.log").open("wb") as log:  # of this start alone: it does not grow
             self.child = subprocess.Popen(
                 command, env={**os.environ, **heard}, pass_fds=(self.folder,), stdin=subprocess.DEVNULL, stderr=log

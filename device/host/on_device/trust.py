@@ -1,7 +1,8 @@
 """Who is trusted on a device, and what was accepted there.
 
 Whose signature counts stands in root's /etc/quarl/allowed_signers alone where that exists, else in
-~/quarl/trust/allowed_signers. Keys in ``revoked`` beside it count no longer. Sent to the device as text together with
+~/quarl/trust/allowed_signers. Keys in ``revoked`` beside it count no longer. Lists that others may write are not
+believed. Sent to the device as text together with
 ``helper.py`` and ``launch.py``; only the standard library.
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from device.host.on_device.files import HelperError, read_object, what_is, write_bytes, write_json
+from device.host.on_device.files import HelperError, open_to_others, read_object, what_is, write_bytes, write_json
 from device.host.on_device.signatures import (
     KEY_KINDS,
     NAMESPACE,
@@ -50,6 +52,21 @@ class Trust:
         """Whether root alone says whose signature counts."""
         self.anchor = system if self.by_root else self.folder
 
+    def check_kept(self) -> None:
+        """See that nobody but the user and root can change who is trusted here.
+
+        Raises:
+            HelperError: ``trust``: others may; says where.
+        """
+        lists = [self.anchor / name for name in (SIGNERS_FILE, REVOKED_FILE, CLASS_FILE)]
+        for path in (self.anchor, self.folder, *lists, self.folder / ACCEPTED_FILE):
+            if what_is(path) and (why := self.open_to_others(path)):
+                raise HelperError("trust", why)
+
+    def open_to_others(self, path: Path) -> str:
+        """As that of ``files``, of a path that exists."""
+        return open_to_others(os.path.realpath(path), os.path.realpath(Path.home()))
+
     def device_class(self) -> str:
         """What this device is, which a release must be signed for: ``any/aarch64``, or ``rover/aarch64``."""
         names = read_lines(self.anchor / CLASS_FILE)
@@ -57,6 +74,7 @@ class Trust:
 
     def overview(self, policy: str) -> dict[str, Any]:
         """What a host has to know before it signs: ``signers``, ``revoked``, ``target_class``, highest ``serial``."""
+        self.check_kept()
         return {
             "anchor": str(self.anchor),
             "by_root": self.by_root,
@@ -99,6 +117,7 @@ class Trust:
         return record
 
     def _check(self, policy: str, text: bytes, signature: bytes) -> dict[str, Any]:
+        self.check_kept()
         signer = check_signature(text, signature, self.anchor)
         record = json.loads(text)  # a signer's own: whatever is wrong with it is no attack
         ours = {"policy": policy, "signer": signer, "target_class": self.device_class()}
@@ -134,8 +153,9 @@ class Trust:
             device_class: a name; None leaves it.
 
         Raises:
-            HelperError: ``trust``: root's list is none that we change, or there would be no signer left.
+            HelperError: ``trust``: root's list is none that we change, others can write it, or no signer would be left.
         """
+        self.check_kept()
         if self.by_root:
             raise HelperError("trust", f"{self.anchor} is root's: its lists are changed there, by root")
         if device_class is not None and not _CLASS.match(device_class):

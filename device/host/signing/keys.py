@@ -12,6 +12,7 @@ from device.host.errors import TrustError
 from device.host.on_device.signatures import KEY_KINDS, NAMESPACE, fingerprint_of, key_in
 from device.host.places import state_folder
 from device.host.signing import sshsig
+from device.host.target import with_home
 from policy.files import locked
 
 ACTIVE, SPARE = "release_ed25519", "spare_ed25519"
@@ -100,8 +101,9 @@ def signing_key(path: Path) -> SigningKey:
 
     Raises:
         TrustError: as :func:`read_public`.
+        TargetError: it begins with the home folder of a user who is none.
     """
-    path = path.expanduser()
+    path = with_home(path)
     return SigningKey(path, read_public(path))
 
 

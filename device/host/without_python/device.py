@@ -39,14 +39,18 @@ NEXT_STEP = (
 class DeviceTrust(Trust):
     """Who is trusted on a device whose lists lie in a mirror."""
 
-    def __init__(self, root: Path, system: Path, machine: str) -> None:
-        super().__init__(root, system)
-        self._machine = machine
+    def __init__(self, root: Path, mirror: Mirror) -> None:
+        super().__init__(root, mirror.system)
+        self._mirror = mirror
+
+    def open_to_others(self, path: Path) -> str:
+        """Whether others may write it there."""
+        return self._mirror.open_to_others(path)
 
     def device_class(self) -> str:
         """What the device is, with its own processor instead of this host's."""
         names = read_lines(self.anchor / CLASS_FILE)
-        return f"{names[0] if names else ANY_CLASS}/{self._machine}"
+        return f"{names[0] if names else ANY_CLASS}/{self._mirror.machine}"
 
 
 class BareDevice(Device):
@@ -68,7 +72,7 @@ class BareDevice(Device):
     def pull(self) -> None:
         """Read what is there now."""
         self.mirror.pull()
-        self.trust = DeviceTrust(self.root, self.mirror.system, self.mirror.machine)
+        self.trust = DeviceTrust(self.root, self.mirror)
 
     def as_shown(self, reply: Reply) -> Reply:
         """A reply with the device's paths in the place of the mirror's."""

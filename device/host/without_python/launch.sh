@@ -5,7 +5,7 @@
 #
 # FOLDER is releases/ID or incoming/ID of the policy in ~/quarl. --greet says on standard output, in one JSON object,
 # whether the agent is started; --check says the same and starts nothing. A refusal is a line on standard error and exit
-# status 1. Needs sh, ssh-keygen and: cat chmod mkdir rm sed sha256sum tr uname wc.
+# status 1. Needs sh, ssh-keygen and: cat chmod ls mkdir rm sed sha256sum tr uname wc.
 #
 # Record, signature, starter, program and pack are copied once, and what is verified is the copy. Program and pack are
 # open and without a name by then, so that nobody replaces them before they are executed.
@@ -95,11 +95,47 @@ accepted() { # KEY: what accepted.json has for it, one key a line as on_device/f
   done < "$root/trust/accepted.json"
 }
 
+only_ours() { # PATH: as open_to_others of on_device/files.py
+  at=$1
+  while :; do
+    shown=$(ls -ldn "$at" 2> /dev/null) || refuse trust "who may write $at cannot be seen: ls -ldn fails"
+    read -r rights _ owner _ <<EOF
+$shown
+EOF
+    case $owner in
+      0 | "$user") ;;
+      *) refuse trust "$at belongs to user $owner; allowed are this user and root: chown it" ;;
+    esac
+    case "$rights $owner" in
+      d????????[tT]*' 0') ;; # like /tmp: others may add, but not replace what is not theirs
+      ?????w* | ????????w*) refuse trust "$at may be written by others ($rights); allowed are its owner and root: see \
+whether what it holds is yours, then type chmod go-w $at" ;;
+    esac
+    case $at in "$home" | /) break ;; esac
+    at=${at%/*}
+    at=${at:-/}
+  done
+}
+
+check_kept() { # refuse where others than the user and root can change who is trusted
+  user=$(sed -n 's/^Uid:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
+  home=$(cd -P -- "$HOME" && pwd -P)
+  only_ours "$home"
+  for trust in "$anchor" "$root/trust"; do
+    trust=$(cd -P -- "$trust" 2> /dev/null && pwd -P) || continue
+    for path in "$trust" "$trust"/allowed_signers "$trust"/revoked "$trust"/device_class "$trust"/accepted.json; do
+      kind_of "$path"
+      [ -z "$kind" ] || only_ours "$path"
+    done
+  done
+}
+
 check_signature() { # sets signer
   command -v ssh-keygen > /dev/null || refuse trust "no signature can be verified here: there is no ssh-keygen"
   anchor=$root/trust
   kind_of /etc/quarl/allowed_signers
   [ -z "$kind" ] || anchor=/etc/quarl
+  check_kept
   list_of allowed_signers
   list_of revoked
   case $(cat "$private/allowed_signers") in

@@ -6,6 +6,7 @@ byte. Folders, links and files are there by kind; contents only of what is read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 import paramiko
 
 from device.host.connection import Connection
+from device.host.on_device.files import open_to_others
 from device.host.on_device.records import MOST_RECORD
 from device.host.on_device.signatures import REVOKED_FILE, SIGNERS_FILE
 from device.host.on_device.trust import CLASS_FILE, SYSTEM
@@ -46,13 +48,26 @@ class Mirror:
     def __init__(self, connection: Connection, home: Path) -> None:
         self._connection, self._home = connection, home
         self._before: dict[str, _Entry] = {}
-        shown = self.shell('printf "\\nhome=%s\\nmachine=%s\\n" "$(pwd -P)" "$(uname -m)"')
+        shown = self.shell(
+            'printf "\\nhome=%s\\nmachine=%s\\n" "$(pwd -P)" "$(uname -m)"; '
+            r"sed -n 's/^Uid:[^0-9]*\([0-9]*\).*/user=\1/p' /proc/self/status"
+        )
         values = dict(line.partition("=")[::2] for line in shown.splitlines())  # start-up files may print, too
         self.remote_home, self.machine = values["home"], values["machine"].lower()
+        self._user = int(values["user"])
 
     def at(self, name: str) -> str:
         """A path in the device's home folder, whole: SFTP may start elsewhere than a shell."""
         return f"{self.remote_home}/{name}"
+
+    def open_to_others(self, path: Path) -> str:
+        """As that of ``files``, asked of the device for a path of the mirror."""
+        of_root = path.is_relative_to(self.system)
+        shown = str(SYSTEM / path.relative_to(self.system)) if of_root else self.at(str(path.relative_to(self._home)))
+        sftp = self._connection.sftp()
+        with contextlib.suppress(FileNotFoundError):  # it was just made here, and will be its owner's alone
+            return open_to_others(sftp.normalize(shown), self.remote_home, sftp.stat, self._user)
+        return ""
 
     def shell(self, script: str, timeout: float = 120.0) -> str:
         """What a script printed that ran in the device's home folder.

@@ -86,6 +86,18 @@ def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
         "[groups.a]\ntargets = ['a']\nruntme = 'x'": "has 'runtme'; allowed are runtime, agent, bits, identity, labels",
         "[groups.a]\ntargets = ['a']\nruntime = 3": "runtime = 3; it must be a text",
         "[groups.a]\ntargets = ['a']\n[devices.b]": "'b'. is in no group; it has a",
+        "[groups.a]\ntargets = [\n'pi@a-[0-9999]-[0-9999]-[0-9999]']": "line 3: .*all groups together may",
+        "[groups.a]\ntargets = ['a[1-9999]',\n'b[1-9999]']": "line 3: .*all groups together may name 10,000",
+        f"[groups.a]\ntargets = ['a[0-{'9' * 5000}]']": "line 2: .*it must rise, by less than 10,000",
+        "# [groups.b]\n[groups.a]\ntargets = ['a']\n\n[groups.b]\ntargets = ['@a']": "line 6: .*is a group",
+        f"[groups.a]\ntargets = ['a',\n'pi@a:{'9' * 5000}']": "line 3: .*is not between 1 and 65535",
+        "[groups.a]\ntargets = ['pi@a:²']": "line 2: .*is not between 1 and 65535",
+        "[groups.a]\ntargets = ['a']\nidentity = '~nobodyx/x'": "line 3: .*user whom this machine does not have",
+        "[groups.a]\ntargets = ['a']\n[devices.'a']\nidentity = '~nobodyx/x'": "line 4: .*user whom",
+        '[groups.a]\ntargets = ["a"]\nidentity = "a\\u0000"': "line 3: .*a text on one line",
+        f"[groups.a]\ntargets = ['a']\nbits = {'9' * 5000}": "line 3: a number is too long; allowed are",
+        f"[groups.a]\ntargets = {'[' * 3000}{']' * 3000}": "line 2: it goes too deep; allowed",
+        f"[groups.a]\ntargets = ['a']\n[groups.a.labels]\nx = {'[' * 300}{']' * 300}": "line 4: .*must be a text",
     }.items(),
 )
 def test_what_it_may_not_say(tmp_path: Path, text: str, says: str) -> None:
