@@ -6,20 +6,23 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import time
 from typing import Any
 
-from device.host.on_device.files import HelperError, read_object, remove, write_bytes, write_json
-from device.host.on_device.managers import manager_of
+from device.host.on_device.files import HelperError, is_file_with, read_object, remove, what_is, write_bytes, write_json
+from device.host.on_device.managers import end, loops, manager_of
 from device.host.on_device.records import MARK_FILE, one_line
 from device.host.on_device.upkeep import Reply, Request, Upkeep
 from device.host.on_device.wire import report
 
 START_S, ANSWER_S, POLL_S = 130.0, 15.0, 0.1
 _MOST_SETTINGS, _MOST_REPLY = 65536, 262_144
+_KINDS = ("json", "lock", "log", "loop", "notify", "state")
+"""What a policy has in services/, by the ends of the names."""
 
 
 class Services(Upkeep):
@@ -40,18 +43,27 @@ class Services(Upkeep):
         self.write_scripts(request)
         try:
             return self._served_with(request["settings"])
-        except HelperError:
+        except (HelperError, OSError):
             if before is None:
                 self.unserve({})
             else:
-                with contextlib.suppress(HelperError):
+                with contextlib.suppress(HelperError, OSError):
                     self._served_with(before)
             raise
 
     def write_scripts(self, request: Request) -> None:
-        """Write what starts loops: launch.py and supervise.py, as this version has them."""
+        """Write what starts loops: launch.py and supervise.py, as this version has them.
+
+        Those that are there go on where the disk takes no others: going back to another release needs no room.
+        """
         for name, text in request["scripts"].items():
-            write_bytes(self.root / "services" / name, text.encode())
+            path, content = self.root / "services" / name, text.encode()
+            if not is_file_with(path, hashlib.sha256(content).hexdigest(), len(content)):
+                try:
+                    write_bytes(path, content)
+                except OSError:
+                    if what_is(path) != "file":
+                        raise
 
     def _served_with(self, settings: dict[str, Any]) -> Reply:
         write_json(self.root / "services" / f"{self.policy}.json", settings)
@@ -61,11 +73,24 @@ class Services(Upkeep):
         return {"manager": manager.name, "warnings": manager.warnings(), **self.trial(settings)}
 
     def unserve(self, request: Request) -> Reply:
-        """Stop the loop and forget it. Says whether there was one."""
-        there = (self.root / "services" / f"{self.policy}.json").exists()
-        manager_of(self.root.parent, self.policy).remove()
-        for path in (*(self.root / "services").glob(f"{self.policy}.*"), self.root / "run" / f"{self.policy}.sock"):
+        """Stop the loop and forget it. Says whether there was one.
+
+        Raises:
+            HelperError: ``service``: it does not end, or is not forgotten.
+        """
+        services, home = self.root / "services", self.root.parent
+        there = (services / f"{self.policy}.json").exists()
+        manager_of(home, self.policy).remove()
+        end("the loop", lambda: loops(home, self.policy))  # of a supervisor that was killed, or that nobody keeps
+        paths = [services / f"{self.policy}.{kind}{part}" for kind in _KINDS for part in ("", ".part")]
+        for path in (*paths, self.root / "run" / f"{self.policy}.sock"):
             remove(path)
+        if left := [path for path in paths if what_is(path)]:
+            raise HelperError(
+                "service",
+                f"the loop was ended, but {left[0]} cannot be removed, so that it may start again at boot",
+                next="Look at the device's disk (`mount`, `dmesg`), then unserve again.",
+            )
         return {"was_served": there}
 
     def serving(self, request: Request) -> Reply:
@@ -78,11 +103,11 @@ class Services(Upkeep):
         state, counted = manager.state(), None
         if state["state"] == "failed":
             state["why"] = f"{state['why']}. {_last_lines(manager.log())}"
-        if state["state"] == "active":
+        if state["state"] in ("active", "unwatched"):
             try:
                 counted = self.ask(False)
             except HelperError as error:  # it hangs, and the watchdog has not seen it yet
-                state["why"] = str(error)
+                state["why"] = f"{state['why']}. {error}" if state["why"] else str(error)
         return {"settings": settings, "manager": manager.name, **state, "loop": counted}
 
     def trial(self, settings: dict[str, Any]) -> Reply:
@@ -95,7 +120,7 @@ class Services(Upkeep):
         deadline = time.monotonic() + START_S
         while (state := manager.state())["state"] != "active":
             # By now systemd may have given up on it already, or be about to start it again.
-            if state["state"] in ("failed", "stopped") or state["restarts"] or time.monotonic() > deadline:
+            if state["state"] in ("failed", "stopped", "unwatched") or state["restarts"] or time.monotonic() > deadline:
                 raise HelperError(
                     "trial", f"it did not start ({state['why'] or state['state']}). {_last_lines(manager.log())}"
                 )
@@ -159,7 +184,7 @@ class Services(Upkeep):
             self.write_scripts(request)
             manager.restart()
             return {**reply, "trial": self.trial(settings)}
-        except HelperError as error:
+        except (HelperError, OSError) as error:
             release = request["release"]
             back = ""
             if before not in (None, release):
@@ -168,10 +193,11 @@ class Services(Upkeep):
                     manager.restart()
                     self.trial({**settings, "trial_s": 0.0})
                     back = f"; {before} serves in the loop again"
-                except HelperError as worse:
+                except (HelperError, OSError) as worse:
                     back = f"; going back to {before}: {worse}"
                 reason = one_line(f"failed its trial in the loop: {error}")
-                write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
+                with contextlib.suppress(OSError):
+                    write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
             raise HelperError("trial", f"release {release} failed its trial in the loop: {error}{back}") from None
 
 
