@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import io
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device.host.on_device import managers, supervise
+from device.host.on_device import launch, managers, supervise
 from device.host.on_device.files import HelperError, holders
 from device.host.on_device.helper import Device, answer
 from device.host.on_device.managers import Supervised, loops
+from device.host.on_device.records import TRIAL_LINK, Record
+from device.host.on_device.services import Services
 from tests.device_host.devices import eventually, runs
+from tests.namespaces import own
 
 POLICY, PATIENCE_S = "p.q", 60.0
 FAULTS = (errno.ENOSPC, errno.EROFS, errno.EIO)
@@ -192,8 +201,90 @@ def test_a_loop_is_started_again_when_the_system_can_start_no_process(
     assert supervisor.restarts == supervise.BURST
 
 
+def test_a_release_starts_whatever_year_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    with zipfile.ZipFile(io.BytesIO(launch._archived({"lib/a.py": b"x = 1"}))) as archive:
+        assert archive.read("a.py") == b"x = 1"
+
+
+def releases_on_trial(home: Path) -> tuple[Path, Path]:
+    """A policy whose second release is on trial. Returns its folder, and the one of the first release."""
+    folder = home / "quarl" / "policies" / POLICY
+    for name in ("0001-a", "0002-b"):
+        (folder / "releases" / name).mkdir(parents=True)
+    (folder / "current").symlink_to("releases/0002-b")
+    (folder / TRIAL_LINK).symlink_to("releases/0001-a")
+    (home / "quarl" / "lock").touch()
+    return folder, folder / "releases" / "0001-a"
+
+
+def test_a_start_goes_back_from_a_release_whose_trial_was_cut_off(tmp_path: Path) -> None:
+    folder, before = releases_on_trial(tmp_path)
+    with (tmp_path / "quarl" / "lock").open() as lock:  # the helper tries it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert launch.serving_folder(tmp_path / "quarl", POLICY).name == "0002-b"
+    for _ in range(2):
+        assert launch.serving_folder(tmp_path / "quarl", POLICY) == before.resolve()
+        assert ((folder / "current").resolve(), (folder / TRIAL_LINK).exists()) == (before.resolve(), False)
+
+
+def test_a_disk_that_takes_nothing_starts_no_release_whose_trial_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, before = releases_on_trial(tmp_path)
+    monkeypatch.setattr(Path, "replace", _raising(OSError(errno.EROFS, "read-only")))
+    assert launch.serving_folder(tmp_path / "quarl", POLICY) == before.resolve()
+
+
+def test_whoever_takes_the_lock_goes_back_first(kept: Kept) -> None:
+    folder, before = releases_on_trial(kept.home)
+    loop = kept.begin()
+    assert kept.ask("discard")["ok"]
+    assert ((folder / "current").resolve(), (folder / TRIAL_LINK).exists()) == (before.resolve(), False)
+    assert kept.active(loop) and not runs(loop)
+
+
+def test_a_release_without_the_artifact_that_is_served_is_refused(kept: Kept) -> None:
+    settings = {"arguments": ["--precision=int8", "--runtime=native"]}
+    (kept.services / f"{POLICY}.json").write_text(json.dumps(settings))
+    services = Services(kept.home)
+    services.policy = POLICY
+    services.require_artifact(Record("r", precisions=("int4", "int8"), runtimes=("native",)))
+    for precisions, runtimes in ((("int4",), ("native",)), (("int8",), ("litert",))):
+        with pytest.raises(HelperError) as caught:
+            services.require_artifact(Record("r", precisions=precisions, runtimes=runtimes))
+        assert caught.value.code == "service"
+    (kept.services / f"{POLICY}.json").unlink()
+    services.require_artifact(Record("r", precisions=("int4",), runtimes=("native",)))
+
+
 def _raising(error: Exception) -> Callable[..., Any]:
     def fail(*arguments: Any, **named: Any) -> Any:
         raise error
 
     return fail
+
+
+def serve_on_a_full_disk(home: Path) -> None:
+    """Keep a loop, and end it, under a home folder whose disk is filled to the last byte."""
+    managers.Systemd.is_here = staticmethod(lambda home: False)  # type: ignore[method-assign]
+    kept = Kept(home)
+    loop = kept.begin()
+    with contextlib.suppress(OSError), (home / "filler").open("wb", buffering=0) as filler:
+        for size in (65536, 1):
+            while filler.write(bytes(size)):
+                pass
+    os.kill(loop, signal.SIGKILL)
+    second = kept.active(loop)
+    os.kill(kept.supervisor(), signal.SIGKILL)
+    assert eventually(lambda: not runs(second), PATIENCE_S)
+    kept.manager.restart()
+    third = kept.active(second)
+    assert kept.ask("unserve")["ok"] and not runs(third)
+    assert not list(kept.services.glob(f"{POLICY}.*"))
+
+
+def test_a_full_disk_stops_no_robot_and_keeps_none_from_being_stopped(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from {__name__} import *; serve_on_a_full_disk(Path({str(tmp_path)!r}))"
+    mount = f'mount -t tmpfs -o size=1m tmpfs "{tmp_path}" && exec "$@"'
+    subprocess.run([*own("mount"), "sh", "-c", mount, "sh", sys.executable, "-c", code], check=True)

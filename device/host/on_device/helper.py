@@ -99,6 +99,7 @@ class Device(Services):
         except HelperError:
             self.discard()
             raise
+        self.settle()
         swept = self.sweep()
         releases = self.releases(self.policy)
         taken = {number_of(record.release) for record in releases}
@@ -147,6 +148,7 @@ class Device(Services):
         text, signature = request["record"].encode(), request["signature"].encode()
         data = self.trust.check_new(self.policy, text, signature)
         self.record, self.signed = parse_record(request["release"], self.policy, data), text
+        self.require_artifact(self.record)
         self.wheels = data["wheels"]
         free, need = self.free_bytes(), request["need_bytes"]
         if free < need:

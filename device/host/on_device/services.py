@@ -13,9 +13,18 @@ import socket
 import time
 from typing import Any
 
-from device.host.on_device.files import HelperError, is_file_with, read_object, remove, what_is, write_bytes, write_json
+from device.host.on_device.files import (
+    HelperError,
+    is_file_with,
+    read_object,
+    remove,
+    sync,
+    what_is,
+    write_bytes,
+    write_json,
+)
 from device.host.on_device.managers import end, loops, manager_of
-from device.host.on_device.records import MARK_FILE, one_line
+from device.host.on_device.records import MARK_FILE, TRIAL_LINK, Record, one_line
 from device.host.on_device.upkeep import Reply, Request, Upkeep
 from device.host.on_device.wire import report
 
@@ -165,6 +174,39 @@ class Services(Upkeep):
             raise HelperError("trial", f"the loop refuses: {json.dumps(reply)[:200]}")
         return reply
 
+    def require_artifact(self, record: Record) -> None:
+        """Refuse a release that lacks what the loop decides with: it would fail its trial without being bad.
+
+        Raises:
+            HelperError: ``service``.
+        """
+        settings = self.settings()
+        for option, there in (("precision", record.precisions), ("runtime", record.runtimes)):
+            for argument in settings["arguments"] if settings is not None else ():
+                name, is_given, wanted = argument.partition("=")
+                if is_given and name == f"--{option}" and wanted not in there:
+                    raise HelperError(
+                        "service",
+                        f"{self.policy} is served with the {option} {wanted}, and the release has {', '.join(there)}",
+                        next="Deploy both (make deploy with BITS or RUNTIME), serve with the other, or unserve first.",
+                    )
+
+    def settle(self) -> list[str]:
+        """Go back from releases whose trial was cut off: nobody knows whether they would have passed."""
+        found = [policy for policy in self.policies() if what_is(self.folder(policy) / TRIAL_LINK) == "symbolic link"]
+        for policy in found:
+            (self.folder(policy) / TRIAL_LINK).replace(self.folder(policy) / "current")
+            sync(self.folder(policy))
+            if (self.root / "services" / f"{policy}.json").exists():
+                with contextlib.suppress(HelperError):  # its state says so
+                    manager_of(self.root.parent, policy).restart()
+        return found
+
+    def _end_trial(self) -> None:
+        if what_is(link := self.folder(self.policy) / TRIAL_LINK):
+            remove(link)
+            sync(link.parent)
+
     def drop(self, request: Request) -> Reply:
         """Remove releases; with the whole policy goes its service, where that is forced."""
         if request.get("whole", False) and self.settings() is not None:
@@ -176,12 +218,21 @@ class Services(Upkeep):
     def switch(self, request: Request) -> Reply:
         """Switch, and where the policy is served try the new release in its loop; one that fails is switched back."""
         before, settings = self.current(self.policy), self.settings()
-        reply = super().switch(request)
         if settings is None:
-            return reply
+            return super().switch(request)
+        self.require_artifact(self.accepted(self.policy, request["release"]))
+        self.write_scripts(request)  # first: they know what a trial is that was cut off
+        try:
+            if before is not None and before != request["release"]:
+                self.point(TRIAL_LINK, before)
+            return self._switched(request, before, settings)
+        finally:
+            self._end_trial()
+
+    def _switched(self, request: Request, before: str | None, settings: dict[str, Any]) -> Reply:
+        reply = super().switch(request)
         manager = manager_of(self.root.parent, self.policy)
         try:
-            self.write_scripts(request)
             manager.restart()
             return {**reply, "trial": self.trial(settings)}
         except (HelperError, OSError) as error:

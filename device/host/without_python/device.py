@@ -219,6 +219,10 @@ class BareDevice(Device):
 
     unserve = serving = serve
 
+    def settle(self) -> list[str]:
+        """Nothing: no loop is tried here."""
+        return []
+
     def overview(self) -> Reply:
         """Everything that is deployed."""
         return Store.overview(self)
