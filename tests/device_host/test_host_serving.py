@@ -102,6 +102,11 @@ def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_t
     assert run("serving") == 0
     assert "20 decisions a second by clock" in capsys.readouterr().out
 
+    (supervisor,) = holders(kept.with_name("tiny.lock"))
+    os.kill(supervisor, signal.SIGKILL)  # the loop, which nobody watches any more, ends with it
+    assert eventually(lambda: not runs(before["pid"]), PATIENCE_S)
+    assert answer(capsys, "serving")["state"] == "stopped"
+
 
 def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]

@@ -75,7 +75,8 @@ class Services(Upkeep):
                         raise
 
     def _served_with(self, settings: dict[str, Any]) -> Reply:
-        write_json(self.root / "services" / f"{self.policy}.json", settings)
+        if self.settings() != settings:  # else it needs no room
+            write_json(self.root / "services" / f"{self.policy}.json", settings)
         manager = manager_of(self.root.parent, self.policy)
         manager.install(settings)
         manager.restart()
