@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from device.agent.loop.client import Client
 from device.agent.loop.frames import Flag
 from device.host.deploy import deploy
-from device.host.errors import ServiceError
+from device.host.errors import HostError, ServiceError
 from device.host.local_device import running_local_device
+from device.host.on_device.files import holders
+from device.host.on_device.records import TRIAL_LINK
 from device.host.releases import list_releases
 from policy.bundle import Bundle
 from policy.spec import Precision
@@ -99,6 +102,11 @@ def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_t
     assert run("serving") == 0
     assert "20 decisions a second by clock" in capsys.readouterr().out
 
+    (supervisor,) = holders(kept.with_name("tiny.lock"))
+    os.kill(supervisor, signal.SIGKILL)  # the loop, which nobody watches any more, ends with it
+    assert eventually(lambda: not runs(before["pid"]), PATIENCE_S)
+    assert answer(capsys, "serving")["state"] == "stopped"
+
 
 def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
@@ -106,6 +114,14 @@ def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     serve(capsys)
     before = home.releases("tiny")[-1]
     with home.connect() as connection:
+        with pytest.raises(ServiceError, match="served with the precision int8"):
+            deploy(connection, bundle, [Precision.FP32])
+        found = list_releases(connection).policies["tiny"]
+        assert (found.current, found.releases[-1].name) == (before, before)  # nothing was sent, nothing is bad
+        settings = home.home / "quarl" / "services" / "tiny.json"
+        known = json.loads(settings.read_text())
+        known["arguments"] = [word for each in known["arguments"] for word in each.split("=", 1)]
+        settings.write_text(json.dumps(known))  # so that only the loop knows which artifact that is
         # Its golden vectors are right, but it has not what the loop is to decide with.
         with pytest.raises(ServiceError, match=f"failed its trial in the loop.*{before} serves in the loop again"):
             deploy(connection, bundle, [Precision.FP32])
@@ -119,6 +135,37 @@ def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
     with home.connect() as connection:
         good = deploy(connection, bundle, [Precision.INT8, Precision.FP32])
     assert answer(capsys, "serving")["loop"]["release"] == good.release  # the loop went over with it
+
+
+def test_a_release_whose_trial_was_cut_off_is_gone_back_from(
+    home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with home.connect() as connection:
+        before = deploy(connection, bundle, [Precision.INT8, Precision.FP32]).release
+    serve(capsys)
+    settings, folder = home.home / "quarl" / "services" / "tiny.json", home.policy_folder("tiny")
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "trial_s": 600.0}))
+
+    def serves() -> str:
+        return (folder / "current").readlink().name
+
+    trial, lock = folder / TRIAL_LINK, home.home / "quarl" / "lock"
+    cut: list[int] = []
+
+    def kill() -> None:
+        if eventually(lambda: trial.is_symlink() and serves() != before, PATIENCE_S):
+            cut.extend(holders(lock))
+            for pid in cut:
+                os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with home.connect() as connection, pytest.raises(HostError):
+        deploy(connection, bundle, [Precision.INT8])
+    killer.join()
+    assert cut and serves() == before and not trial.is_symlink()
+    status = answer(capsys, "serving")
+    assert (status["state"], status["loop"]["release"]) == ("active", before)
 
 
 def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(

@@ -238,11 +238,41 @@ def write_bytes(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
     remove(part)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    part.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError:
+        remove(part)
+        raise
+
+
+def holders(path: Path) -> list[int]:
+    """The processes that hold an exclusive flock on a file, those that inherited it too: from /proc, of this user's.
+
+    The file need hold nothing, for which a full disk has no room, and nobody is kept from locking it meanwhile.
+    """
+    found = set[int]()
+    if what_is(path) != "file":
+        return []
+    file = path.stat()
+    for process in entries(Path("/proc")):
+        for each in entries(process / "fd") if process.name.isdigit() else ():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if os.path.samestat(each.stat(), file):
+                    locks = (process / "fdinfo" / each.name).read_text().split("lock:")[1:]
+                    found.update(int(process.name) for lock in locks if " WRITE " in lock)
+    return sorted(found)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process still runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def running_in(folder: Path) -> dict[str, list[int]]:

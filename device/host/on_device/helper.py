@@ -21,7 +21,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from device.host.on_device.files import (
     HelperError,
@@ -58,7 +58,7 @@ class Device(Services):
 
     def __init__(self, home: str | Path) -> None:
         super().__init__(home)
-        self.lock: TextIO | None = None
+        self.lock: int | None = None
         self.incoming: Path | None = None
         self.signed = b""  # the record that was received
         self.record = Record("", "nothing was received yet")
@@ -71,23 +71,24 @@ class Device(Services):
     def acquire(self, by: dict[str, Any], wait_s: float) -> None:
         """Take the lock, or say who has it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        stream = os.fdopen(self.open_lock(), "r+", encoding="utf-8")
+        lock = self.open_lock()
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    stream.close()
+                    os.close(lock)
                     raise HelperError("locked", "another deployment is at work here", holder=self.holder()) from None
                 if host_is_gone():
                     sys.exit(0)
                 time.sleep(LOCK_POLL_S)
-        stream.truncate(0)
-        json.dump(dict(by, device_pid=os.getpid(), since=time.strftime("%Y-%m-%dT%H:%M:%S%z")), stream)
-        stream.flush()
-        self.lock = stream
+        self.lock = lock
+        by = dict(by, device_pid=os.getpid(), since=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        with contextlib.suppress(OSError):  # for others to read; a full disk keeps nobody from stopping a robot
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps(by).encode(), 0)
 
     def begin(self, request: Request) -> Reply:
         """Take the lock, sweep what a dead deployment left, say what is here."""
@@ -98,6 +99,7 @@ class Device(Services):
         except HelperError:
             self.discard()
             raise
+        self.settle()
         swept = self.sweep()
         releases = self.releases(self.policy)
         taken = {number_of(record.release) for record in releases}
@@ -146,6 +148,7 @@ class Device(Services):
         text, signature = request["record"].encode(), request["signature"].encode()
         data = self.trust.check_new(self.policy, text, signature)
         self.record, self.signed = parse_record(request["release"], self.policy, data), text
+        self.require_artifact(self.record)
         self.wheels = data["wheels"]
         free, need = self.free_bytes(), request["need_bytes"]
         if free < need:
@@ -243,8 +246,9 @@ class Device(Services):
             remove(self.incoming)
             self.incoming = None
         if self.lock is not None:
-            self.lock.truncate(0)
-            self.lock.close()
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.lock, 0)
+            os.close(self.lock)
             self.lock = None
         return {}
 

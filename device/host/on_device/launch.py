@@ -8,6 +8,8 @@ that it imports; only the standard library.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import json
@@ -16,8 +18,17 @@ import sys
 import zipfile
 from pathlib import Path
 
-from device.host.on_device.files import HelperError, differences, read_bytes
-from device.host.on_device.records import OWN_FILES, PACK, PROGRAM, RELEASE_FILE, STARTER, parse_record, signed_record
+from device.host.on_device.files import HelperError, differences, open_regular, read_bytes, what_is
+from device.host.on_device.records import (
+    OWN_FILES,
+    PACK,
+    PROGRAM,
+    RELEASE_FILE,
+    STARTER,
+    TRIAL_LINK,
+    parse_record,
+    signed_record,
+)
 from device.host.on_device.signatures import sealed
 from device.host.on_device.trust import Trust
 
@@ -68,7 +79,8 @@ def _archived(contents: dict[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
         for name, data in contents.items():
-            written.writestr(name.removeprefix(CODE), data)
+            # A date of its own: a device without a battery may think it is 1970, which a zip cannot hold.
+            written.writestr(zipfile.ZipInfo(name.removeprefix(CODE)), data)
     return archive.getvalue()
 
 
@@ -111,14 +123,38 @@ def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bo
     os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
 
 
+def serving_folder(root: Path, policy: str) -> Path:
+    """The folder of the release that serves, resolved once: whatever ``current`` leads to a moment later, it is one.
+
+    Where a trial was cut off (the power went, or its helper was killed), it is gone back from first: nobody knows
+    whether the release would have passed. While a trial goes on, its helper holds the lock.
+
+    Raises:
+        OSError: there is none.
+    """
+    folder = root / "policies" / policy
+    current, trial = folder / "current", folder / TRIAL_LINK
+    if what_is(trial) == "symbolic link":
+        with contextlib.suppress(OSError):  # BlockingIOError: it goes on
+            lock = open_regular(root / "lock")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                before = trial.resolve(strict=True)
+                with contextlib.suppress(OSError):  # a disk that takes nothing
+                    trial.replace(current)
+                return before
+            finally:
+                os.close(lock)
+    return current.resolve(strict=True)
+
+
 def main() -> int:
     """Start a policy's loop: ``python3 launch.py POLICY``. Returns an exit status only when it is refused."""
     services, policy = Path(sys.argv[0]).resolve().parent, sys.argv[1]
     root = services.parent
     try:
         arguments = json.loads((services / f"{policy}.json").read_text())["arguments"]
-        # Resolved once: what is started is one release, whatever `current` leads to a moment later.
-        folder = (root / "policies" / policy / "current").resolve(strict=True)
+        folder = serving_folder(root, policy)
     except OSError as error:
         print(f"{policy}: no release serves: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -6,21 +6,24 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pwd
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from device.host.on_device.files import HelperError
+from device.host.on_device.files import HelperError, entries, holders, remove, runs
 
 _COMMAND_S = 150.0
-_STOP_S = 15.0
+_STOP_S, _BEGUN_S = 15.0, 60.0
+_STATE = "quarl-state"  # as supervise.py names it
 _NO_STATE: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0, "renewals": 0, "why": ""}
 UNIT = """\
 # Written by python -m device.host serve; unserve removes it.
@@ -34,6 +37,8 @@ Type=notify
 ExecStart={python} -IS {services}/launch.py {policy}
 Restart=always
 RestartSec=0.5
+# One that is stopped or hangs takes no other signal.
+WatchdogSignal=SIGKILL
 # Refused, wrong usage, --on-miss stop: starting it again would not help.
 RestartPreventExitStatus=1 2 75
 TimeoutStartSec=120
@@ -64,6 +69,75 @@ def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[
 def is_users_home(home: Path) -> bool:
     """Whether a home folder is the one that a boot knows, not a stand-in of a local device."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve() == home.resolve()
+
+
+def wait(holds: Callable[[], bool], seconds: float = _STOP_S) -> bool:
+    """Wait until something holds; whether it does."""
+    deadline = time.monotonic() + seconds
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return held
+
+
+def _send(number: signal.Signals, pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _end(number: signal.Signals, pids: list[int]) -> None:
+    _send(number, pids)
+    wait(lambda: not any(map(runs, pids)))
+
+
+def end(what: str, find: Callable[[], list[int]]) -> None:
+    """End processes, by SIGTERM and if that does not by SIGKILL.
+
+    Raises:
+        HelperError: ``service``: one is left.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _end(number, find())
+    if left := find():
+        numbers = ", ".join(map(str, left))
+        raise HelperError(
+            "service", f"{what} does not end: process {numbers}", next=f"On the device: kill -9 {numbers}; then again."
+        )
+
+
+def loops(home: Path, policy: str) -> list[int]:
+    """The processes of a policy's loop, whoever started them: what inherited its lock, or else listens at its socket.
+
+    Raises:
+        HelperError: ``service``: somebody listens, and who cannot be known.
+    """
+    quarl = home / "quarl"
+    return holders(quarl / "services" / f"{policy}.loop") or _listener(quarl / "run" / f"{policy}.sock")
+
+
+def _listener(path: Path) -> list[int]:
+    try:
+        folder = os.open(path.parent, os.O_PATH)
+    except OSError:
+        return []
+    pid = 0
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+            probe.connect(f"/proc/self/fd/{folder}/{path.name}")
+            pid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    except BlockingIOError:  # it lets nobody in, and so many wait already that its process is not named
+        pass
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
+    if pid <= 0:
+        raise HelperError(
+            "service",
+            f"a process that cannot be named listens at {path}",
+            next=f"On the device: `ss -xlp | grep {path.name}` names it; end it, then again.",
+        )
+    return [pid]
 
 
 class Systemd:
@@ -124,7 +198,7 @@ class Systemd:
         run("systemctl", "--user", "restart", self.unit)  # waits until it is ready or has failed
 
     def state(self) -> dict[str, Any]:
-        """``state`` (starting, active, failed, stopped), ``pid``, ``restarts`` and ``why``."""
+        """``state`` (starting, active, failed, stopped, unwatched), ``pid``, ``restarts`` and ``why``."""
         names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result")
         done = run("systemctl", "--user", "show", self.unit, *(f"--property={name}" for name in names))
         found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
@@ -192,16 +266,16 @@ class Supervised:
 
     def restart(self) -> None:
         """Start it, or start it anew; what its state says afterwards is of this start, not of the one before."""
-        if pid := self._supervisor():
+        if pids := self._supervisors():
             before = self.state()["renewals"]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGHUP)
-            self._wait(lambda: self.state()["renewals"] != before or not self._supervisor())
-            if self._supervisor():  # else it was giving up just then
-                return
-        with (self.services / f"{self.policy}.state").open("w") as stream:
-            json.dump(_NO_STATE | {"state": "starting"}, stream)
-        subprocess.Popen(
+            _send(signal.SIGHUP, pids)
+            wait(lambda: self.state()["renewals"] > before or not self._supervisors())
+            if self._supervisors() and self.state()["renewals"] > before:
+                return  # else it was giving up just then, or hangs
+            end("the supervisor", self._supervisors)
+        end("the loop", lambda: loops(self.home, self.policy))
+        remove(self.services / f"{self.policy}.state")
+        started = subprocess.Popen(
             [sys.executable, "-IS", str(self.script), self.policy],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -209,14 +283,22 @@ class Supervised:
             start_new_session=True,
             cwd="/",
         )
+        wait(lambda: started.poll() is not None or bool(self._told()), _BEGUN_S)
 
     def state(self) -> dict[str, Any]:
         """As :meth:`Systemd.state`."""
         found = dict(_NO_STATE)
         with contextlib.suppress(OSError, ValueError):
             found |= json.loads((self.services / f"{self.policy}.state").read_text())
-        if found["state"] == "active" and not self._supervisor():  # it was killed, or the power was cut
+        if self._supervisors():
+            if found["state"] == "stopped":  # it has not told yet
+                found["state"] = "starting"
+            return found | self._told()
+        if found["state"] != "failed":  # it was killed, or the power was cut
             found |= {"state": "stopped", "pid": 0}
+        if pids := loops(self.home, self.policy):
+            why = "its supervisor has ended, so that nobody watches it; serve starts it anew, unserve ends it"
+            found |= {"state": "unwatched", "pid": pids[0], "why": why}
         return found
 
     def log(self) -> str:
@@ -227,31 +309,21 @@ class Supervised:
 
     def remove(self) -> None:
         """Stop it, and forget it."""
-        if pid := self._supervisor():
-            os.kill(pid, signal.SIGTERM)
-            self._wait(lambda: not self._supervisor())
+        end("the supervisor", self._supervisors)
         if is_users_home(self.home):
             self._at_boot(False)
-        for path in self.services.glob(f"{self.policy}.*"):
-            path.unlink(missing_ok=True)
 
-    def _supervisor(self) -> int:
-        """Its process; 0 where none holds the lock."""
-        try:
-            with (self.services / f"{self.policy}.lock").open("r") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = (self.services / f"{self.policy}.lock").read_text()
-            return int(text) if text.isdigit() else 0
-        except OSError:
-            pass
-        return 0
+    def _supervisors(self) -> list[int]:
+        return holders(self.services / f"{self.policy}.lock")
 
-    @staticmethod
-    def _wait(holds: Any) -> None:
-        deadline = time.monotonic() + _STOP_S
-        while not holds() and time.monotonic() < deadline:
-            time.sleep(0.05)
+    def _told(self) -> dict[str, Any]:
+        """What the supervisor holds in memory of what it knows; empty where there is none, or an older one."""
+        for pid in self._supervisors():
+            for path in entries(Path(f"/proc/{pid}/fd")):
+                with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or not written yet
+                    if str(path.readlink()).startswith(f"/memfd:{_STATE}"):
+                        return dict(json.loads(path.read_bytes()))
+        return {}
 
 
 def manager_of(home: Path, policy: str) -> Systemd | Supervised:

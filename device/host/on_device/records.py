@@ -18,6 +18,7 @@ from device.host.on_device.signatures import MOST_SIGNATURE
 
 MARKER = ".quarl-wheel.json"  # of an unpacked wheel: size and sha256 of every file
 RELEASE_FILE = "release.json"
+TRIAL_LINK = "trial"  # beside current while that is on trial in a loop: the release to go back to
 SIGNATURE_FILE = "release.json.sig"
 MARK_FILE = "mark.json"
 # What is ours in a release's folder; the last is left when the power is cut while a mark is written.

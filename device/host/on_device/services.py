@@ -6,20 +6,32 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import time
 from typing import Any
 
-from device.host.on_device.files import HelperError, read_object, remove, write_bytes, write_json
-from device.host.on_device.managers import manager_of
-from device.host.on_device.records import MARK_FILE, one_line
+from device.host.on_device.files import (
+    HelperError,
+    is_file_with,
+    read_object,
+    remove,
+    sync,
+    what_is,
+    write_bytes,
+    write_json,
+)
+from device.host.on_device.managers import end, loops, manager_of
+from device.host.on_device.records import MARK_FILE, TRIAL_LINK, Record, one_line
 from device.host.on_device.upkeep import Reply, Request, Upkeep
 from device.host.on_device.wire import report
 
 START_S, ANSWER_S, POLL_S = 130.0, 15.0, 0.1
 _MOST_SETTINGS, _MOST_REPLY = 65536, 262_144
+_KINDS = ("json", "lock", "log", "loop", "notify", "state")
+"""What a policy has in services/, by the ends of the names."""
 
 
 class Services(Upkeep):
@@ -40,32 +52,55 @@ class Services(Upkeep):
         self.write_scripts(request)
         try:
             return self._served_with(request["settings"])
-        except HelperError:
+        except (HelperError, OSError):
             if before is None:
                 self.unserve({})
             else:
-                with contextlib.suppress(HelperError):
+                with contextlib.suppress(HelperError, OSError):
                     self._served_with(before)
             raise
 
     def write_scripts(self, request: Request) -> None:
-        """Write what starts loops: launch.py and supervise.py, as this version has them."""
+        """Write what starts loops: launch.py and supervise.py, as this version has them.
+
+        Those that are there go on where the disk takes no others: going back to another release needs no room.
+        """
         for name, text in request["scripts"].items():
-            write_bytes(self.root / "services" / name, text.encode())
+            path, content = self.root / "services" / name, text.encode()
+            if not is_file_with(path, hashlib.sha256(content).hexdigest(), len(content)):
+                try:
+                    write_bytes(path, content)
+                except OSError:
+                    if what_is(path) != "file":
+                        raise
 
     def _served_with(self, settings: dict[str, Any]) -> Reply:
-        write_json(self.root / "services" / f"{self.policy}.json", settings)
+        if self.settings() != settings:  # else it needs no room
+            write_json(self.root / "services" / f"{self.policy}.json", settings)
         manager = manager_of(self.root.parent, self.policy)
         manager.install(settings)
         manager.restart()
         return {"manager": manager.name, "warnings": manager.warnings(), **self.trial(settings)}
 
     def unserve(self, request: Request) -> Reply:
-        """Stop the loop and forget it. Says whether there was one."""
-        there = (self.root / "services" / f"{self.policy}.json").exists()
-        manager_of(self.root.parent, self.policy).remove()
-        for path in (*(self.root / "services").glob(f"{self.policy}.*"), self.root / "run" / f"{self.policy}.sock"):
+        """Stop the loop and forget it. Says whether there was one.
+
+        Raises:
+            HelperError: ``service``: it does not end, or is not forgotten.
+        """
+        services, home = self.root / "services", self.root.parent
+        there = (services / f"{self.policy}.json").exists()
+        manager_of(home, self.policy).remove()
+        end("the loop", lambda: loops(home, self.policy))  # of a supervisor that was killed, or that nobody keeps
+        paths = [services / f"{self.policy}.{kind}{part}" for kind in _KINDS for part in ("", ".part")]
+        for path in (*paths, self.root / "run" / f"{self.policy}.sock"):
             remove(path)
+        if left := [path for path in paths if what_is(path)]:
+            raise HelperError(
+                "service",
+                f"the loop was ended, but {left[0]} cannot be removed, so that it may start again at boot",
+                next="Look at the device's disk (`mount`, `dmesg`), then unserve again.",
+            )
         return {"was_served": there}
 
     def serving(self, request: Request) -> Reply:
@@ -78,11 +113,11 @@ class Services(Upkeep):
         state, counted = manager.state(), None
         if state["state"] == "failed":
             state["why"] = f"{state['why']}. {_last_lines(manager.log())}"
-        if state["state"] == "active":
+        if state["state"] in ("active", "unwatched"):
             try:
                 counted = self.ask(False)
             except HelperError as error:  # it hangs, and the watchdog has not seen it yet
-                state["why"] = str(error)
+                state["why"] = f"{state['why']}. {error}" if state["why"] else str(error)
         return {"settings": settings, "manager": manager.name, **state, "loop": counted}
 
     def trial(self, settings: dict[str, Any]) -> Reply:
@@ -95,7 +130,7 @@ class Services(Upkeep):
         deadline = time.monotonic() + START_S
         while (state := manager.state())["state"] != "active":
             # By now systemd may have given up on it already, or be about to start it again.
-            if state["state"] in ("failed", "stopped") or state["restarts"] or time.monotonic() > deadline:
+            if state["state"] in ("failed", "stopped", "unwatched") or state["restarts"] or time.monotonic() > deadline:
                 raise HelperError(
                     "trial", f"it did not start ({state['why'] or state['state']}). {_last_lines(manager.log())}"
                 )
@@ -140,6 +175,39 @@ class Services(Upkeep):
             raise HelperError("trial", f"the loop refuses: {json.dumps(reply)[:200]}")
         return reply
 
+    def require_artifact(self, record: Record) -> None:
+        """Refuse a release that lacks what the loop decides with: it would fail its trial without being bad.
+
+        Raises:
+            HelperError: ``service``.
+        """
+        settings = self.settings()
+        for option, there in (("precision", record.precisions), ("runtime", record.runtimes)):
+            for argument in settings["arguments"] if settings is not None else ():
+                name, is_given, wanted = argument.partition("=")
+                if is_given and name == f"--{option}" and wanted not in there:
+                    raise HelperError(
+                        "service",
+                        f"{self.policy} is served with the {option} {wanted}, and the release has {', '.join(there)}",
+                        next="Deploy both (make deploy with BITS or RUNTIME), serve with the other, or unserve first.",
+                    )
+
+    def settle(self) -> list[str]:
+        """Go back from releases whose trial was cut off: nobody knows whether they would have passed."""
+        found = [policy for policy in self.policies() if what_is(self.folder(policy) / TRIAL_LINK) == "symbolic link"]
+        for policy in found:
+            (self.folder(policy) / TRIAL_LINK).replace(self.folder(policy) / "current")
+            sync(self.folder(policy))
+            if (self.root / "services" / f"{policy}.json").exists():
+                with contextlib.suppress(HelperError):  # its state says so
+                    manager_of(self.root.parent, policy).restart()
+        return found
+
+    def _end_trial(self) -> None:
+        if what_is(link := self.folder(self.policy) / TRIAL_LINK):
+            remove(link)
+            sync(link.parent)
+
     def drop(self, request: Request) -> Reply:
         """Remove releases; with the whole policy goes its service, where that is forced."""
         if request.get("whole", False) and self.settings() is not None:
@@ -151,15 +219,24 @@ class Services(Upkeep):
     def switch(self, request: Request) -> Reply:
         """Switch, and where the policy is served try the new release in its loop; one that fails is switched back."""
         before, settings = self.current(self.policy), self.settings()
-        reply = super().switch(request)
         if settings is None:
-            return reply
+            return super().switch(request)
+        self.require_artifact(self.accepted(self.policy, request["release"]))
+        self.write_scripts(request)  # first: they know what a trial is that was cut off
+        try:
+            if before is not None and before != request["release"]:
+                self.point(TRIAL_LINK, before)
+            return self._switched(request, before, settings)
+        finally:
+            self._end_trial()
+
+    def _switched(self, request: Request, before: str | None, settings: dict[str, Any]) -> Reply:
+        reply = super().switch(request)
         manager = manager_of(self.root.parent, self.policy)
         try:
-            self.write_scripts(request)
             manager.restart()
             return {**reply, "trial": self.trial(settings)}
-        except HelperError as error:
+        except (HelperError, OSError) as error:
             release = request["release"]
             back = ""
             if before not in (None, release):
@@ -168,10 +245,11 @@ class Services(Upkeep):
                     manager.restart()
                     self.trial({**settings, "trial_s": 0.0})
                     back = f"; {before} serves in the loop again"
-                except HelperError as worse:
+                except (HelperError, OSError) as worse:
                     back = f"; going back to {before}: {worse}"
                 reason = one_line(f"failed its trial in the loop: {error}")
-                write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
+                with contextlib.suppress(OSError):
+                    write_json(self.release_folder(self.policy, release) / MARK_FILE, {"kind": "bad", "reason": reason})
             raise HelperError("trial", f"release {release} failed its trial in the loop: {error}{back}") from None
 
 

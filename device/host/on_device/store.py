@@ -5,6 +5,7 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -168,7 +169,13 @@ class Store:
         """
         path = self.root / "lock"
         try:
-            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            try:
+                descriptor = open_regular(path, os.O_RDWR | flags)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                descriptor = open_regular(path, os.O_RDONLY | flags)  # it is locked all the same
         except OSError:
             if what_is(path) in ("", "file"):
                 raise

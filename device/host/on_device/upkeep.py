@@ -102,7 +102,7 @@ class Upkeep(Store):
 
         The release has passed its check, so that a mark from earlier no longer holds; its files are compared once more.
         """
-        record, folder = self.accepted(self.policy, request["release"]), self.folder(self.policy)
+        record = self.accepted(self.policy, request["release"])
         self.require_layout()
         if wrong := self.differing(record):
             raise HelperError("damaged", f"release {record.release} is not as it was signed: {', '.join(wrong)}")
@@ -110,11 +110,16 @@ class Upkeep(Store):
         mark = self.mark(self.policy, request["release"])
         if mark is not None and mark.kind != GOOD:
             remove(self.release_folder(self.policy, request["release"]) / MARK_FILE)
-        link = folder / f"current.{os.getpid()}"
-        link.symlink_to(Path("releases") / request["release"])
-        link.replace(folder / "current")
-        sync(folder)
+        self.point("current", request["release"])
         return {"current": request["release"], "previous": before}
+
+    def point(self, name: str, release: str) -> None:
+        """Have a link in the policy's folder lead to a release, on the disk, too."""
+        folder = self.folder(self.policy)
+        link = folder / f"current.{os.getpid()}"
+        link.symlink_to(Path("releases") / release)
+        link.replace(folder / name)
+        sync(folder)
 
     def set_mark(self, request: Request) -> Reply:
         """Mark a release: bad and left until it is deployed again, or good."""

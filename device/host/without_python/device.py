@@ -6,8 +6,8 @@ files hold is judged on the device alone, by launch.sh, as at each start.
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ class BareDevice(Device):
     def acquire(self, by: dict[str, Any], wait_s: float) -> None:
         """Take the lock, and read what is there anew: another deployment may just have ended."""
         self._holder = take(self._connection, by, wait_s)
-        self.lock = io.StringIO()  # the helper looks whether there is one
+        self.lock = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)  # the helper looks whether there is one
         self.pull()
 
     def beat(self) -> None:
@@ -222,6 +222,10 @@ class BareDevice(Device):
         raise HelperError("service", NO_LOOP, next=NEXT_STEP)
 
     unserve = serving = serve
+
+    def settle(self) -> list[str]:
+        """Nothing: no loop is tried here."""
+        return []
 
     def overview(self) -> Reply:
         """Everything that is deployed."""
