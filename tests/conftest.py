@@ -66,6 +66,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
     )
+    if os.environ.get("CI"):
+        spent = {True: 0.0, False: 0.0}
+        for reports in terminalreporter.stats.values():
+            for report in reports:
+                if hasattr(report, "duration"):
+                    spent["slow" in report.keywords] += report.duration
+        for name, seconds in (("fast", spent[False]), ("slow", spent[True])):
+            terminalreporter.write_line(f"{name} tests: {seconds / 60:.1f} min of the processes together")
     if reasons:
         terminalreporter.section("not tested on this machine")
         for reason, tests in reasons.most_common():

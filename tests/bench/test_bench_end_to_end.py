@@ -143,27 +143,10 @@ def test_a_policy_of_depth_pictures_flies_alike_wherever_it_decides(
     common = ["--policy", "II-depth", "--precision", "int8", "--results", str(tmp_path / "results.jsonl"), "--json"]
     flown = {}
     for where in ("device", "loop", "host"):
-        assert success.main([*common, "--episodes", "32", "--on", where]) == 0
+        assert success.main([*common, "--episodes", "8", "--on", where]) == 0
         flown[where] = json.loads(capsys.readouterr().out)["reports"][0]["success"]
     assert flown["device"]["outcomes"] == flown["loop"]["outcomes"] == flown["host"]["outcomes"]
-    assert flown["device"]["successes"] > 20
-
-
-def test_the_demos_commands_end_with_table_and_pictures(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
-    kept = ["--results", str(tmp_path / "results.jsonl"), "--target", "local"]
-    arguments = ["--policy", str(bundle.path), *kept]
-    assert latency.main([*arguments, "--runs", "80", "--no-baseline"]) == 0
-    assert success.main([*arguments, "--episodes", "10", "--late", "measured"]) == 0
-    assert "as measured" in capsys.readouterr().out
-    assert success.main([*arguments, "--episodes", "10"]) == 0
-    assert table.main(["case-study", *kept, "--output-path", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "Case study · litert · loopback" in printed
-    assert "p99 needs 662 runs, there are 80" in printed
-    assert (tmp_path / "latency.png").exists() and (tmp_path / "success.svg").exists()
+    assert flown["device"]["successes"] > 4
 
 
 def test_a_device_that_is_not_there_is_an_error_with_a_next_step(

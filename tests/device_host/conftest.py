@@ -39,7 +39,20 @@ from tests.device_host.needs import needs_sshd
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("openssh", marks=needs_sshd)])
+BESIDE_OPENSSH = {"test_host_connection", "test_host_deploy", "test_host_bare_device"}
+"""Files whose tests run against OpenSSH's server too. The others are about what happens behind the connection."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    servers = ["embedded"]
+    if metafunc.module.__name__.rpartition(".")[2] in BESIDE_OPENSSH:
+        servers.append(pytest.param("openssh", marks=needs_sshd))
+    for name, scope in (("device", "session"), ("bare_device", "module")):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, servers, indirect=True, scope=scope)
+
+
+@pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
     """A device shared by the tests; every test deploys policies of its own names."""
     root = tmp_path_factory.mktemp(request.param)
@@ -129,7 +142,7 @@ PROGRAMS = "sh cat chmod cut df dirname ln ls mkdir mv readlink rm sed sha256sum
 """What a device without Python has: a shell, ssh-keygen, and a few of coreutils, which busybox has too."""
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("openssh", marks=needs_sshd)])
+@pytest.fixture(scope="module")
 def bare_device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
     """A device whose PATH has the programs named above alone, beside its home folder in bin."""
     root = tmp_path_factory.mktemp("bare")

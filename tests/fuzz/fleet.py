@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from device.host.fleet.inventory import Fleet, FleetFileError
 from tests.fuzz.values import RAW, scrambled, spoiled
 
 LEGAL: dict[str, Any] = {
@@ -58,8 +59,6 @@ def _toml(value: Any) -> str:
 
 def tried(file: Path, content: bytes) -> str:
     """What becomes of one: ``harmless``, ``refused``, or something else."""
-    from device.host.fleet.inventory import Fleet, FleetFileError
-
     file.write_bytes(content)
     try:
         fleet = Fleet.load(file)

@@ -1,5 +1,5 @@
-"""Ten thousand bundles and a hundred thousand lines: refused by name, or acting as they say; ``python -m tests.fuzz``
-tries more, and others."""
+"""Mutated bundles, lines and fleet files are refused by name, or act as they say; ``python -m tests.fuzz`` tries more
+of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bundles", 0, 200),
         ("lines", 0, 3_000),
         ("fleet", 0, 500),
-        *(pytest.param("bundles", first, 2_500, marks=pytest.mark.slow) for first in range(0, 10_000, 2_500)),
-        *(pytest.param("lines", first, 50_000, marks=pytest.mark.slow) for first in (0, 50_000)),
+        pytest.param("bundles", 200, 1_000, marks=pytest.mark.slow),
+        pytest.param("lines", 3_000, 20_000, marks=pytest.mark.slow),
     ],
 )
 def test_whatever_is_wrong_is_refused_by_name(kind: str, first: int, count: int, base: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
 from train.algorithms import a2c
 from train.suites.make import make_task
@@ -53,14 +52,3 @@ def test_a2c_balances_cartpole(learn: Callable) -> None:
 PICTURES = a2c.A2CSettings(environments=16, rollout_steps=5, learning_rate=1e-2, discount=0.95)
 CONVOLUTIONS = NetworkSpec((64,), convolutions=(Convolution(32, 4, 2), Convolution(32, 3, 1)))
 PICTURE_STEPS = 40 * 1024
-
-
-def test_a2c_learns_to_catch_from_pictures(learn: Callable) -> None:
-    # A player that does not look returns about −0.7.
-    assert learn(a2c.train, PICTURES, PICTURE_STEPS, task=catch_task(), network=CONVOLUTIONS).mean_return > 0.6
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("flipped")
-def test_with_the_sign_flipped_it_does_not_catch(learn: Callable) -> None:
-    assert learn(a2c.train, PICTURES, PICTURE_STEPS, task=catch_task(), network=CONVOLUTIONS).mean_return < 0.0

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tests.learning.continuous import beginning, learned
 from train.algorithms import d4pg
 from train.runs.logs import column, read_rows
-from train.suites.make import make_task
 
 SETTINGS = d4pg.D4PGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
@@ -41,13 +40,6 @@ def test_returns_outside_the_atoms_are_logged_and_told(
         assert max(masses) < 0.05
 
 
-@pytest.mark.slow
-def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
-    # One step: the reward is for the place before the action, so without a bootstrap no action is better than another.
-    settings = dataclasses.replace(SETTINGS, n_step=1, target_period=10**9)
-    assert learned(tmp_path, d4pg.train, settings, STEPS) < BAD
-
-
 @pytest.fixture
 def shifted_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bootstrap comes out six atoms too high: soon all is worth the largest atom, whatever the action."""
@@ -71,26 +63,6 @@ PENDULUM = d4pg.D4PGSettings(
     actor_learning_rate=1e-3, critic_learning_rate=1e-3, noise_first=0.3, noise_last=0.1, replay_capacity=20_000,
 )  # fmt: skip
 PENDULUM_STEPS = 5120
-
-
-@pytest.mark.slow
-def test_d4pg_swings_the_pendulum_up(tmp_path: Path) -> None:
-    # Hanging about costs 1,200 on average; the best known policies come to about −150.
-    assert learned(tmp_path, d4pg.train, PENDULUM, PENDULUM_STEPS, make_task("Pendulum-v1")) > -200
-
-
-@pytest.mark.slow
-def test_with_shifted_atoms_the_pendulum_hangs(tmp_path: Path, shifted_atoms: None) -> None:
-    assert learned(tmp_path, d4pg.train, PENDULUM, PENDULUM_STEPS, make_task("Pendulum-v1")) < -700
-
-
-@pytest.mark.slow
-def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = d4pg.actor_loss
-    monkeypatch.setattr(d4pg, "actor_loss", lambda *arguments: -right(*arguments))
-    assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) < BAD
 
 
 @pytest.mark.slow

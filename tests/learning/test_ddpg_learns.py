@@ -8,29 +8,20 @@ import pytest
 
 from tests.learning.continuous import beginning, learned
 from train.algorithms import ddpg
-from train.algorithms.common.replay import Replay
 from train.runs.run import DivergenceError
-from train.suites.make import make_task
 
 SETTINGS = ddpg.DDPGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
     target_rate=0.02, discount=0.9, noise_first=0.3, noise_last=0.1, replay_capacity=10_000,
 )  # fmt: skip
 STEPS = 4096
-TD3 = dataclasses.replace(SETTINGS, twin=True, target_noise=0.2, policy_period=2, critic_layer_norm=True)
 SLOW_NOISE = dataclasses.replace(SETTINGS, n_step=3, noise_reversion=0.15, noise_repeat=2, noise_only_start=True)
 GOOD, BAD = 9.3, 8.5  # the best policy has 9.6, the ball left where it is 6.7
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, TD3, SLOW_NOISE], ids=["plain", "td3", "slow noise"])
+@pytest.mark.parametrize("settings", [SETTINGS, SLOW_NOISE], ids=["plain", "slow noise"])
 def test_ddpg_keeps_the_ball_in_the_middle(tmp_path: Path, settings: ddpg.DDPGSettings) -> None:
     assert learned(tmp_path, ddpg.train, settings, STEPS) > GOOD
-
-
-@pytest.mark.slow
-def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
-    # The reward is for the place before the action, so without a bootstrap no action is better than another.
-    assert learned(tmp_path, ddpg.train, dataclasses.replace(SETTINGS, target_rate=0.0), STEPS) < BAD
 
 
 @pytest.mark.slow
@@ -42,15 +33,6 @@ def test_with_the_sign_of_the_policy_gradient_flipped_it_does_not(
     assert learned(tmp_path, ddpg.train, SETTINGS, STEPS) < BAD
 
 
-@pytest.mark.slow
-def test_with_actions_that_are_not_those_that_were_taken_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = Replay.add
-    monkeypatch.setattr(Replay, "add", lambda self, seen, action, what: right(self, seen, -action, what))
-    assert learned(tmp_path, ddpg.train, SETTINGS, STEPS) < BAD
-
-
 PENDULUM = ddpg.DDPGSettings(
     environments=8, rollout_steps=4, updates=32, critic_hidden=(64, 64), learning_starts=500, target_rate=0.01,
     discount=0.98, reward_scale=0.1, noise_first=0.2, noise_last=0.1, replay_capacity=20_000,
@@ -58,20 +40,8 @@ PENDULUM = ddpg.DDPGSettings(
 
 
 @pytest.mark.slow
-def test_ddpg_swings_the_pendulum_up(tmp_path: Path) -> None:
-    assert learned(tmp_path, ddpg.train, PENDULUM, 6000, make_task("Pendulum-v1")) > -250
-
-
-@pytest.mark.slow
-def test_with_a_bootstrap_of_nothing_it_does_not(tmp_path: Path) -> None:
-    blind = dataclasses.replace(PENDULUM, discount=0.0)
-    assert learned(tmp_path, ddpg.train, blind, 6000, make_task("Pendulum-v1")) < -500
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [SETTINGS, TD3, SLOW_NOISE], ids=["plain", "td3", "slow noise"])
 def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
-    tmp_path: Path, settings: ddpg.DDPGSettings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: ddpg.DDPGSettings = SLOW_NOISE
 ) -> None:
     with beginning(tmp_path / "whole", 2048) as run:
         whole = ddpg.train(run, settings)

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from train.algorithms import dqn
-from train.algorithms.common import experience
 from train.algorithms.common.replay import Replay
 from train.runs.checkpoint import load_checkpoint
 from train.runs.request import RunRequest
@@ -36,26 +35,9 @@ def test_dqn_walks_the_corridor_straight(learn: Callable, settings: dqn.DQNSetti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [NUMPY, PRIORITIZED], ids=["uniform", "prioritized"])
-def test_with_a_target_network_that_is_never_updated_it_does_not(learn: Callable, settings: dqn.DQNSettings) -> None:
-    # The reward then travels no farther back than the n steps of a return: the start never hears of the goal.
-    never = dataclasses.replace(settings, target_period=10**9)
-    assert learn(dqn.train, never, STEPS).success < 0.5
-
-
-@pytest.mark.slow
 def test_with_the_sign_of_the_error_flipped_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dqn, "huber", lambda errors, delta: -tf.abs(errors))
     assert learn(dqn.train, SETTINGS, STEPS).success < 0.5
-
-
-@pytest.mark.slow
-def test_with_weights_of_the_wrong_sign_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = experience.importance_weights
-    monkeypatch.setattr(
-        experience, "importance_weights", lambda probabilities, exponent: -weights(probabilities, exponent)
-    )
-    assert learn(dqn.train, PRIORITIZED, STEPS).success < 0.5
 
 
 CARTPOLE = dqn.DQNSettings(
@@ -66,18 +48,6 @@ CARTPOLE = dqn.DQNSettings(
 
 def test_dqn_balances_cartpole(learn: Callable) -> None:
     assert learn(dqn.train, CARTPOLE, 30_000, task=make_task("CartPole-v1")).mean_return > 400
-
-
-@pytest.mark.slow
-def test_with_a_bootstrap_that_ignores_the_end_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A fall then costs nothing: what follows it is worth as much as what went before.
-    returns = experience.n_step_returns
-    monkeypatch.setattr(
-        experience,
-        "n_step_returns",
-        lambda rewards, done, terminated, discount: returns(rewards, done, done & False, discount),
-    )
-    assert learn(dqn.train, CARTPOLE, 30_000, task=make_task("CartPole-v1")).mean_return < 200
 
 
 # --- images -------------------------------------------------------------------------------------------------------

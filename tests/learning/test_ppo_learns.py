@@ -2,16 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import pytest
 
 from bench.study.measures.catch import catch_task
 from policy.spec import Convolution, NetworkSpec
-from train.accelerator import on_policy
 from train.algorithms import ppo
-from train.algorithms.common.rollouts import Rollout
 from train.suites.make import make_task
 
 SETTINGS = ppo.PPOSettings(
@@ -47,20 +43,6 @@ PENDULUM = ppo.PPOSettings(
 )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_ppo_swings_the_pendulum_up_with_a_gaussian(learn: Callable) -> None:
-    # Hanging about costs 1,200 on average; the best known policies come to about −150.
-    result = learn(ppo.train, PENDULUM, 30 * 1024, task=make_task("Pendulum-v1"))
-    assert result.mean_return > -250
-
-
-@pytest.mark.slow
-def test_with_the_surrogate_flipped_the_pendulum_hangs(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = on_policy.surrogate
-    monkeypatch.setattr(on_policy, "surrogate", lambda ratio, advantages, clip: right(ratio, -advantages, clip))
-    assert learn(ppo.train, PENDULUM, 30 * 1024, task=make_task("Pendulum-v1")).mean_return < -700
-
-
 PICTURES = ppo.PPOSettings(
     environments=32, rollout_steps=28, minibatch=224, learning_rate=2e-3, discount=0.95, value_weight=0.5
 )
@@ -73,15 +55,3 @@ def test_ppo_learns_to_catch_from_pictures(learn: Callable, compute: str) -> Non
     # A player that does not look returns about −0.7.
     settings = dataclasses.replace(PICTURES, compute=compute)
     assert learn(ppo.train, settings, 28 * 1024, task=catch_task(), network=CONVOLUTIONS).mean_return > 0.5
-
-
-@pytest.mark.slow
-def test_with_other_actions_remembered_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Rollout.batch
-
-    def shifted(*arguments: Any) -> dict[str, Any]:
-        batch = right(*arguments)
-        return {**batch, "action": np.roll(batch["action"], 1)}
-
-    monkeypatch.setattr(Rollout, "batch", shifted)
-    assert learn(ppo.train, PICTURES, 28 * 1024, task=catch_task(), network=CONVOLUTIONS).mean_return < 0.0

@@ -59,23 +59,6 @@ def test_power_cut_while_the_runtime_is_unpacked_on_a_new_card(pi: Any, bundle: 
     assert any("litert" in wheel for wheel in result.wheels_sent)
 
 
-def test_power_cut_while_files_are_sent(pi: Any, old: str, new: Precisions, bundle: Bundle) -> None:
-    def cut(step: Step) -> None:
-        if step.name == "send I" and step.done:
-            pi.cut_power()
-
-    with pi.connect() as connection:
-        other_than(old, connection)
-        with pytest.raises(ConnectionLostError) as caught:
-            deploy(connection, bundle, new, progress=cut)
-    assert f"Release {old} still serves" in caught.value.message
-    pi.start()
-    with pi.connect() as connection:
-        assert state(connection)[0] == old
-        assert serving(connection)["ok"]
-    recover(pi, bundle, new)
-
-
 _CALL = HelperSession.call
 
 
@@ -100,24 +83,6 @@ def at_switch(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object], aft
 
 def nothing() -> None:
     """Do nothing."""
-
-
-def test_power_cut_between_upload_and_switch(
-    pi: Any, old: str, new: Precisions, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_switch(monkeypatch, pi.cut_power, nothing)
-    with pi.connect() as connection, pytest.raises(ConnectionLostError) as caught:
-        other_than(old, connection)
-        deploy(connection, bundle, new)
-    assert f"Whether {old} or " in caught.value.message  # whether the device heard it nobody can know from outside
-    pi.start()
-    with pi.connect() as connection:
-        current, releases, _ = state(connection)
-        assert current == old
-        assert len(releases) == 2  # uploaded and complete, never switched on
-        assert serving(connection)["ok"]
-    at_switch_off(monkeypatch)
-    assert recover(pi, bundle, new).sent_bytes == 0  # what was complete is checked again and used
 
 
 def test_power_cut_during_the_switch(
@@ -190,23 +155,6 @@ def clear_card(pi: Any) -> Iterator[None]:
     yield
     with pi.connect() as connection:
         connection.run("rm -f film.mkv")
-
-
-def test_a_full_card_is_found_before_anything_is_sent(
-    pi: Any, old: str, new: Precisions, bundle: Bundle, clear_card: None
-) -> None:
-    with pi.connect() as connection:
-        other_than(old, connection)
-        fill(connection, 3_000_000)
-        with pytest.raises(DeviceFullError) as caught:
-            deploy(connection, bundle, new)
-        assert "full" in caught.value.message
-        assert f"Release {old} still serves" in caught.value.message
-        assert "df -h" in caught.value.next_step
-        assert state(connection) == (old, [old], "")
-        assert serving(connection)["ok"]
-        connection.run("rm film.mkv")
-    recover(pi, bundle, new)
 
 
 def test_a_card_that_becomes_full_while_sending(

@@ -15,9 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import preset
-from airlearning_envs.flights import fly
-from convert.pipeline import convert_all
 from device.host.agent_session import AgentSession
 from device.host.connection import connect
 from device.host.deploy import deploy
@@ -30,11 +27,9 @@ from device.virtual_pi import running
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import MachineKind
 from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.locate import PROJECT_ROOT, ZOO
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from policy.locate import PROJECT_ROOT
+from policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
-from train.deciding import reference
 
 
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
@@ -75,8 +70,7 @@ def test_nobody_trusts_it_who_did_not_start_it(up: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "runtime",
-    [RuntimeName.LITERT]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in (RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME)],
+    [RuntimeName.LITERT, pytest.param(RuntimeName.TFLITE_RUNTIME, marks=pytest.mark.slow)],
 )
 def test_actions_on_the_a53_equal_those_on_the_host(pi: Any, old: str, bundle: Bundle, runtime: RuntimeName) -> None:
     """All golden vectors, fp32 within the artifact's float tolerance, int8 within one step before the argmax."""
@@ -110,7 +104,7 @@ def bench(script: str, *arguments: str, results: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    common = ("--policy", "I", "--precision", "int8", "--episodes", "24", "--target", f"pi@{pi.name}")
+    common = ("--policy", "I", "--precision", "int8", "--episodes", "6", "--target", f"pi@{pi.name}")
     flown = {
         where: next(
             report
@@ -119,7 +113,7 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
         )
         for where in ("device", "loop")
     }
-    assert flown["device"]["success"]["episodes"] == 24
+    assert flown["device"]["success"]["episodes"] == 6
     for key in ("successes", "causes"):
         assert flown["device"]["success"][key] == flown["loop"]["success"][key]
     assert flown["device"]["device"]["emulated"] is True
@@ -128,12 +122,9 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
 @pytest.mark.slow
 def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    common = ("--policy", "I", "--target", f"pi@{pi.name}")
+    common = ("--policy", "I", "--precision", "int8", "--target", f"pi@{pi.name}")
     reports = bench("latency.py", *common, "--runs", "100", "--warmup", "10", results=results)["reports"]
-    assert {report["precision"] for report in reports if report["kind"] == "latency"} == {"fp32", "int8"}
-    assert all(report["device"]["emulated"] for report in reports)
-    memory = bench("memory.py", *common, "--precision", "int8", results=results)["reports"][0]["memory"]
-    assert 10e6 < memory["before_load"] <= memory["after_load"] < 200e6
+    assert reports and all(report["device"]["emulated"] for report in reports)
 
 
 @pytest.mark.slow
@@ -179,27 +170,3 @@ def test_stopping_leaves_no_process(up: Any) -> None:
 def test_fields_of_a_start_are_complete(up: Any) -> None:
     begun = up.start()
     assert set(json.loads(json.dumps(begun, default=plain))) == {field.name for field in dataclasses.fields(begun)}
-
-
-@pytest.mark.slow
-def test_a_recurrent_policy_flies_there_and_begins_anew_with_each_episode(pi: Any, old: str, tmp_path: Path) -> None:
-    gru = copy_bundle(Bundle.load(ZOO / "memory" / "GRU"), tmp_path / "GRU", origin="zoo")
-    convert_all([gru], [Precision.INT8], [ArtifactFormat.TFLITE])
-    gru = Bundle.load(gru.path)
-    periods = gru.golden().observations[:6, : gru.spec.sensed_size].tolist()
-    with pi.connect() as connection:
-        deploy(connection, gru, (Precision.INT8,), (RuntimeName.LITERT,))
-        with AgentSession(connection, "GRU") as agent:
-            agent.request("load", precision="int8", runtime="litert")
-
-            def episode(begins: bool) -> np.ndarray:
-                asked = [agent.request("act", period=row, start=begins and not n) for n, row in enumerate(periods)]
-                return np.array([each["outputs"] for each in asked])
-
-            first, again, unreset = episode(True), episode(True), episode(False)
-            reply = agent.request("episodes", preset="shipped", episodes=6, seed=7)
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(unreset - first)[0].max() > 0.0  # a state that was not reset is noticed
-    pilot = reference(gru, Precision.INT8)
-    host = fly(preset("shipped"), pilot, 6, 7)
-    assert host.success_rate() == 1.0 and reply["success"]["count"] == 6

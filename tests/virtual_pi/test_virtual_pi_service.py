@@ -12,8 +12,7 @@ import pytest
 
 from device.host import __main__ as cli
 from device.host.deploy import deploy
-from device.host.errors import HostError, ServiceError
-from device.host.releases import list_releases
+from device.host.errors import HostError
 from device.virtual_pi import running
 from device.virtual_pi.machine import MachineSettings
 from device.virtual_pi.recipe import Init
@@ -45,7 +44,7 @@ def boot_id(pi: Any) -> str:
         return str(connection.run("cat /proc/sys/kernel/random/boot_id").stdout)
 
 
-def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched_back(
+def test_under_systemd_it_is_served_after_a_reboot_and_within_limits(
     pi: Any, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pi.start(MachineSettings(init=Init.SYSTEMD))
@@ -67,13 +66,6 @@ def test_under_systemd_it_is_served_after_a_reboot_and_a_bad_release_is_switched
     assert boot_id(pi) != before
     assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)
     assert all(each["granted"] for each in verb(pi, capsys, "serving")[1]["loop"]["granted"])
-
-    with pi.connect() as connection:
-        # Its golden vectors are right, but it has not what the loop is to decide with.
-        with pytest.raises(ServiceError, match=f"failed its trial in the loop.*{release} serves in the loop again"):
-            deploy(connection, bundle, [Precision.FP32])
-        assert list_releases(connection).policies["I"].current == release
-    assert eventually(lambda: is_active(pi, capsys), PATIENCE_S)
 
     hanging = verb(pi, capsys, "serving")[1]
     pi.root(f"kill -STOP {hanging['pid']}")  # no heartbeat: the watchdog's

@@ -109,10 +109,16 @@ def flown(world: StandIn, episodes: int, **options: Any) -> FlightResults:
         return fly(HARD, blind_policy, episodes, 7, simulator=simulator)
 
 
-def test_the_same_layouts_end_as_in_the_embedded_simulator() -> None:
-    embedded, served = fly(HARD, blind_policy, 20, 7), flown(StandIn(), 20)
+@pytest.fixture(scope="module")
+def exact() -> FlightResults:
+    """Four flights in which nothing goes wrong."""
+    return flown(StandIn(), 4)
+
+
+def test_the_same_layouts_end_as_in_the_embedded_simulator(exact: FlightResults) -> None:
+    embedded, served = fly(HARD, blind_policy, exact.episodes, 7), exact
     same = embedded.cause == served.cause
-    assert same.sum() >= 18, "a mover that is touched at a slice's end may be passed by a hair elsewhere"
+    assert same.sum() >= 3, "a mover that is touched at a slice's end may be passed by a hair elsewhere"
     assert served.flight_time_s[same] == pytest.approx(embedded.flight_time_s[same], abs=0.26)
     assert served.distance_m[same] == pytest.approx(embedded.distance_m[same], abs=0.7)
     assert not served.replayable and served.spoiled == ()
@@ -134,7 +140,7 @@ def test_ranges_are_those_of_a_ray_caster_while_it_flies(wide: bool, monkeypatch
         errors.append(np.abs(core.simulator.ranges(angles, HARD.max_range_m)[0] - exact[0]))
 
     with closing(Served(HARD, world)) as simulator:
-        fly(HARD, blind_policy, 3, 7, simulator=simulator, watch=watch)
+        fly(HARD, blind_policy, 1, 7, simulator=simulator, watch=watch)
     found = np.array(errors)[:, slice(None) if wide else slice(2, -2)]
     assert np.median(found) < 0.01 and np.percentile(found, 90) < 0.1
 
@@ -154,8 +160,8 @@ class Rough(StandIn):
         self._drone.flight.trim[:] = 0.1
 
 
-def test_a_server_that_is_less_exact_is_flown_in_all_the_same() -> None:
-    exact, rough = flown(StandIn(), 4), flown(Rough(), 4)
+def test_a_server_that_is_less_exact_is_flown_in_all_the_same(exact: FlightResults) -> None:
+    rough = flown(Rough(), exact.episodes)
     assert rough.spoiled == () and (rough.cause == exact.cause).all()
     assert rough.flight_time_s == pytest.approx(exact.flight_time_s, rel=0.1, abs=0.4)
 
@@ -188,11 +194,11 @@ def test_an_arena_that_is_not_what_is_seen_is_noticed(monkeypatch: pytest.Monkey
         assert "is not the arena that was built" in simulator.notes[0]
 
 
-def test_a_clock_that_loses_time_is_made_good() -> None:
-    exact, stalled = flown(StandIn(), 3), flown(StandIn(stall=0.26, speed=2.0), 3)
-    assert stalled.flight_time_s == pytest.approx(exact.flight_time_s, rel=0.1, abs=0.3)
-    assert stalled.distance_m == pytest.approx(exact.distance_m, rel=0.1, abs=0.5)
-    assert (stalled.cause == exact.cause).all()
+def test_a_clock_that_loses_time_is_made_good(exact: FlightResults) -> None:
+    stalled = flown(StandIn(stall=0.26, speed=2.0), 2)
+    assert stalled.flight_time_s == pytest.approx(exact.flight_time_s[:2], rel=0.1, abs=0.3)
+    assert stalled.distance_m == pytest.approx(exact.distance_m[:2], rel=0.1, abs=0.5)
+    assert (stalled.cause == exact.cause[:2]).all()
 
 
 def test_a_clock_that_stands_is_said() -> None:
@@ -254,14 +260,13 @@ RUDE: dict[str, tuple[Callable[[StandIn], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", RUDE)
-def test_a_flight_that_was_not_flown_as_commanded_does_not_count(what: str) -> None:
+def test_a_flight_that_was_not_flown_as_commanded_does_not_count(what: str, exact: FlightResults) -> None:
     does, reason = RUDE[what]
     # Of the first seconds of the first episode, in which it gains speed; some slices are lost by hovering before it.
     spoiled = flown(Rude(does, range(24, 32) if "dropped" in what else range(24, 25)), 2)
     assert spoiled.episodes == 2 and len(spoiled.spoiled) == 1
     assert re.search(reason, spoiled.spoiled[0])
-    exact = flown(StandIn(), 2)
-    assert (spoiled.cause == exact.cause).all() and (spoiled.cause != EndCause.NONE).all()
+    assert (spoiled.cause == exact.cause[:2]).all() and (spoiled.cause != EndCause.NONE).all()
 
 
 def test_a_command_without_api_control_is_noticed() -> None:
@@ -278,16 +283,16 @@ def test_a_server_that_ends_in_mid_flight_leaves_the_finished_episodes(client: s
     simulator = Served(HARD, StandIn(), client, reconnect_s=0.2)
 
     def progress(done: int, total: int) -> None:
-        if done == 2:
+        if done == 1:
             simulator.server.__exit__(None, None, None)
 
     with closing(simulator), pytest.raises(CutShortError) as caught:
-        fly(HARD, blind_policy, 5, 7, simulator=simulator, progress=progress)
+        fly(HARD, blind_policy, 3, 7, simulator=simulator, progress=progress)
     assert isinstance(caught.value.reason, ConnectionLostError)
-    assert caught.value.finished.episodes == 2 and (caught.value.finished.cause != EndCause.NONE).all()
+    assert caught.value.finished.episodes == 1 and (caught.value.finished.cause != EndCause.NONE).all()
 
 
-def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
+def test_a_connection_that_comes_back_costs_one_flight(client: str, exact: FlightResults) -> None:
     simulator = Served(HARD, world := StandIn(), client)
     cut = False
 
@@ -299,9 +304,9 @@ def test_a_connection_that_comes_back_costs_one_flight(client: str) -> None:
                 connection.shutdown(socket.SHUT_RDWR)
 
     with closing(simulator):
-        found = fly(HARD, blind_policy, 3, 7, simulator=simulator, watch=watch)
+        found = fly(HARD, blind_policy, 2, 7, simulator=simulator, watch=watch)
     assert found.spoiled == ("the connection was lost, and made again.",)
-    assert (found.cause == flown(StandIn(), 3).cause).all()
+    assert (found.cause == exact.cause[:2]).all()
     assert world._width("0") == 90.0 and world.call("simListSceneObjects", ["arena.*"]) == []
 
 

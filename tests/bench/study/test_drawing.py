@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.study.everything import JOINED, MEASURED, QUICK, SHOWN
 from bench.study.experiment import EpisodePlan
 from bench.study.records import Record
 from bench.study.running import StudyCell, kept_or_requested
@@ -18,27 +17,6 @@ TYPED = "from bench.study.__main__ import main\n"
 def typed(*words: str) -> str:
     """The script that types a command of ``python -m bench.study``, which has to end well."""
     return f"assert main({list(words)!r}) == 0\n"
-
-
-def test_every_stored_study_is_drawn_without_a_suite() -> None:
-    pictures = (  # made, but not written: that is matplotlib's and takes a minute
-        "from bench.study import command\ncommand.save = lambda figure, stem: made.append(stem) or []\nmade = []\n"
-    )
-    stored = [typed(name, "--stored", "--json", "--output-path", "nowhere") for name in (*MEASURED, *SHOWN)]
-    joined = [typed(name, "--json", "--output-path", "nowhere") for name in JOINED]
-    done = run(TYPED + pictures + "".join([*stored, *joined]) + "print(*made)\n")
-    assert done.returncode == 0, done.stderr
-    assert "sweetspot-walker2d-ddpg" in done.stdout and "layer-sensitivity" in done.stdout
-    assert done.stdout.count('"ok": true') == len([*stored, *joined])
-
-
-def test_the_quick_study_measures_nothing_of_what_is_stored() -> None:
-    quick = [["--missing", "--episodes", "10", "--jobs", "1", "--json", *QUICK[name]] for name in QUICK]
-    kept = [words[: words.index("--output-path")] if "--output-path" in words else words for words in quick]
-    steps = [typed(name, *words) for name, words in zip(QUICK, kept, strict=True)]
-    done = run(TYPED + "".join(steps))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("all of it is stored, nothing to measure") == len(QUICK), done.stderr
 
 
 def test_what_has_to_be_measured_is_refused_and_what_is_stored_is_not() -> None:

@@ -16,7 +16,7 @@ from tests.convert.native.networks import made
 from tests.convert.native.random_networks import LayerPlan, Plan, built
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
-MISTAKES, FEW = 10_000, 1_500
+MISTAKES, FEW = 3_000, 500
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 FLAGS = (
     "-std=gnu11",
