@@ -71,6 +71,7 @@ try() {
   [ "$1" != "${USERS%% *}" ] || time as "$1" "cd 'my project' && $before_suites"
   local -n tests=$1
   time as "$1" "cd 'my project' && make test ${tests[*]@Q}"
+  as "$1" 'left=$(ls -d .keras .ray .config 2>/dev/null || true); test -z "$left" || { echo "Left in the home folder: $left"; exit 1; }'
 }
 
 # Each on a machine of its own, side by side: neither's packages are the other's.

@@ -32,6 +32,28 @@ from policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
 
 
+@pytest.mark.parametrize(
+    "runtime",
+    [RuntimeName.LITERT, pytest.param(RuntimeName.TFLITE_RUNTIME, marks=pytest.mark.slow)],
+)
+def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle, runtime: RuntimeName) -> None:
+    """All golden vectors, fp32 within the artifact's float tolerance, int8 within one step before the argmax."""
+    golden = bundle.golden()
+    with up.connect() as connection:
+        deploy(connection, bundle, NEW, (runtime,))
+        for precision in NEW:
+            entry = bundle.artifact(precision, runtime.artifact_format)
+            with AgentSession(connection, "I") as agent:
+                found = agent.request("load", precision=precision.value, runtime=runtime.value)["golden"]
+                acted = agent.request("act", observations=golden.observations.tolist())
+            assert found["vectors"] == len(golden.observations)
+            assert found["max_error"] <= found["tolerance"] in np.float32(bundle.expected(entry).tolerance)
+            expected = bundle.expected(entry).outputs
+            same = np.asarray(acted["actions"]) == np.asarray(expected).argmax(axis=1)
+            # Where one step decides between two actions either may come out; with these vectors it nowhere does.
+            assert same.mean() >= 0.99, f"{precision.value} in {runtime.value}: vectors {np.flatnonzero(~same)} differ"
+
+
 def test_it_is_a_pi_3b_as_far_as_programs_can_tell(pi: Any, old: str) -> None:
     with pi.connect() as connection:
         facts = probe(connection)
@@ -66,28 +88,6 @@ def test_nobody_trusts_it_who_did_not_start_it(up: Any, tmp_path: Path) -> None:
         connect(Target.parse(f"pi@{up.name}"), known_hosts=KnownHosts(tmp_path / "empty")),
     ):
         pass
-
-
-@pytest.mark.parametrize(
-    "runtime",
-    [RuntimeName.LITERT, pytest.param(RuntimeName.TFLITE_RUNTIME, marks=pytest.mark.slow)],
-)
-def test_actions_on_the_a53_equal_those_on_the_host(pi: Any, old: str, bundle: Bundle, runtime: RuntimeName) -> None:
-    """All golden vectors, fp32 within the artifact's float tolerance, int8 within one step before the argmax."""
-    golden = bundle.golden()
-    with pi.connect() as connection:
-        deploy(connection, bundle, NEW, (runtime,))
-        for precision in NEW:
-            entry = bundle.artifact(precision, runtime.artifact_format)
-            with AgentSession(connection, "I") as agent:
-                found = agent.request("load", precision=precision.value, runtime=runtime.value)["golden"]
-                acted = agent.request("act", observations=golden.observations.tolist())
-            assert found["vectors"] == len(golden.observations)
-            assert found["max_error"] <= found["tolerance"] in np.float32(bundle.expected(entry).tolerance)
-            expected = bundle.expected(entry).outputs
-            same = np.asarray(acted["actions"]) == np.asarray(expected).argmax(axis=1)
-            # Where one step decides between two actions either may come out; with these vectors it nowhere does.
-            assert same.mean() >= 0.99, f"{precision.value} in {runtime.value}: vectors {np.flatnonzero(~same)} differ"
 
 
 def bench(script: str, *arguments: str, results: Path) -> dict[str, Any]:
