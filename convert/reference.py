@@ -96,8 +96,8 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     trace = Trace()
     ways = (
         head_inputs(spec, network, observations, trace=trace),
-        head_inputs(spec, network, observations, quantize_by_inverse),
         fixed_point_head_inputs(spec, network, observations),
+        head_inputs(spec, network, observations, quantize_by_inverse),
     )
     raw, level = [each[:, : spec.output_size] for each in ways], network.output_step
     spread = np.max([np.abs(ways[0].astype(np.float64) - other) for other in ways[1:]], axis=0)
