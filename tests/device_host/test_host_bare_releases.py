@@ -21,6 +21,14 @@ from device.host.errors import (
     TrustError,
     VerificationError,
 )
+from device.host.fleet import rollout
+from device.host.fleet.board import Board
+from device.host.fleet.crew import Crew
+from device.host.fleet.identity import DeviceInRolloutError
+from device.host.fleet.inventory import Fleet
+from device.host.fleet.journal import Memory, events, journal_file, opened
+from device.host.fleet.payloads import Payloads
+from device.host.fleet.result import Result
 from device.host.helper_session import HelperSession, helper
 from device.host.local_device import write_programs
 from device.host.on_device.records import ROLLOUT_FILE
@@ -185,6 +193,33 @@ def test_whose_rollout_it_is(
         monkeypatch.setattr(device, "ROLLOUT_FILE", "r" * 300)  # no file system takes so long a name
         assert switch(session, {**mark, "rollout": "two's"}) == {**mark, "ended": True}
     serves(line, old.release)
+
+
+def test_a_rollout_that_died_and_another(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "connect", lambda target, identity: bare_device.connect())
+
+    def rolled_out(name: str) -> Result:
+        file = tmp_path / f"{name}.toml"
+        file.write_text("[groups.all]\ntargets = ['bare']\nagent = 'native'\n")
+        fleet = Fleet.load(file)
+        with opened(fleet) as journal:
+            memory, settings = Memory(events(journal_file(fleet)), "I"), rollout.Settings(soak_s=0, deadline_ms=1e3)
+            made = rollout.Rollout(fleet.members, Payloads(policy_i), settings, journal, memory, Crew(1, Board()))
+            return made.run()
+
+    with monkeypatch.context() as died:
+        died.setattr(rollout.Rollout, "_last_look", lambda rollout: None)
+        assert rolled_out("one").complete
+    with pytest.raises(DeviceInRolloutError):
+        rolled_out("two")
+    assert not (tmp_path / "two.journal.jsonl").read_text()
+    file = bare_device.policy_folder("I") / ROLLOUT_FILE
+    mark = json.loads(file.read_text())
+    file.write_text(json.dumps({**mark, "time": 0}))
+    assert rolled_out("two").complete and file.exists(), "one died long ago, and nothing had to be switched"
+    assert rolled_out("one").complete and not file.exists()
 
 
 def test_old_ones_are_pruned(

@@ -103,7 +103,9 @@ def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
     record = serving_record(deployed) if deployed else None
     by = f", deployed by {record['by']}" if record and record.get("by") else ""
     mark = deployed.get("rollout")
-    came = f"; the last rollout there is {described(mark)}" if isinstance(mark, dict) else ""
+    came = ""
+    if isinstance(mark, dict):
+        came = f"; the last there is {described(mark)}, which {'has ended' if mark.get('ended') else 'goes on'}"
     serving = f"Release {record['release']}{by}, serves" if record else "No release serves"
     return ReplacedError(
         f"{serving} in the place of {release or 'none'}{came}. It was left.",
