@@ -142,11 +142,14 @@ def install(
     wheel_cache: Path | None = None,
     silence_s: float = SILENCE_S,
     signing: Signing = USUAL,
+    begun_with: Callable[[Mapping[str, Any]], None] = lambda state: None,
     before_switch: Callable[[str, str | None], None] = lambda release, serving: None,
+    rollout: Mapping[str, Any] | None = None,
 ) -> DeployResult:
     """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises.
 
-    ``before_switch`` is called with the release that will serve and the one that serves until then.
+    ``begun_with`` is called with what the device says once it is locked, before anything is sent. ``before_switch`` is
+    called with the release that will serve and the one that serves until then. ``rollout`` is written on the device.
     """
     begun = time.monotonic()
     tell = progress if progress is not None else lambda step: None
@@ -156,6 +159,7 @@ def install(
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
         with still_serving(serving):
+            begun_with(state)
             tell(Step("compare what is there", 0, 0))
             known, found = _known_release(session, state["same"], signing)
             if known is not None and known == serving and not found["doubted"]:
@@ -186,7 +190,8 @@ def install(
         tell(Step("switch", 0, 0))
         before_switch(release, serving)
         python = wheel_set.python.path
-        previous, warnings = switch_on(connection, session, python, payload.policy, release, serving, silence_s)
+        which = payload.policy, release, serving
+        previous, warnings = switch_on(connection, session, python, *which, silence_s, rollout)
         removed: tuple[str, ...] = ()
         if not warnings:  # else the session is over; the next deployment removes them
             removed, warnings = _prune(session, release, previous)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from device.host.connection import Connection
@@ -59,6 +59,7 @@ def switch_on(
     release: str,
     serving: str | None,
     silence_s: float = SILENCE_S,
+    rollout: Mapping[str, Any] | None = None,
 ) -> tuple[str | None, tuple[str, ...]]:
     """Switch to a release; when no clear answer comes, ask again what serves, over a new connection if need be.
 
@@ -70,6 +71,7 @@ def switch_on(
         release: to serve from now on.
         serving: the one that serves until now.
         silence_s: seconds after which the device gives up a host that it does not hear.
+        rollout: whose rollout it is, to be written on the device; None: of nobody's.
 
     Returns:
         The release that served before, and a warning when the answer had to be asked for again.
@@ -78,7 +80,8 @@ def switch_on(
         HostError: the message says which release serves, or that it is unknown and what to type.
     """
     try:
-        done = session.call("switch", release=release, scripts=service_scripts(), timeout=UNPACK_TIMEOUT_S)
+        what: dict[str, Any] = {"release": release, "scripts": service_scripts(), "rollout": rollout}
+        done = session.call("switch", **what, timeout=UNPACK_TIMEOUT_S)
         return done["previous"], ()
     except HostError as error:
         # Also an error that the device reports may come after the link was renamed.

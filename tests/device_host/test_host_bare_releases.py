@@ -21,8 +21,17 @@ from device.host.errors import (
     TrustError,
     VerificationError,
 )
-from device.host.helper_session import helper
+from device.host.fleet import rollout
+from device.host.fleet.board import Board
+from device.host.fleet.crew import Crew
+from device.host.fleet.identity import DeviceInRolloutError
+from device.host.fleet.inventory import Fleet
+from device.host.fleet.journal import Memory, events, journal_file, opened
+from device.host.fleet.payloads import Payloads
+from device.host.fleet.result import Result
+from device.host.helper_session import HelperSession, helper
 from device.host.local_device import write_programs
+from device.host.on_device.records import ROLLOUT_FILE
 from device.host.probe import probe
 from device.host.releases import list_releases, remove_releases, rollback
 from device.host.signing.keys import made_key
@@ -30,6 +39,7 @@ from device.host.signing.record import USUAL, SignedRecord, Signing, signed_reco
 from device.host.static_agent.release import static_payload
 from device.host.switching import begin
 from device.host.wheels import WheelSet
+from device.host.without_python import device
 from device.host.without_python.device import LAUNCHER
 from policy.bundle import Bundle
 from policy.spec import Precision
@@ -154,6 +164,62 @@ def test_going_back_and_removing(
     serves(line, second.release)
     assert remove_releases(line, "I", whole=True).serving is None
     assert not bare_device.policy_folder("I").exists() and not list_releases(line).policies
+
+
+def test_whose_rollout_it_is(
+    bare_device: TestDevice, line: Connection, old: DeployResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written, ended by a new name, and keeps no release from being switched on where it cannot be written."""
+    mark, folder = {"rollout": "one's", "host": "h", "user": "u", "time": 1}, bare_device.policy_folder("I")
+
+    def switch(session: HelperSession, mark: dict[str, Any]) -> Any:
+        begin(session, "I", None, 0.0)
+        session.call("switch", release=old.release, scripts={}, rollout=mark)
+        return begun(session)
+
+    def begun(session: HelperSession) -> Any:
+        session.call("discard")
+        return begin(session, "I", None, 0.0)["rollout"]
+
+    with helper(line, "") as session:
+        assert begin(session, "I", None, 0.0)["rollout"] is None, "an older version filled it"
+        session.call("discard")
+        assert switch(session, mark) == {**mark, "ended": False}
+        session.call("end_rollout", rollout="two's")
+        assert begun(session) == {**mark, "ended": False}
+        session.call("end_rollout", rollout="one's")
+        assert begun(session) == {**mark, "ended": True} and not (folder / ROLLOUT_FILE).exists()
+        session.call("discard")
+        monkeypatch.setattr(device, "ROLLOUT_FILE", "r" * 300)  # no file system takes so long a name
+        assert switch(session, {**mark, "rollout": "two's"}) == {**mark, "ended": True}
+    serves(line, old.release)
+
+
+def test_a_rollout_that_died_and_another(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "connect", lambda target, identity: bare_device.connect())
+
+    def rolled_out(name: str) -> Result:
+        file = tmp_path / f"{name}.toml"
+        file.write_text("[groups.all]\ntargets = ['bare']\nagent = 'native'\n")
+        fleet = Fleet.load(file)
+        with opened(fleet) as journal:
+            memory, settings = Memory(events(journal_file(fleet)), "I"), rollout.Settings(soak_s=0, deadline_ms=1e3)
+            made = rollout.Rollout(fleet.members, Payloads(policy_i), settings, journal, memory, Crew(1, Board()))
+            return made.run()
+
+    with monkeypatch.context() as died:
+        died.setattr(rollout.Rollout, "_last_look", lambda rollout: None)
+        assert rolled_out("one").complete
+    with pytest.raises(DeviceInRolloutError):
+        rolled_out("two")
+    assert not (tmp_path / "two.journal.jsonl").read_text()
+    file = bare_device.policy_folder("I") / ROLLOUT_FILE
+    mark = json.loads(file.read_text())
+    file.write_text(json.dumps({**mark, "time": 0}))
+    assert rolled_out("two").complete and file.exists(), "one died long ago, and nothing had to be switched"
+    assert rolled_out("one").complete and not file.exists()
 
 
 def test_old_ones_are_pruned(

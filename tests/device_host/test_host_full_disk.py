@@ -15,10 +15,12 @@ from device.host.connection import Connection
 from device.host.deploy import RESERVE, deploy, install
 from device.host.errors import DeviceFullError
 from device.host.golden import Step
+from device.host.helper_session import helper
 from device.host.local_device import running_local_device
 from device.host.on_device.signatures import SIGNERS_FILE
 from device.host.probe import probe
 from device.host.releases import list_releases
+from device.host.switching import begin
 from device.host.wheels import WheelSet
 from policy.bundle import Bundle
 from policy.spec import Precision, RuntimeName
@@ -135,6 +137,27 @@ def test_the_reserve_is_left_free(connected: tuple[Connection, WheelSet]) -> Non
     with pytest.raises(DeviceFullError):
         install(connection, stand_in_payload("S", "new", ballast=bytes(free - RESERVE // 2)), bare)
     assert_old_serves_and_nothing_is_left(connection)
+
+
+def test_whose_rollout_it_is_needs_no_room(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
+    """On a full disk the switch goes on, the mark of the rollout before is ended, and so is one of our own."""
+    connection, bare = connected
+    first, second = ({"rollout": name, "host": "h", "user": "u", "time": 1} for name in ("first", "second"))
+    new = install(connection, stand_in_payload("S", "new"), bare, rollout=first).release
+    fill(small)
+    old = install(connection, stand_in_payload("S", "old"), bare, rollout=second).release
+    assert list_releases(connection).policies["S"].current == old != new
+    with helper(connection, bare.python.path) as session:
+        assert begin(session, "S", None, 0.0)["rollout"] == {**first, "ended": True}
+    connection.run("rm filler")
+    install(connection, stand_in_payload("S", "new"), bare, rollout=second)
+    fill(small)
+    with helper(connection, bare.python.path) as session:
+        assert begin(session, "S", None, 0.0)["rollout"] == {**second, "ended": False}
+        session.call("end_rollout", rollout="first")
+        assert session.call("show")["policies"]["S"]["rollout"]["ended"] is False, "it is another's"
+        session.call("end_rollout", rollout="second")
+        assert session.call("show")["policies"]["S"]["rollout"] == {**second, "ended": True}
 
 
 def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Path, bundle: Bundle) -> None:

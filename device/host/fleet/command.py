@@ -54,6 +54,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
         deadline_ms=1e3 * bundle.spec.control_period_s if options.deadline_ms is None else options.deadline_ms,
         wait_s=options.wait,
         signing=Signing(options.sign_key),
+        take_over=options.take_over,
     )
     with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
         memory = Memory(journal.events(journal.journal_file(fleet)), bundle.spec.name)
@@ -79,6 +80,8 @@ def _next(result: Result) -> str:
         return (
             f"Look at {back[0]} first: python -m device.host releases --target {back[0]}; then the same command again."
         )
+    if State.REPLACED in result.counts:
+        return "Agree on who rolls out; then type the same command again, or the other one."
     if (COUNTED | {State.ROLLED_BACK}) & result.counts.keys():
         return "Find out why it failed, convert again, then type the same command: it goes on with what is not done."
     return "Mend what is named above, then type the same command again: it goes on with what is not done."
@@ -182,6 +185,7 @@ def add_verbs(verb: Verbs) -> None:
     add("--soak", type=seconds, default=10.0, metavar="S", help="seconds each phase is watched, default %(default)g")
     add("--deadline-ms", type=seconds, metavar="MS", help="of one decision in a hundred; default: the policy's period")
     add("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment on a device to end")
+    add("--take-over", action="store_true", help="go on although devices are in another host's or user's rollout")
     add("--sign-key", type=Path, metavar="KEY", help="sign with it; default QUARL_SIGN_KEY, or this host's own key")
     looking = fleet("status", run_status)
     looking.set_defaults(left="nothing was changed.")

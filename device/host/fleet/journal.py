@@ -102,16 +102,19 @@ class Memory:
 
     Attributes:
         newest: digests that the newest rollout brought to some device, or found there.
+        rollouts: names of those that began.
     """
 
     def __init__(self, found: list[dict[str, Any]], policy: str) -> None:
         self._of: dict[str, list[dict[str, Any]]] = {}
         self.newest: set[str] = set()
+        self.rollouts: set[str] = set()
         for event in found:
             if event.get("policy") != policy:
                 continue
             if event.get("event") == "begin" and isinstance(event.get("devices"), list):
                 self.newest = set()
+                self.rollouts.add(str(event.get("rollout", "")))
                 for device in event["devices"]:
                     self._of.setdefault(str(device), []).append({"state": State.NOT_BEGUN})
             elif "phase" in event and isinstance(event.get("device"), str):

@@ -16,6 +16,7 @@ class Result:
         states: the last state of each device, by target; those it never came to are ``not begun``.
         errors: why, where something went wrong.
         releases: what serves, where the rollout knows.
+        unseen: why, of those that proved it and could not be looked at once more at the end.
         phases: name and outcome of each, ``passed`` or ``rolled back``.
         stopped: why it ended early; empty: it did not.
         sent_bytes: over all devices.
@@ -27,6 +28,7 @@ class Result:
     states: dict[str, State]
     errors: dict[str, str] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
     phases: list[tuple[str, str]] = field(default_factory=list)
     stopped: str = ""
     sent_bytes: int = 0

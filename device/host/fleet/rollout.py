@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,17 +13,20 @@ from device.host.connection import Connection, connect
 from device.host.deploy import install
 from device.host.errors import CheckFailedError, HostError, ServiceError, VerificationError
 from device.host.fleet.crew import Crew, StoppedError, error_facts
+from device.host.fleet.identity import DeviceInRolloutError, Identity, Mark, in_rollout
 from device.host.fleet.inventory import Member
 from device.host.fleet.journal import Journal, Memory
 from device.host.fleet.payloads import Payloads
 from device.host.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batches
 from device.host.fleet.result import Result
-from device.host.fleet.soak import Health, SoakError, look
+from device.host.fleet.soak import Health, ReplacedError, SoakError, look, replaced
 from device.host.fleet.states import COUNTED, State
 from device.host.golden import Progress, Step
+from device.host.helper_session import HelperSession, helper
 from device.host.probe import probe
 from device.host.releases import remove_releases, rollback
 from device.host.signing.record import USUAL, Signing
+from device.host.switching import begin
 
 LOOK_EVERY_S, LOOKS = 5.0, 6
 LAST_TRIES, PAUSE_S = 3, 2.0
@@ -41,6 +45,7 @@ class Settings:
         deadline_ms: of one decision, for the 99th percentile.
         wait_s: how long to wait for another deployment on a device to end.
         signing: by which key, with which serial.
+        take_over: go on although devices are in another rollout.
     """
 
     canaries: int = 1
@@ -50,6 +55,7 @@ class Settings:
     deadline_ms: float = 100.0
     wait_s: float = 0.0
     signing: Signing = USUAL
+    take_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,19 +98,27 @@ class Rollout:
         self._switching: set[str] = set()
         self._fallen: set[str] = set()
         """Devices on which the release failed, whatever became of them since."""
+        self.identity = Identity(memory.rollouts)
+        self._seen: set[str] = set()
 
     def run(self) -> Result:
         """Bring the release to all devices, or to none more after the phase that failed.
 
+        At the end each device that was changed or proved itself is looked at once more.
+
         Raises:
+            DeviceInRolloutError: devices are in another rollout; nothing was begun.
             KeyboardInterrupt: after no device is at work any more; ``result`` says how far it came.
         """
         begun = time.monotonic()
-        self.journal.write(event="begin", policy=self.policy, devices=list(self.result.states))
+        self._look_for_others()
+        devices, rollout = list(self.result.states), self.identity.rollout
+        self.journal.write(event="begin", policy=self.policy, devices=devices, rollout=rollout)
         try:
             for name, members in batches(self._canaries(), self.settings.batch.of(len(self.members))):
                 if not self.result.stopped:
                     self._phase(name, members)
+            self._last_look()
         except BaseException as error:
             self.result.stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else repr(error)
             raise
@@ -113,6 +127,60 @@ class Rollout:
             facts = {name: getattr(self.result, name) for name in ("stopped", "counts", "states", "seconds")}
             self.journal.write(event="end", policy=self.policy, **facts)
         return self.result
+
+    def _look_for_others(self) -> None:
+        """See that no device is in another rollout, or note those that are taken over."""
+        self.crew.board.phase("who rolls out", len(self.members))
+
+        def work(member: Member, tell: Progress) -> Mark | None:
+            tell(Step("look", 0, 0))
+            with (
+                connect(member.target, identity=member.identity) as connection,
+                helper(connection, probe(connection).python.path) as session,
+            ):
+                mark = _deployed(session, self.policy).get("rollout")
+            self._seen.add(member.target)
+            return mark if isinstance(mark, dict) else None
+
+        # One that cannot be looked at says why when its turn comes.
+        found = {member.target: mark for member, mark in self.crew.each(self.members, work, lambda *_: None) if mark}
+        others = {target: mark for target, mark in found.items() if self.identity.is_at_work(mark)}
+        if others and not self.settings.take_over:
+            raise in_rollout(dict(sorted(others.items())))
+        self.identity.known |= {str(mark.get("rollout")) for mark in found.values()}
+
+    def _last_look(self) -> None:
+        """See what serves at the end, and say on the devices that the rollout is over."""
+        looked_at = (State.PROVED, State.ROLLED_BACK)
+        states = self.result.states
+        members = [each for each in self.members if each.target in self._switching or states[each.target] in looked_at]
+        if not members:
+            return
+        self.crew.go_on()
+        self.crew.board.phase("last look", len(members))
+
+        def work(member: Member, tell: Progress) -> None:
+            tell(Step("look", 0, 0))
+            with (
+                connect(member.target, identity=member.identity) as connection,
+                helper(connection, probe(connection).python.path) as session,
+            ):
+                deployed = _deployed(session, self.policy)
+                release = self.result.releases.get(member.target) or None
+                if states[member.target] in looked_at and deployed.get("current") != release:
+                    self._event("last look", member, State.REPLACED, **error_facts(replaced(deployed, release)))
+                mark = deployed.get("rollout") or {}
+                if self.identity.is_own(mark) and not mark["ended"]:
+                    with contextlib.suppress(HostError):  # it is over after a day
+                        begin(session, self.policy, None, LOOK_EVERY_S)
+                        session.call("end_rollout", rollout=mark["rollout"])
+
+        def failed(member: Member, error: Exception) -> None:
+            if states[member.target] is State.PROVED:
+                self.result.unseen[member.target] = error_facts(error)["error"]
+
+        for _ in self.crew.each(members, work, failed):
+            pass
 
     def _canaries(self) -> tuple[Member, ...]:
         """Change the first devices; returns those that were not tried. Others step in for those out of reach."""
@@ -141,9 +209,10 @@ class Rollout:
                 self.result.sent_bytes += device.sent_bytes
             if self._too_many:
                 self.crew.stop()  # of this phase, those that wait are not begun
-        changed = [each for each in changed if each.member.target not in self._fallen]
+        changed = self._left(each for each in changed if each.member.target not in self._fallen)
         if not self._too_many:
             self._soak(name, [each for each in changed if not each.is_proved])
+        changed = self._left(changed)
         fallen = [each for each in changed if each.member.target in self._fallen]
         if self._too_many:
             count, allowed = len(self._fallen), self.settings.max_fail
@@ -158,6 +227,10 @@ class Rollout:
             self._event(name, each.member, State.PROVED, release=each.release, digest=each.digest)
         self.result.phases.append((name, "passed" if proved else "changed nobody"))
         return len(proved)
+
+    def _left(self, devices: Iterable[_Device]) -> list[_Device]:
+        """Those that nobody else's release has replaced."""
+        return [each for each in devices if self.result.states[each.member.target] is not State.REPLACED]
 
     @property
     def _too_many(self) -> bool:
@@ -188,6 +261,9 @@ class Rollout:
         with connect(target, identity=member.identity) as connection:
             payload, wheel_set = self.payloads.of(member, probe(connection))
 
+            def begun_with(state: Mapping[str, Any]) -> None:
+                self.identity.require_free(target, state.get("rollout"), target in self._seen)
+
             def before_switch(release: str, serving: str | None) -> None:
                 # Deployed before, and doubted since: what served before that is not known any more.
                 previous = self.memory.brought(target, release) if serving == release else serving
@@ -202,7 +278,9 @@ class Rollout:
                 wait_s=self.settings.wait_s,
                 progress=tell,
                 signing=self.settings.signing,
+                begun_with=begun_with,
                 before_switch=before_switch,
+                rollout=self.identity.mark(),
             )
         facts: dict[str, Any] = {"release": done.release, "digest": payload.digest}
         facts["seconds"] = round(time.monotonic() - begun, 3)
@@ -221,6 +299,8 @@ class Rollout:
         if isinstance(error, StoppedError) and member.target not in self._begun:
             return
         state = state_after(error)
+        if isinstance(error, DeviceInRolloutError):  # who goes on would be replaced, or replace what proves itself
+            self.result.stopped = f"{member.target} came into another rollout"
         if member.target in self._switching and not isinstance(error, HostError):
             state = State.UNKNOWN  # of no kind that says what serves now
         self._event(phase, member, state, **error_facts(error))
@@ -246,7 +326,10 @@ class Rollout:
                     seen[member.target] = found
                 elif not isinstance(found, StoppedError) and (last or isinstance(found, SoakError)):
                     device = watched.pop(member.target)
-                    self._event(phase, member, State.FAILED, release=device.release, **error_facts(found))
+                    state = State.REPLACED if isinstance(found, ReplacedError) else State.FAILED
+                    self._event(phase, member, state, release=device.release, **error_facts(found))
+                    if state is State.REPLACED:
+                        self.result.stopped = f"somebody else changed {member.target} meanwhile"
                 if self._too_many:
                     self.crew.stop()
             if last:
@@ -309,6 +392,12 @@ class Rollout:
             wait_s=wait_s,
         )
         return done.release, list(done.warnings)
+
+
+def _deployed(session: HelperSession, policy: str) -> Mapping[str, Any]:
+    """What a device says of one policy; nothing where it has none."""
+    deployed: Mapping[str, Any] = session.call("show")["policies"].get(policy, {})
+    return deployed
 
 
 def state_after(error: Exception) -> State:

@@ -9,6 +9,7 @@ from typing import Any
 from device.host.agent_session import AgentSession
 from device.host.connection import Connection
 from device.host.errors import AgentError, HostError
+from device.host.fleet.identity import described
 from device.host.golden import Progress, Step
 from device.host.helper_session import helper
 from device.host.probe import probe
@@ -22,6 +23,10 @@ NOT_AS_EXPECTED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 class SoakError(HostError):
     """The release does not serve as it must: it was replaced, its loop fell or missed deadlines, or it is too slow."""
+
+
+class ReplacedError(SoakError):
+    """Somebody else's release serves in its place: no failure of the release."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def look(
     with helper(connection, python) as session:
         deployed = session.call("show")["policies"].get(policy, {})
         if deployed.get("current") != release:
-            raise SoakError(f"Release {deployed.get('current')} serves in the place of {release}.")
+            raise replaced(deployed, release)
         state = session.call("serving", policy=policy) if python else {"settings": None}
     try:
         if state["settings"] is not None:
@@ -86,6 +91,26 @@ def look(
             "--deadline-ms allows more.",
         )
     return Health(p99_ms=p99_ms)
+
+
+def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
+    """The error for a device on which another release serves than the one that was brought.
+
+    Args:
+        deployed: of the policy, as the helper replies it: ``current``, ``releases`` and ``rollout``.
+        release: that must serve; None: none.
+    """
+    record = serving_record(deployed) if deployed else None
+    by = f", deployed by {record['by']}" if record and record.get("by") else ""
+    mark = deployed.get("rollout")
+    came = ""
+    if isinstance(mark, dict):
+        came = f"; the last there is {described(mark)}, which {'has ended' if mark.get('ended') else 'goes on'}"
+    serving = f"Release {record['release']}{by}, serves" if record else "No release serves"
+    return ReplacedError(
+        f"{serving} in the place of {release or 'none'}{came}. It was left.",
+        "Agree on who rolls out; then type the same command again.",
+    )
 
 
 def loop_fault(state: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 begun ─> unchanged ──────────────────────┐
       ├> switching ─> switched ─> soak ──┴> proved
-      │           │                 └> failed ─> rolled back | rollback failed
+      │           │                 ├> failed ─> rolled back | rollback failed
+      │           │                 └> replaced (also after it proved itself)
       │           └> unknown
       └> refused | not changed | stopped
 """
@@ -39,6 +40,8 @@ class State(StrEnum):
     """It serves what it served before, or nothing where it served nothing."""
     ROLLBACK_FAILED = "rollback failed"
     """It should, and could not be asked to."""
+    REPLACED = "replaced"
+    """Somebody switched it to another release meanwhile, which was left."""
     PROVED = "proved"
     """It serves the release, which stood its soak."""
 
@@ -47,7 +50,7 @@ COUNTED = frozenset({State.REFUSED, State.FAILED, State.UNKNOWN})
 """The release failed: they count against ``max_fail``."""
 BROUGHT = frozenset({State.SWITCHING, State.SWITCHED, State.FAILED, State.UNKNOWN, State.ROLLBACK_FAILED})
 """A release that serves has come with a rollout, and is not accepted yet."""
-CHANGING = BROUGHT | {State.PROVED, State.ROLLED_BACK}
+CHANGING = BROUGHT | {State.PROVED, State.ROLLED_BACK, State.REPLACED}
 """They say what serves on a device; in the others it serves what it served."""
 UNTOUCHED = frozenset({State.NOT_BEGUN, State.NOT_CHANGED, State.STOPPED})
 """The rollout left the device as it was."""

@@ -95,6 +95,7 @@ def result_text(result: Result) -> str:
     for target, state in result.states.items():
         if state not in (State.PROVED, State.NOT_BEGUN):
             lines.append(f"  {target}: {state}. {result.errors.get(target, '')}".rstrip())
+    lines += [f"  {target}: proved, and not seen at the end. {why}" for target, why in result.unseen.items()]
     if waiting:
         lines.append(f"  not begun: {len(waiting)} devices")
     return "\n".join(map(printable, lines))

@@ -113,6 +113,7 @@ class Device(Services):
             "releases": self.shown(self.policy),
             "same": same[-1] if same else None,
             "swept": swept,
+            "rollout": self.rollout(self.policy),
             "free_bytes": self.free_bytes(),
             "trust": self.trust.overview(self.policy),
         }
@@ -268,6 +269,7 @@ OPERATIONS = (
     "check",
     "switch",
     "set_mark",
+    "end_rollout",
     "prune",
     "drop",
     "serve",

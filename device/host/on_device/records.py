@@ -21,6 +21,8 @@ RELEASE_FILE = "release.json"
 TRIAL_LINK = "trial"  # beside current while that is on trial in a loop: the release to go back to
 SIGNATURE_FILE = "release.json.sig"
 MARK_FILE = "mark.json"
+ROLLOUT_FILE, ENDED_FILE = "rollout.json", "rollout.ended.json"
+"""Beside current: who rolls out here, or did last. To end one is a rename, which needs no room on the disk."""
 # What is ours in a release's folder; the last is left when the power is cut while a mark is written.
 OWN_FILES = (RELEASE_FILE, SIGNATURE_FILE, MARK_FILE, f"{MARK_FILE}.part")
 STARTER = "run-agent"

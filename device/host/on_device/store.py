@@ -5,6 +5,7 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -13,10 +14,12 @@ from typing import Any
 
 from device.host.on_device.files import HelperError, entries, open_regular, read_object, what_is
 from device.host.on_device.records import (
+    ENDED_FILE,
     GOOD,
     MARKS,
     POLICY_NAME,
     RELEASE_NAME,
+    ROLLOUT_FILE,
     Mark,
     Record,
     parse_record,
@@ -193,6 +196,18 @@ class Store:
             return {}
         return {key: value for key, value in holder.items() if isinstance(value, (str, int))}
 
+    def rollout(self, policy: str) -> dict[str, Any] | None:
+        """What the last rollout that switched a policy wrote about itself, and whether it has ended; None: nothing.
+
+        What cannot be read is nothing: it keeps nobody from the device.
+        """
+        for name in (ROLLOUT_FILE, ENDED_FILE):
+            with contextlib.suppress(HelperError):
+                found = read_object(self.folder(policy) / name, _MOST_HOLDER)
+                known = {key: value for key, value in found.items() if isinstance(value, (str, int))}
+                return {**known, "ended": name == ENDED_FILE}
+        return None
+
     def is_locked(self) -> bool:
         """Whether some process holds the lock now."""
         try:
@@ -224,7 +239,12 @@ class Store:
             "environments": sorted(path.name for path in self.environments()),
             "locked_by": self.holder() if self.is_locked() else None,
             "policies": {
-                policy: {"current": self.current(policy), "releases": self.shown(policy)} for policy in self.policies()
+                policy: {
+                    "current": self.current(policy),
+                    "releases": self.shown(policy),
+                    "rollout": self.rollout(policy),
+                }
+                for policy in self.policies()
             },
             "problems": self.problems(),
         }

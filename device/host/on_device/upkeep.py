@@ -5,13 +5,25 @@ Sent to the device as text together with ``helper.py``; only the standard librar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from device.host.on_device.files import HelperError, differences, entries, remove, running_in, sync, what_is, write_json
-from device.host.on_device.records import GOOD, MARK_FILE, MARKER, MARKS, OWN_FILES, Record, one_line, read_marker
+from device.host.on_device.records import (
+    ENDED_FILE,
+    GOOD,
+    MARK_FILE,
+    MARKER,
+    MARKS,
+    OWN_FILES,
+    ROLLOUT_FILE,
+    Record,
+    one_line,
+    read_marker,
+)
 from device.host.on_device.store import Store, number_of
 from device.host.on_device.wire import report
 
@@ -110,8 +122,30 @@ class Upkeep(Store):
         mark = self.mark(self.policy, request["release"])
         if mark is not None and mark.kind != GOOD:
             remove(self.release_folder(self.policy, request["release"]) / MARK_FILE)
+        if request.get("rollout"):
+            self.write_rollout(request["rollout"])
         self.point("current", request["release"])
         return {"current": request["release"], "previous": before}
+
+    def write_rollout(self, rollout: dict[str, Any]) -> None:
+        """Say whose rollout switches the policy; where the disk takes no more, say at least that no other's does."""
+        file = self.folder(self.policy) / ROLLOUT_FILE
+        try:
+            write_json(file, rollout)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.rename_rollout()
+
+    def rename_rollout(self) -> None:
+        """Give the file that says whose rollout is at work the name of one that has ended."""
+        (self.folder(self.policy) / ROLLOUT_FILE).replace(self.folder(self.policy) / ENDED_FILE)
+
+    def end_rollout(self, request: Request) -> Reply:
+        """Say that a rollout has ended, unless another came in its place."""
+        found = self.rollout(self.policy)
+        if found is not None and not found["ended"] and found.get("rollout") == request["rollout"]:
+            self.rename_rollout()
+        return {}
 
     def point(self, name: str, release: str) -> None:
         """Have a link in the policy's folder lead to a release, on the disk, too."""

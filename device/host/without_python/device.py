@@ -6,6 +6,7 @@ files hold is judged on the device alone, by launch.sh, as at each start.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from device.host.connection import Connection
 from device.host.on_device.files import HelperError, write_bytes
 from device.host.on_device.helper import Device
 from device.host.on_device.launch import GREETING
-from device.host.on_device.records import PROGRAM, RELEASE_FILE, STARTER, Record
+from device.host.on_device.records import ENDED_FILE, PROGRAM, RELEASE_FILE, ROLLOUT_FILE, STARTER, Record
 from device.host.on_device.signatures import read_lines
 from device.host.on_device.store import Store
 from device.host.on_device.trust import ANY_CLASS, CLASS_FILE, SYSTEM, Trust
@@ -212,6 +213,21 @@ class BareDevice(Device):
         services.mkdir(mode=0o700, exist_ok=True)
         write_bytes(services / LAUNCHER.name, LAUNCHER.read_bytes())  # for what starts a loop there by itself
         return Upkeep.switch(self, request)
+
+    def write_rollout(self, rollout: dict[str, Any]) -> None:
+        """Say whose rollout switches the policy, past the mirror: where the disk is full, the switch needs no room."""
+        file = shlex.quote(self._remote(self.folder(self.policy) / ROLLOUT_FILE))
+        ended = shlex.quote(self._remote(self.folder(self.policy) / ENDED_FILE))
+        with contextlib.suppress(OSError):
+            self.mirror.shell(
+                f"rm -rf -- {file}.part; if printf %s {shlex.quote(json.dumps(rollout))} > {file}.part; "
+                f"then mv -f -- {file}.part {file}; else rm -f -- {file}.part; mv -f -- {file} {ended}; fi"
+            )
+
+    def rename_rollout(self) -> None:
+        """Give the file that says whose rollout is at work the name of one that has ended."""
+        folder = self._remote(self.folder(self.policy))
+        self.mirror.moved(f"{folder}/{ROLLOUT_FILE}", f"{folder}/{ENDED_FILE}")
 
     def drop(self, request: Request) -> Reply:
         """Remove one release, or all but the current one, or with ``whole`` all of the policy."""

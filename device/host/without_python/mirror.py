@@ -25,7 +25,8 @@ from device.host.on_device.trust import CLASS_FILE, SYSTEM
 
 _ENTERED = re.compile(r"quarl(/(trust|services|envs|policies(/[^/]+(/(releases(/[^/]+)?|incoming))?)?))?\Z")
 _READ = re.compile(
-    r"quarl/(trust/[^/]+|services/([^/]+\.json|launch\.sh)|policies/[^/]+/releases/[^/]+/(release\.json(\.sig)?|mark\.json(\.part)?))\Z"
+    r"quarl/(trust/[^/]+|services/([^/]+\.json|launch\.sh)"
+    r"|policies/[^/]+/(rollout(\.ended)?\.json|releases/[^/]+/(release\.json(\.sig)?|mark\.json(\.part)?)))\Z"
 )
 _MOST = 4 * MOST_RECORD  # bytes; what remembers the accepted releases may have as many
 _ELSEWHERE = "-> "
