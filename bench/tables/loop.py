@@ -120,6 +120,7 @@ def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "missed": counts["missed_per_million"],
             "ticks": counts["ticks"] + counts["skipped"],
             "fallback": counts["fallback"],
+            "hold_expired": counts.get("hold_expired"),  # not in what was stored before it was counted
         }
 
 

@@ -119,7 +119,9 @@ def _loop_text(policy: str, loop: Mapping[str, Any]) -> str:
     missed = counts["missed_per_million"]
     lines = [
         f"{1e9 / timing['period_ns']:g} decisions a second by {timing['pace']}, for {counts['seconds']:.1f} s; "
-        f"missed {0.0 if missed is None else missed:.0f} in a million; fallbacks {counts['fallback']}; "
+        f"missed {0.0 if missed is None else missed:.0f} in a million; fallbacks {counts['fallback']}, of them "
+        # A release of before does not count it: it holds without end.
+        f"{counts.get('hold_expired', 0)} after an action was held too long; "
         f"socket ~/quarl/run/{policy}.sock",
     ]
     for title, key in (("woke late", "woke_late_ns"), ("decided in", "decided_ns"), ("age of observation", "age_ns")):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate, compress
 from typing import Any
 
 from device.agent.measure import PERCENTILES, required_runs
@@ -45,16 +48,16 @@ class Histogram:
 
     def buckets(self) -> list[tuple[int, int]]:
         """The upper edges (ns, inclusive) of the buckets that are not empty, with their counts."""
-        return [(_upper_edge(index), count) for index, count in enumerate(self._buckets) if count]
+        return list(compress(zip(_EDGES, self._buckets), self._buckets))
 
     def quantile(self, share: float) -> int:
         """The smallest edge that at least this share of all durations do not exceed, in ns; 0 where there are none."""
-        need, seen = share * self.count, 0
-        for edge, count in self.buckets():
-            seen += count
-            if seen >= need - 1e-9:
-                return min(edge, self.largest)
-        return 0
+        return self._quantiles(self.buckets(), [share])[0]
+
+    def _quantiles(self, buckets: list[tuple[int, int]], shares: Iterable[float]) -> list[int]:
+        seen = list(accumulate(count for _, count in buckets))
+        places = [bisect_left(seen, share * self.count - 1e-9) for share in shares]
+        return [min(buckets[place][0], self.largest) if place < len(buckets) else 0 for place in places]
 
     def above(self, limit_ns: int) -> int:
         """How many are longer than a limit, to the width of a bucket."""
@@ -63,11 +66,12 @@ class Histogram:
     def to_dict(self) -> dict[str, Any]:
         """Count, percentiles that the count supports, maximum, buckets; ns."""
         known = {name: share for name, share in PERCENTILES.items() if self.count >= required_runs(share)}
+        buckets = self.buckets()  # once: a loop replies this between two ticks
         return {
             "count": self.count,
-            "percentiles": {name: self.quantile(share) for name, share in known.items()},
+            "percentiles": dict(zip(known, self._quantiles(buckets, known.values()))),
             "max": self.largest,
-            "buckets": self.buckets(),
+            "buckets": buckets,
         }
 
 
@@ -76,3 +80,6 @@ def _upper_edge(index: int) -> int:
         return index
     shift = (index >> SUB_BITS) - 1
     return ((index - (shift << SUB_BITS) + 1) << shift) - 1
+
+
+_EDGES = [_upper_edge(index) for index in range(_BUCKETS)]

@@ -10,7 +10,8 @@ from typing import Any
 
 MOST_HERTZ = 2000.0
 PASSED_ON = (
-    "rate", "deadline_ms", "stale_ms", "pace", "on_miss", "fallback", "priority", "core", "spin_us", "threads",
+    "rate", "deadline_ms", "stale_ms", "pace", "on_miss", "hold_for_ms", "fallback", "priority", "core", "spin_us",
+    "threads",
 )  # fmt: skip
 
 
@@ -24,7 +25,7 @@ class Pace(Enum):
 class OnMiss(Enum):
     """What is sent when an action was ready too late."""
 
-    HOLD = "hold"  # the action before, once more
+    HOLD = "hold"  # the action before, once more; after --hold-for-ms the fallback action
     FALLBACK = "fallback"  # the fallback action
     STOP = "stop"  # the fallback action, and the loop ends
 
@@ -66,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--stale-ms", type=_number(0.01, 1e6), metavar="MS", help="an observation is stale then; default: 2.5 periods")
     add("--pace", type=Pace, default=Pace.CLOCK, metavar="clock|observation", help="what a decision waits for")
     add("--on-miss", type=OnMiss, default=OnMiss.HOLD, metavar="hold|fallback|stop", help="where an action is late")
+    add("--hold-for-ms", type=_number(0.01, 1e6), metavar="MS", help="the fallback follows then; default: 5 periods")
     add("--fallback", type=_action, default=(), metavar="ACTION", help="index or numbers; default: the policy's own")
     add("--priority", type=_integer(0, 99), default=50, help="of SCHED_FIFO, default 50; 0: the ordinary scheduler")
     add("--core", type=_integer(0, 1023), help="the only core to run on; default: any")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from device.agent.loop.connections import Connections
-from device.agent.loop.deciding import Decider
+from device.agent.loop.deciding import HELD, Decider
 from device.agent.loop.notifying import Notifier
 from device.agent.loop.options import OnMiss, Pace
 from device.agent.loop.punctuality import MISSED, Punctuality
@@ -32,6 +32,7 @@ class Timing:
         period_ns: between two ticks, ns.
         deadline_ns: after a tick, or after an observation was read: an action that is ready later is late.
         stale_ns: age from which an observation is stale.
+        hold_ns: an action is sent once more until so long after it was decided; then the fallback is.
         spin_ns: the last part of a wait is spent polling, which takes a core and saves waking up.
         pace, on_miss: see there.
     """
@@ -39,6 +40,7 @@ class Timing:
     period_ns: int
     deadline_ns: int
     stale_ns: int
+    hold_ns: int
     spin_ns: int
     pace: Pace
     on_miss: OnMiss
@@ -70,7 +72,7 @@ class Loop:
         self._notifier, self._answer = notifier, answer
         self.punctuality = Punctuality()
         self.ended = ""
-        self._sent_ns = self._alive_ns = 0
+        self._sent_ns = self._alive_ns = self._made_ns = 0
         self._skipped = False
 
     def run(self) -> None:
@@ -137,7 +139,9 @@ class Loop:
         ready = clock()
         late = ready - due_ns > self._timing.deadline_ns
         if late:
-            flags = self._was_late(flags | MISSED)
+            flags = self._was_late(flags | MISSED, ready)
+        elif not flags & HELD:  # a recurrent policy is on time, too, with an action that it only repeats
+            self._made_ns = ready
         decider.finish(ready, count.missed_ever)
         sent = controller is not None and self._connections.send(controller, decider.frame)
         written = clock()
@@ -170,10 +174,12 @@ class Loop:
             if controller is not None:
                 self._connections.send(controller, self._decider.frame)
 
-    def _was_late(self, flags: int) -> int:
+    def _was_late(self, flags: int, ready_ns: int) -> int:
         self.punctuality.missed(1, 0)
         if self._timing.on_miss is OnMiss.HOLD:
-            return self._decider.hold(flags)
+            if ready_ns - self._made_ns <= self._timing.hold_ns:
+                return self._decider.hold(flags)
+            self.punctuality.hold_expired += self._connections.controller is not None
         if self._timing.on_miss is OnMiss.STOP:
             self.ended = "an action was ready after its deadline (--on-miss stop)"
         return self._decider.fall_back(flags)

@@ -35,6 +35,7 @@ class Punctuality:
         jitter: between an action's distance from the one before and the period.
         ticks, skipped: due times that were served; that passed while an earlier one was served.
         late: actions that were ready after their deadline.
+        hold_expired: late actions in whose place the fallback was sent, because the one before had been held too long.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Punctuality:
         """Begin anew; what was missed since the loop began stays counted."""
         for name in TIMES:
             getattr(self, name).clear()
-        self.ticks = self.skipped = self.late = 0
+        self.ticks = self.skipped = self.late = self.hold_expired = 0
         self._flags[:] = [0] * 256
         self._since_ns = time.monotonic_ns()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -75,6 +76,7 @@ class Punctuality:
             "late": self.late,
             "missed_per_million": lost * MILLION / due if due else None,
             **{name: self._with(bit) for name, bit in _COUNTED.items()},
+            "hold_expired": self.hold_expired,
             **{f"{name}_ns": getattr(self, name).to_dict() for name in TIMES},
             "page_faults": {
                 "minor": used.ru_minflt - self._usage.ru_minflt,

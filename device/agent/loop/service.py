@@ -17,20 +17,27 @@ from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_n
 from device.agent.loop.notifying import Notifier
 from device.agent.loop.options import OnMiss, Pace
 from device.agent.loop.pacing import Loop, Timing
-from device.agent.operations import Load
-from device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json
+from device.agent.operations import Hello, Load, parse_request
+from device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json, request_id
 from device.agent.server import Agent, error_reply
 from policy.contract.enums import Precision, RuntimeName
 from policy.errors import PolicyError, SpecError
 from policy.spec import PolicySpec
 
 PASSED_ON = ("help", "hello", "act")
-"""Operations of the agent that are answered amid the loop: none of them takes longer than a decision or two."""
+"""Operations of the agent that are answered amid the loop, `act` of one observation: none of them takes longer than a
+decision or two. What `hello` says was looked up before the loop turned: files and versions may take longer than a
+period."""
+REQUEST_BYTES, BYTES_PER_VALUE = 512, 32
+"""A request of the loop's may have so many, and so many for each value of one observation. A longer one is refused
+unread: to parse 65 kB takes longer than a period, too."""
 LARGEST_FRAME = 200_000
 """Bytes: a packet fits into a socket's usual buffer, 212,992 bytes with the kernel's own share."""
 STALE_PERIODS = 2.5
 """Age in periods from which an observation is stale, where nothing else is named: one that came just after a tick is
 a period old at the next, and one more may be lost."""
+HOLD_PERIODS = 5
+"""Time in periods for which an action is held at most, where nothing else is named."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Settings:
         rate: decisions a second; None: the policy's own.
         deadline_ms: after a tick an action is late; None: one period.
         stale_ms: age from which an observation is stale; None: STALE_PERIODS periods.
+        hold_for_ms: how long an action is held, with OnMiss.HOLD; None: HOLD_PERIODS periods.
         spin_us: the last part of each wait is spent polling.
         pace, on_miss: see :mod:`device.agent.loop.pacing`.
         fallback: in place of the policy's own; empty: that one.
@@ -61,6 +69,7 @@ class Settings:
     rate: float | None = None
     deadline_ms: float | None = None
     stale_ms: float | None = None
+    hold_for_ms: float | None = None
     spin_us: int = 0
     pace: Pace = Pace.CLOCK
     on_miss: OnMiss = OnMiss.HOLD
@@ -75,6 +84,7 @@ class Settings:
             period_ns=period_ns,
             deadline_ns=period_ns if self.deadline_ms is None else round(1e6 * self.deadline_ms),
             stale_ns=round(STALE_PERIODS * period_ns) if self.stale_ms is None else round(1e6 * self.stale_ms),
+            hold_ns=HOLD_PERIODS * period_ns if self.hold_for_ms is None else round(1e6 * self.hold_for_ms),
             spin_ns=1000 * self.spin_us,
             pace=self.pace,
             on_miss=self.on_miss,
@@ -97,6 +107,8 @@ class Service:
         self._timing = settings.timing(spec)
         releases = settings.bundle.resolve().parent
         self._release = releases.name if releases.parent.name == "releases" else ""
+        self._hello = self._agent.answer(Hello())
+        self._longest = REQUEST_BYTES + BYTES_PER_VALUE * spec.observation_size
         number = release_number(self._release)
         decider = Decider(serving, checked_fallback(spec, settings.fallback), number, self._timing.stale_ns)
         _require_that_frames_fit(spec)
@@ -146,6 +158,9 @@ class Service:
         """Answer one JSON request."""
         name: str | None = None
         try:
+            if len(line) > self._longest:
+                allowed = f"at most {self._longest} bytes, one observation, are"
+                raise _too_much(f"a request of {len(line)} bytes", allowed)
             request = parse_json(line)
             name = request.get("op") if isinstance(request.get("op"), str) else None
             if name == "loop":
@@ -153,6 +168,13 @@ class Service:
                 if not isinstance(reset, bool):
                     raise bad_field("reset", reset, "true or false")
                 return encode({"ok": True, "op": "loop", **self.status(reset)})
+            if name == "hello":
+                parse_request(request)
+                identity = {"id": request_id(request)} if "id" in request else {}
+                return encode({"ok": True, "op": name, **identity, **self._hello})
+            rows = request.get("observations")
+            if name == "act" and isinstance(rows, list) and len(rows) > 1:
+                raise _too_much(f"act with {len(rows)} observations", "one observation is")
             if name in PASSED_ON:
                 return self._agent.handle(line)
             raise AgentError(
@@ -187,6 +209,14 @@ _SIGNAL = "a signal"
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
+
+
+def _too_much(received: str, allowed: str) -> AgentError:
+    return AgentError(
+        ErrorCode.UNAVAILABLE,
+        f"{received} is not answered within a loop, which a batch would keep from its deadlines; {allowed}.",
+        "Send one observation a request, or batches to the agent: run-agent.",
+    )
 
 
 def checked_fallback(spec: PolicySpec, given: tuple[float, ...]) -> tuple[float, ...]:

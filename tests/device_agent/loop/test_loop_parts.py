@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import device.agent.loop
 from device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
 from device.agent.loop.histogram import LARGEST, Histogram
+from device.agent.loop.options import add_options, typed
 
 C_SIDE = """
 #include <stdio.h>
@@ -44,6 +46,13 @@ def test_a_header_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
     assert Header.read(header.pack()[:4] + b"\x00" + header.pack()[5:]) is None
     description = Description(20_000_000, 32, 25, 32, 1)
     assert Description.read(bytes(HEADER.size) + description.pack()) == description
+
+
+def test_how_long_an_action_is_held_is_left_to_the_device_where_it_is_not_typed() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    assert typed(parser.parse_args(["--hold-for-ms", "200"])).count("--hold-for-ms=200") == 1
+    assert not [word for word in typed(parser.parse_args([])) if "hold-for" in word]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from device.agent import serving as serving_module
+from device.agent.loop import pacing
 from device.agent.loop.deciding import Decider, Inbox
 from device.agent.loop.frames import HEADER, MAGIC, Flag, Kind
+from device.agent.loop.notifying import Notifier
+from device.agent.loop.options import OnMiss, Pace
+from device.agent.loop.pacing import Loop, Timing
 from device.agent.memory import MemoryLog
 from device.agent.operations import Load
 from device.agent.serving import load
@@ -82,6 +88,32 @@ def test_a_held_period_does_not_move_the_state(decider: Decider) -> None:
         return outputs(decider)
 
     np.testing.assert_array_equal(played(0), played(3))
+
+
+def test_a_repeated_action_does_not_prolong_its_being_held(decider: Decider, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, hold_ns, deadline_ns = time.monotonic_ns(), 10**9, 10**6
+    clock = [begun]
+    monkeypatch.setattr(pacing, "_clock", lambda: clock[0])
+    timing = Timing(10**7, deadline_ns, 10**12, hold_ns, 0, Pace.CLOCK, OnMiss.HOLD)
+    connections: Any = SimpleNamespace(controller=object(), send=lambda client, packet: True)
+    loop = Loop(timing, decider, connections, Notifier(), lambda line: line)
+
+    def flags(at_ns: int, late_ns: int = 0) -> Flag:
+        clock[0] = begun + at_ns + 10**10  # after the observation, whose time is the real clock's
+        loop._decide(clock[0], clock[0] - late_ns)
+        return Flag(decider.flags)
+
+    values, inbox = np.linspace(-1.0, 1.0, 7), decider.inbox(0)
+    feed(decider, inbox, values, int(Flag.START))
+    assert flags(0) == Flag(0)
+    assert flags(hold_ns // 2) == Flag.HELD  # on time, without a new observation
+    feed(decider, inbox, values)
+    assert flags(hold_ns, deadline_ns + 1) == Flag.HELD | Flag.MISSED
+    feed(decider, inbox, values)
+    assert flags(hold_ns + 1, deadline_ns + 1) == Flag.FALLBACK | Flag.MISSED
+    feed(decider, inbox, values)
+    assert flags(hold_ns + 2) == Flag(0)
+    assert loop.punctuality.hold_expired == 1
 
 
 def test_an_episode_that_was_not_begun_is_noticed(decider: Decider) -> None:

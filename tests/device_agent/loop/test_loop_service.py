@@ -132,6 +132,28 @@ def test_one_controller_at_a_time_and_errors_in_json(start_loop: StartLoop, pilo
         assert again.receive(PATIENCE_S) is not None
 
 
+@pytest.mark.parametrize("rows", [2, 983])
+def test_a_batch_is_refused_within_a_loop_and_one_observation_is_answered(
+    start_loop: StartLoop, pilot: Bundle, rows: int
+) -> None:
+    loop = start_loop(pilot.path, *EVENT)
+    loop.connect().socket.close()
+    with open_socket(loop.socket) as other:
+        for code, request_of in (
+            ("unavailable", {"op": "act", "observations": [[0] * 32] * rows}),
+            ("unavailable", {"op": "help", "id": "long" * 500}),
+            (None, {"op": "act", "observations": [[0] * 32]}),
+            (None, {"op": "act", "observation": [-0.12345678901234567] * 32}),
+            (None, {"op": "hello", "id": 7}),
+        ):
+            other.send(json.dumps(request_of, separators=(",", ":")).encode())
+            reply = json.loads(receive(other, PATIENCE_S))
+            assert reply.get("error", {}).get("code") == code, reply
+        assert (reply["id"], reply["loaded"]["precision"]) == (7, "int8")
+        other.send(b'{"op":"hello","more":1}')
+        assert json.loads(receive(other, PATIENCE_S))["error"]["code"] == "unknown_field"
+
+
 def test_a_client_that_never_reads_and_one_that_floods_stop_nothing(start_loop: StartLoop, pilot: Bundle) -> None:
     loop = start_loop(pilot.path, "--pace=clock", "--rate=500", "--priority=0")
     with loop.connect() as client:  # never reads: its buffer fills up, and frames are lost and counted
@@ -157,11 +179,25 @@ def test_a_client_that_never_reads_and_one_that_floods_stop_nothing(start_loop: 
         assert until(lambda: _status(loop), "a connection that is let in")["controller"]
 
 
-@pytest.mark.parametrize("on_miss", ["hold", "fallback", "stop"])
+def test_an_action_is_held_only_for_a_while(start_loop: StartLoop, pilot: Bundle) -> None:
+    always_late = ("--deadline-ms=0.01", "--hold-for-ms=200", "--stale-ms=60000")
+    loop = start_loop(pilot.path, *CLOCK, *always_late)
+    with loop.connect() as client:
+        client.send(pilot.golden().observations[0])
+        over = next_where(client, lambda a: a.sequence == 1 and a.flags == Flag.MISSED | Flag.FALLBACK)
+        assert over.index == FALLBACK
+        found = loop.status()
+    assert found["timing"]["hold_ns"] == 200_000_000
+    assert 1 <= found["counts"]["hold_expired"] <= found["counts"]["fallback"]
+
+
+@pytest.mark.parametrize("on_miss", ["hold", "hold-for", "fallback", "stop"])
 def test_a_loop_that_was_stopped_for_a_while_skips_what_it_missed(
     start_loop: StartLoop, pilot: Bundle, on_miss: str
 ) -> None:
-    loop = start_loop(pilot.path, *CLOCK, "--stale-ms=60000", f"--on-miss={on_miss}", "--deadline-ms=400")
+    # An action is held for 5 periods, 100 ms, where nothing else is named: not after a second.
+    missing = ["--on-miss=hold"] if on_miss == "hold-for" else [f"--on-miss={on_miss}", "--hold-for-ms=60000"]
+    loop = start_loop(pilot.path, *CLOCK, "--stale-ms=60000", "--deadline-ms=400", *missing)
     with loop.connect() as client:
         client.send(pilot.golden().observations[0])
         decided = next_where(client, lambda a: a.sequence == 1 and not a.flags)
@@ -181,6 +217,8 @@ def test_a_loop_that_was_stopped_for_a_while_skips_what_it_missed(
         if counts["late"]:  # as a rule: else it was stopped between an action's being ready and its being written
             assert late.flags & (Flag.HELD if on_miss == "hold" else Flag.FALLBACK)
             assert late.index == (decided.index if on_miss == "hold" else FALLBACK)
+            assert counts["hold_expired"] == (on_miss == "hold-for")
+        assert next_where(client, lambda a: not a.flags).index == decided.index  # on time again
         # Ticks and skipped ones together are the periods that passed: no tick is served twice or later.
         assert counts["ticks"] + counts["skipped"] <= (time.monotonic() - begun) * 50 + 2
 

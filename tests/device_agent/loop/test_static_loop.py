@@ -148,6 +148,7 @@ def test_any_packets_do_no_harm(watched: LoopProcess, packets: list[bytes], cont
         (("--rate=0",), "'0'; allowed is a number from 0.01 to 2000"),
         (("--rate=nan",), "'nan'; allowed is a number"),
         (("--stale-ms=1e7",), "allowed is a number from 0.01 to 1000000"),
+        (("--hold-for-ms=0",), "'0'; allowed is a number from 0.01 to 1000000"),
         (("--priority=100",), "allowed is an integer from 0 to 99"),
         (("--priority=-1",), "allowed is an integer from 0 to 99"),
         (("--spin-us=1.5",), "allowed is an integer from 0 to 1000000"),

@@ -15,7 +15,7 @@ static const char *const PRECISIONS[] = {
 
 struct options {
     const char *socket, *precision, *runtime, *release, *fallback; /* 0 or "" where they are not given */
-    double rate, deadline_ms, stale_ms; /* 0 where they are not given */
+    double rate, deadline_ms, stale_ms, hold_for_ms; /* 0 where they are not given */
     int pace, on_miss, priority, core, spin_us, threads; /* core: -1 for any */
 };
 
@@ -26,6 +26,7 @@ static const char OPTIONS_TEXT[] =
     "  --deadline-ms=MS        an action is late after this; default: a period\n"
     "  --stale-ms=MS           an observation is stale then; default: 2.5 periods\n"
     "  --pace=clock|observation, --on-miss=hold|fallback|stop\n"
+    "  --hold-for-ms=MS        with hold, the fallback follows then; default: 5 periods\n"
     "  --fallback=ACTION       index or numbers: 0,0,0; default: the policy's own\n"
     "  --priority=50           of SCHED_FIFO, 0: the ordinary scheduler\n"
     "  --core=N, --spin-us=US  the only core to run on; poll so long before each wait ends\n"
@@ -111,7 +112,8 @@ static uint32_t read_numbers(const char *s, double *to, uint32_t room)
 static int read_option(struct options *o, const char *word, struct text *why)
 {
     static const char *const NAMES[] = {"socket", "precision", "runtime", "release", "fallback", "rate", "deadline-ms",
-                                        "stale-ms", "pace", "on-miss", "priority", "core", "spin-us", "threads", 0};
+                                        "stale-ms", "pace", "on-miss", "priority", "core", "spin-us", "threads",
+                                        "hold-for-ms", 0};
     const char *value = word;
     const char *const an_action = "an action's index, or numbers: 0,0,0";
     int which = 0, choice;
@@ -140,6 +142,7 @@ static int read_option(struct options *o, const char *word, struct text *why)
     case 11: return read_whole(why, "core", value, 0, 1023, &o->core);
     case 12: return read_whole(why, "spin-us", value, 0, 1000000, &o->spin_us);
     case 13: return read_whole(why, "threads", value, 1, 64, &o->threads);
+    case 14: return read_range(why, "hold-for-ms", value, 0.01, 1000000, 0, &o->hold_for_ms);
     default: return put(why, "unrecognized argument: "), put(why, word), put(why, "; each is --name=value"), 0;
     }
 }

@@ -8,7 +8,7 @@
 #include "options.h"
 #include "punctuality.h"
 
-struct timing { int64_t period_ns, deadline_ns, stale_ns, spin_ns; int pace, on_miss; };
+struct timing { int64_t period_ns, deadline_ns, stale_ns, hold_ns, spin_ns; int pace, on_miss; };
 
 struct loop {
     struct timing timing;
@@ -19,7 +19,7 @@ struct loop {
     /* One JSON request to one reply. */
     struct text (*answer)(char *begin, char *end);
     long timer;
-    int64_t sent_ns, alive_ns;
+    int64_t sent_ns, alive_ns, made_ns; /* made_ns: the action that would be held */
     int has_skipped, has_ended, is_missed; /* is_missed: it ended for --on-miss stop */
     char why[96];                   /* it ended */
 };
@@ -43,10 +43,13 @@ static int end_by_miss(struct loop *l, int64_t ticks, const char *why)
     return l->is_missed = 1;
 }
 
-static int was_late(struct loop *l, int flags)
+static int was_late(struct loop *l, int flags, int64_t made_ns)
 {
     count_missed(&l->count, 1, 0);
-    if (l->timing.on_miss == MISS_HOLD) return hold(l->decider, flags);
+    if (l->timing.on_miss == MISS_HOLD) {
+        if (made_ns - l->made_ns <= l->timing.hold_ns) return hold(l->decider, flags);
+        l->count.hold_expired += l->connections->controller != NOBODY;
+    }
     if (l->timing.on_miss == MISS_STOP) end_by_miss(l, 0, "an action was ready after its deadline (--on-miss stop)");
     return fall_back(l->decider, flags);
 }
@@ -67,7 +70,8 @@ static void act_once(struct loop *l, int64_t read_ns, int64_t due_ns)
     int flags = is_controlled ? decide(d, read_ns) : rehearse(d);
     if (l->has_skipped) flags = d->flags |= MISSED, l->has_skipped = 0;
     const int64_t made = (int64_t)now_ns();
-    if (made - due_ns > l->timing.deadline_ns) flags = was_late(l, flags | MISSED);
+    if (made - due_ns > l->timing.deadline_ns) flags = was_late(l, flags | MISSED, made);
+    else l->made_ns = made;
     finish(d, made, p->missed_ever);
     const int sent = send_action(l);
     const int64_t written = (int64_t)now_ns();

@@ -10,7 +10,7 @@ enum times { WOKE_LATE, DECIDED, RUNTIME, ANSWERED, SENT_LATE, AGE, JITTER, TIME
 
 struct punctuality {
     struct histogram time[TIMES];
-    int64_t ticks, skipped, late, missed_ever;
+    int64_t ticks, skipped, late, hold_expired, missed_ever;
     uint64_t since_ns, flags[256];  /* how many actions had them */
     long usage[18];                 /* struct rusage: 64 bits each, or 32 on armv7l */
 };
@@ -20,7 +20,7 @@ static void reset_punctuality(struct punctuality *p)
 {
     for (int i = 0; i < TIMES; i++) clear_histogram(&p->time[i]);
     for (int i = 0; i < 256; i++) if (p->flags[i]) p->flags[i] = 0;
-    p->ticks = p->skipped = p->late = 0;
+    p->ticks = p->skipped = p->late = p->hold_expired = 0;
     p->since_ns = now_ns();
     call(GETRUSAGE, 0, (long)p->usage, 0, 0, 0, 0);
 }
@@ -57,6 +57,7 @@ static void put_punctuality(struct text *t, const struct punctuality *p)
         for (unsigned flags = 0; flags < 256; flags++) if (flags & COUNTED[i].bit) n += p->flags[flags];
         put(t, COUNTED[i].key), put_unsigned(t, n);
     }
+    put_count(t, ",\"hold_expired\":", p->hold_expired);
     for (int i = 0; i < TIMES; i++) put(t, KEYS[i]), put_histogram(t, &p->time[i]);
     put_count(t, ",\"page_faults\":{\"minor\":", used[MINOR]), put_count(t, ",\"major\":", used[MAJOR]);
     put_count(t, "},\"context_switches\":{\"voluntary\":", used[VOLUNTARY]);

@@ -7,6 +7,7 @@
 #include "pacing.h"
 #include "real_time.h"
 
+enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32 }; /* of a request in the loop: for one observation */
 enum { EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_MISSED = 75 };
 
 static struct options options;
@@ -52,7 +53,8 @@ static void put_status(struct text *t)
     put(t, ",\"release\":"), put_word(t, options.release, length_of(options.release));
     put(t, ",\"loaded\":"), put_section(t, LOADED);
     put_count(t, ",\"timing\":{\"period_ns\":", g->period_ns), put_count(t, ",\"deadline_ns\":", g->deadline_ns);
-    put_count(t, ",\"stale_ns\":", g->stale_ns), put_count(t, ",\"spin_ns\":", g->spin_ns);
+    put_count(t, ",\"stale_ns\":", g->stale_ns), put_count(t, ",\"hold_ns\":", g->hold_ns);
+    put_count(t, ",\"spin_ns\":", g->spin_ns);
     put(t, ",\"pace\":\""), put(t, PACES[g->pace]), put(t, "\",\"on_miss\":\""), put(t, MISSES[g->on_miss]);
     put(t, "\"},\"granted\":"), put_granted(t, &real_time);
     put(t, ",\"what_grants_it\":"), put_word(t, room, (size_t)(lines.at - room));
@@ -62,24 +64,53 @@ static void put_status(struct text *t)
     put(t, ",\"counts\":"), put_punctuality(t, &loop.count);
 }
 
+/* Refuse what would keep the loop from its deadlines. */
+static void refuse_too_much(struct text *t, const struct request *r, const char *received, const char *allowed)
+{
+    put(&fault, received), put(&fault, " is not answered within a loop, which a batch would keep from its deadlines; ");
+    put(&fault, allowed);
+    refuse(t, r, "unavailable", "Send one observation a request, or batches to the agent: run-agent.");
+}
+
+static int has_several_rows(struct value list)
+{
+    const char *why, *s = list.kind == LIST ? blank(list.begin + 1, list.end) : "]";
+    if (*s == ']') return 0;
+    return *blank(behind_value(s, list.end, 0, &why), list.end) != ']';
+}
+
 /* Answer a JSON request: of those that the agent has besides the ones that take no longer than a decision or two. */
 static struct text answer_in_loop(char *begin, char *end)
 {
     static struct request r;
-    const char *why, *s = blank(begin, end), *behind = s < end && *s == '{' ? behind_members(s, end, &r.members, &why) : 0;
+    const size_t longest = REQUEST_BYTES + BYTES_PER_VALUE * (size_t)sizes->observation;
     struct text t = {buffer, buffer, buffer + sizeof buffer};
     r.op = r.id = (struct value){NOTHING, 0, 0};
+    fault = (struct text){fault_text, fault_text, fault_text + sizeof fault_text};
+    if ((size_t)(end - begin) > longest) { /* unread: to parse 65 kB takes long, too */
+        char received[80], allowed[80];
+        struct text got = {received, received, received + sizeof received - 1};
+        struct text most = {allowed, allowed, allowed + sizeof allowed - 1};
+        put(&got, "a request of "), put_unsigned(&got, (uint64_t)(end - begin)), put(&got, " bytes"), *got.at = 0;
+        put(&most, "at most "), put_unsigned(&most, longest), put(&most, " bytes, one observation, are."), *most.at = 0;
+        refuse_too_much(&t, &r, received, allowed);
+        return t;
+    }
+    const char *why, *s = blank(begin, end), *behind = s < end && *s == '{' ? behind_members(s, end, &r.members, &why) : 0;
     if (behind && blank(behind, end) == end) {
         r.op = member_of(&r.members, "op");
     } else {                        /* the agent says what is wrong with it */
         answer(begin, end, &t);
         return t;
     }
+    if (is_word(r.op, "act") && has_several_rows(member_of(&r.members, "observations"))) {
+        refuse_too_much(&t, &r, "act with several observations", "one observation is.");
+        return t;
+    }
     if (is_word(r.op, "help") || is_word(r.op, "hello") || is_word(r.op, "act")) {
         answer(begin, end, &t);
         return t;
     }
-    fault = (struct text){fault_text, fault_text, fault_text + sizeof fault_text};
     if (!is_word(r.op, "loop")) {
         put(&fault, "op ");
         if (r.op.kind == WORD) put_short(&fault, r.op);
@@ -143,9 +174,10 @@ static void choose_timing(struct timing *g)
     const int64_t period = options.rate > 0 ? (int64_t)(1e9 / options.rate + 0.5) : (int64_t)own;
     const int64_t halves = 5 * period; /* 2.5 periods, a half to the even one */
     const int64_t stale = halves / 2 + (halves & halves / 2 & 1);
-    *g = (struct timing){.period_ns = period, .deadline_ns = period, .stale_ns = stale};
+    *g = (struct timing){.period_ns = period, .deadline_ns = period, .stale_ns = stale, .hold_ns = 5 * period};
     if (options.deadline_ms > 0) g->deadline_ns = (int64_t)(1e6 * options.deadline_ms + 0.5);
     if (options.stale_ms > 0) g->stale_ns = (int64_t)(1e6 * options.stale_ms + 0.5);
+    if (options.hold_for_ms > 0) g->hold_ns = (int64_t)(1e6 * options.hold_for_ms + 0.5);
     g->spin_ns = 1000ll * options.spin_us, g->pace = options.pace, g->on_miss = options.on_miss;
 }
 
