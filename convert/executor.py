@@ -10,6 +10,7 @@ or a whole flight: JSON lines on standard input, one reply per line.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -199,8 +200,8 @@ def runtime_processes(
 ) -> Iterator[dict[RuntimeName, RuntimeProcess]]:
     """All these runtimes, side by side.
 
-    To start one costs more than most conversions: they are kept for the next block, and end with this process, since
-    their standard input does. After an error they end at once.
+    To start one costs more than most conversions: they are kept for the next block, and end with this process. After
+    an error they end at once.
     """
     with ExitStack() as stack:
         found = {runtime: stack.enter_context(_take(runtime)) for runtime in runtimes}
@@ -211,10 +212,18 @@ def runtime_processes(
             process.close()
 
 
+@atexit.register
+def _close_idle() -> None:
+    while _idle:
+        _idle.popitem()[1].close()
+
+
 def _take(runtime: RuntimeName) -> RuntimeProcess:
-    idle = _idle.pop(runtime, None)
-    if idle is not None and idle.is_alive:
+    if (idle := _idle.pop(runtime, None)) is None:
+        return RuntimeProcess(runtime)
+    if idle.is_alive:
         return idle
+    idle.close()
     return RuntimeProcess(runtime)
 
 

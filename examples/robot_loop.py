@@ -63,6 +63,7 @@ def main(seconds, run_agent):
         try:
             fly(robot, joined(loop, socket), socket, seconds)
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave the loop
             loop.terminate()
             try:
                 loop.wait(5.0)

@@ -160,6 +160,8 @@ def install(
         serving = state["current"]
         with still_serving(serving):
             begun_with(state)
+            if why := state["trust"].get("refused"):
+                raise TrustError(f"{connection.name} does not know for sure whose policies it may run: {why}.")
             tell(Step("compare what is there", 0, 0))
             known, found = _known_release(session, state["same"], signing)
             if known is not None and known == serving and not found["doubted"]:

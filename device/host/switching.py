@@ -14,6 +14,8 @@ from device.host.errors import CheckFailedError, ConnectionLostError, HostError
 from device.host.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from device.host.places import user_name
 
+BEGIN_S = 240.0
+"""A device may have to go back from a trial that was cut off, and to start its loop again."""
 ASKED_AGAIN, PAUSE_S = 3, 1.0
 """How often a device whose line was cut in a switch is queried for what serves, and the seconds in between."""
 
@@ -21,7 +23,7 @@ ASKED_AGAIN, PAUSE_S = 3, 1.0
 def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
     """Take the device's lock under our name."""
     by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
-    return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + 60)
+    return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + BEGIN_S)
 
 
 @contextlib.contextmanager

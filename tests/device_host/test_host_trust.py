@@ -32,6 +32,7 @@ from device.host.releases import list_releases, rollback
 from device.host.signing import sshsig
 from device.host.signing.keys import SigningKey, made_key, signing_key
 from device.host.signing.record import USUAL, Signing, signed_record
+from device.host.switching import begin
 from device.host.wheels import WheelSet
 from tests.device_host import devices
 from tests.device_host.devices import TestDevice, as_test_device, let_sign, served_text, stand_in_payload
@@ -387,6 +388,9 @@ def test_a_list_that_others_may_write_is_not_believed(
             served_text(line, name)
         with helper(line, bare.python.path) as session, pytest.raises(TrustError):
             session.call("signers", add=[devices.signing_key().public], revoke=[], device_class=None)
+        with helper(line, bare.python.path) as session:  # what stops a robot needs nobody's trust
+            assert begin(session, name, None, 0)["trust"].keys() == {"refused"}
+            assert session.call("unserve")["was_served"] is False
     assert f"{(own.home / path).resolve()} " in deployed.value.message
     assert served_text(line, name) == "old"
     assert not own.leftovers(name)

@@ -121,7 +121,13 @@ def test_a_robot_leaves_no_loop_behind(place: Path, converted: Path, tmp_path: P
             f"import runpy, sys; {spoilt}del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')",
             *words,
         ]
-    robot = subprocess.Popen([sys.executable, *words], cwd=place, stderr=subprocess.PIPE, text=True)
+    robot = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=place,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background job ignores it
+    )
     try:
         assert eventually(lambda: started.exists() and started.read_text().endswith("\n"), 60.0)
         pid, socket = started.read_text().split()

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -130,7 +132,13 @@ class KnownHosts:
 
     @classmethod
     def of_user(cls) -> KnownHosts:
-        """The project's own file under the user's state folder, and ``~/.ssh/known_hosts``."""
+        """The project's own file under the user's state folder, and ``~/.ssh/known_hosts``.
+
+        Under a umask of 002 the folder was made writable for the user's group; it is made the user's alone.
+        """
+        with contextlib.suppress(OSError):
+            if (mode := state_folder().stat().st_mode) & stat.S_IWGRP and not mode & stat.S_IWOTH:
+                state_folder().chmod(mode & 0o755)
         return cls(state_folder() / "known_hosts", Path.home() / ".ssh" / "known_hosts")
 
     def entries(self, name: str) -> tuple[Entry, ...]:

@@ -101,6 +101,10 @@ class Device(Services):
             raise
         self.settle()
         swept = self.sweep()
+        try:
+            trust = self.trust.overview(self.policy)
+        except HelperError as error:  # what is sent or started is refused; what stops a robot needs nobody's trust
+            trust = {"refused": str(error)}
         releases = self.releases(self.policy)
         taken = {number_of(record.release) for record in releases}
         number = 1 + max([number_of(record.release) for record in releases if not record.damage] or [0])
@@ -115,7 +119,7 @@ class Device(Services):
             "swept": swept,
             "rollout": self.rollout(self.policy),
             "free_bytes": self.free_bytes(),
-            "trust": self.trust.overview(self.policy),
+            "trust": trust,
         }
 
     def signers(self, request: Request) -> Reply:

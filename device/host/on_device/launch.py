@@ -32,7 +32,8 @@ from device.host.on_device.records import (
 from device.host.on_device.signatures import sealed
 from device.host.on_device.trust import Trust
 
-EXIT_REFUSED = 1
+EXIT_REFUSED, EXIT_HINDERED = 1, 74
+"""The second says that starting it again may help: no memory, or a disk that does not answer."""
 CODE, MANIFEST = "lib/", "bundle/manifest.json"
 GREETING = "quarl-launch"
 
@@ -93,8 +94,8 @@ def _in_memory(name: str, content: bytes) -> str:
     return f"/proc/self/fd/{readable}"
 
 
-def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bool = False) -> None:
-    """Become the release's agent; returns only when it is refused, which is said.
+def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bool = False) -> int:
+    """Become the release's agent; returns an exit status, and only when it is not started, which is said.
 
     Args:
         root, policy, folder: as of :func:`verified`.
@@ -103,13 +104,14 @@ def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bo
     """
     try:
         contents = verified(root, policy, folder)
-    except (HelperError, OSError, ValueError) as error:
+    except (HelperError, OSError, ValueError, MemoryError) as error:
         code = error.code if isinstance(error, HelperError) else "damaged"
         message = f"release {folder.name} of {policy} is not started: {error}"
         if greet:
             print(json.dumps({GREETING: {"code": code, "message": message}}), flush=True)
         print(message, file=sys.stderr)
-        return
+        hindered = isinstance(error, (OSError, MemoryError)) or getattr(error, "facts", {}).get("hindered", False)
+        return EXIT_HINDERED if hindered else EXIT_REFUSED
     starter, manifest = contents.pop(STARTER).decode(), contents.pop(MANIFEST, None)
     if manifest is not None:
         arguments = [*arguments, f"--manifest={hashlib.sha256(manifest).hexdigest()}"]
@@ -120,7 +122,7 @@ def start(root: Path, policy: str, folder: Path, arguments: list[str], greet: bo
     os.chdir(folder)
     if greet:
         print(json.dumps({GREETING: {}}), flush=True)
-    os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
+    return os.execv("/bin/sh", ["sh", "-c", starter, str(folder / STARTER), *arguments])
 
 
 def serving_folder(root: Path, policy: str) -> Path:
@@ -157,6 +159,5 @@ def main() -> int:
         folder = serving_folder(root, policy)
     except OSError as error:
         print(f"{policy}: no release serves: {error}", file=sys.stderr)
-        return EXIT_REFUSED
-    start(root, policy, folder, ["loop", f"--socket={root / 'run' / f'{policy}.sock'}", *arguments])
-    return EXIT_REFUSED
+        return EXIT_REFUSED if isinstance(error, FileNotFoundError) else EXIT_HINDERED
+    return start(root, policy, folder, ["loop", f"--socket={root / 'run' / f'{policy}.sock'}", *arguments])

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from device.host.on_device.files import HelperError, entries, holders, remove, runs
+from device.host.on_device.files import HelperError, entries, holders, remove, runs, what_is
 
 _COMMAND_S = 150.0
 _STOP_S, _BEGUN_S = 15.0, 60.0
@@ -217,9 +217,17 @@ class Systemd:
 
     def remove(self) -> None:
         """Stop it, and forget it."""
-        run("systemctl", "--user", "disable", "--now", self.unit)
-        self.file.unlink(missing_ok=True)
+        # First of all, and by itself: `disable --now` stops nothing on a disk that takes no changes.
+        run("systemctl", "--user", "stop", self.unit)
+        run("systemctl", "--user", "disable", self.unit)
+        remove(self.file)
         run("systemctl", "--user", "daemon-reload")
+        if what_is(self.file):
+            raise HelperError(
+                "service",
+                f"the loop was ended, but {self.file} cannot be removed, so that it may start again at boot",
+                next="Look at the device's disk (`mount`, `dmesg`), then unserve again.",
+            )
 
     def _control(self, *words: str) -> None:
         done = run("systemctl", "--user", *words)

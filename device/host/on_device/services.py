@@ -54,7 +54,8 @@ class Services(Upkeep):
             return self._served_with(request["settings"])
         except (HelperError, OSError):
             if before is None:
-                self.unserve({})
+                with contextlib.suppress(HelperError, OSError):  # serving says what is left
+                    self.unserve({})
             else:
                 with contextlib.suppress(HelperError, OSError):
                     self._served_with(before)
@@ -196,10 +197,11 @@ class Services(Upkeep):
         """Go back from releases whose trial was cut off: nobody knows whether they would have passed."""
         found = [policy for policy in self.policies() if what_is(self.folder(policy) / TRIAL_LINK) == "symbolic link"]
         for policy in found:
-            (self.folder(policy) / TRIAL_LINK).replace(self.folder(policy) / "current")
-            sync(self.folder(policy))
-            if (self.root / "services" / f"{policy}.json").exists():
-                with contextlib.suppress(HelperError):  # its state says so
+            # A disk that takes nothing keeps nobody from stopping a robot; the link stays for the next time.
+            with contextlib.suppress(HelperError, OSError):
+                (self.folder(policy) / TRIAL_LINK).replace(self.folder(policy) / "current")
+                sync(self.folder(policy))
+                if (self.root / "services" / f"{policy}.json").exists():
                     manager_of(self.root.parent, policy).restart()
         return found
 
@@ -236,12 +238,16 @@ class Services(Upkeep):
         try:
             manager.restart()
             return {**reply, "trial": self.trial(settings)}
-        except (HelperError, OSError) as error:
+        except Exception as error:  # whatever it is, the release was not shown to serve
             release = request["release"]
             back = ""
             if before not in (None, release):
                 try:
-                    super().switch({"release": before})
+                    try:
+                        super().switch({"release": before})
+                    except (HelperError, OSError):  # to verify takes memory and processes; a rename takes nothing
+                        folder = self.folder(self.policy)
+                        (folder / TRIAL_LINK).replace(folder / "current")
                     manager.restart()
                     self.trial({**settings, "trial_s": 0.0})
                     back = f"; {before} serves in the loop again"

@@ -121,7 +121,7 @@ def check_signature(text: bytes, signature: bytes, folder: Path, tool: tuple[str
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise HelperError(
-                "trust", f"no signature can be verified here, since ssh-keygen does not run: {error}"
+                "trust", f"no signature can be verified here, since ssh-keygen does not run: {error}", hindered=True
             ) from None
     if done.returncode != 0 or claimed not in done.stdout.decode(errors="replace"):
         raise HelperError("trust", f"the signature of {claimed} is not of this record: it was changed")

@@ -10,7 +10,6 @@ Written there by the helper; only the standard library.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -31,12 +30,18 @@ STATE = "quarl-state"
 """Name of the file in memory that holds what a supervisor knows."""
 MOST_LOG = 4096  # bytes of what the loop wrote last
 PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
+try:
+    import ctypes
+
+    LIBC: Any = ctypes.CDLL(None)
+except (ImportError, OSError):  # a small Python: the loop then outlives a supervisor that is killed
+    LIBC = None
 
 
 def end_with(parent: int) -> None:
     """Have the kernel end this process, a child of ``parent``, with it: nobody would watch the loop any more."""
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel knew
         os._exit(1)
 
@@ -49,19 +54,13 @@ class Supervisor:
         self.settings: dict[str, Any] = {}
         self.child: subprocess.Popen[bytes] | None = None
         self.restarts, self.renewals, self.why, self.ended, self.again = 0, 0, "", False, False
+        self.hindered = False
         self.told, self.wrote = os.memfd_create(STATE), b""
-        notify = services / f"{policy}.notify"
-        notify.unlink(missing_ok=True)
-        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        folder = os.open(services, os.O_PATH)
-        try:
-            self.notified.bind(f"/proc/self/fd/{folder}/{notify.name}")
-        finally:
-            os.close(folder)
         # A path may be too long for a socket's address; through the child's own descriptor it never is.
         self.folder = os.open(services, os.O_PATH)
         os.set_inheritable(self.folder, True)
-        self.address = f"/proc/self/fd/{self.folder}/{notify.name}"
+        self.address = f"/proc/self/fd/{self.folder}/{policy}.notify"
+        self.notified: socket.socket | None = None
 
     def say(self, state: str) -> None:
         """Write down what holds now, and why the loop ended last."""
@@ -96,6 +95,8 @@ class Supervisor:
                 return 1
             starts.append(time.monotonic())
             self.why = self.turn()
+            if self.hindered:  # no fault of the loop's: it is tried until it can be
+                starts.pop()
             if self.again:
                 self.again, starts, self.restarts, self.why = False, [], 0, ""
                 self.renewals += 1
@@ -112,19 +113,34 @@ class Supervisor:
 
     def turn(self) -> str:
         """Start the loop and attend to it until it has ended. Returns why it was killed, if it was."""
-        self.child = None
+        self.child, self.hindered = None, False
         try:
             output = self.start()
             try:
                 return self.attend(output)
             finally:
                 os.close(output)
-        except (OSError, ValueError, KeyError) as error:  # it is tried again: a disk may come back, memory get free
+        except (OSError, ValueError, KeyError, MemoryError, subprocess.SubprocessError) as error:
+            # A disk may come back, memory get free; settings that are not there do not.
+            self.hindered = not isinstance(error, (FileNotFoundError, ValueError, KeyError))
             return f"it could not be started: {error!r}"
         finally:
             if self.child is not None and self.child.poll() is None:
                 self.child.kill()
                 self.child.wait()
+
+    def hear(self) -> None:
+        """Open the socket that heartbeats come to, where it is not open yet."""
+        if self.notified is not None:
+            return
+        (self.services / f"{self.policy}.notify").unlink(missing_ok=True)
+        notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            notified.bind(self.address)
+        except OSError:
+            notified.close()
+            raise
+        self.notified = notified
 
     def start(self) -> int:
         """Start the loop; it holds the lock on services/POLICY.loop. Returns the pipe that it writes its log to.
@@ -136,6 +152,7 @@ class Supervisor:
         except (OSError, ValueError):
             if not self.settings:  # else those of the start before hold
                 raise
+        self.hear()
         limit = float(self.settings["watchdog_s"])
         heard = {"NOTIFY_SOCKET": self.address, "WATCHDOG_USEC": str(round(1e6 * limit))}
         command = [sys.executable, "-IS", str(self.services / "launch.py"), self.policy]
@@ -154,7 +171,7 @@ class Supervisor:
                 stderr=its_end,
                 preexec_fn=lambda: end_with(parent),
             )
-        except OSError:
+        except BaseException:
             os.close(output)
             raise
         finally:
@@ -165,7 +182,7 @@ class Supervisor:
 
     def attend(self, output: int) -> str:
         """Hear the loop's heartbeat and its log until it has ended. As :meth:`turn`."""
-        assert self.child is not None
+        assert self.child is not None and self.notified is not None
         self.say("starting")
         limit = float(self.settings["watchdog_s"])
         alive, allowed, why = time.monotonic(), START_S, ""
@@ -177,14 +194,14 @@ class Supervisor:
                 if output in ready and not self.listen(output):
                     watched.remove(output)
                 if self.notified.fileno() in ready:
-                    message = self.notified.recv(4096)
-                    alive = time.monotonic()
-                    if b"READY=1" in message:
+                    if b"READY=1" in self.notified.recv(4096):
                         allowed = limit
                         self.say("active")
+                    alive = time.monotonic()
                 if self.ended or self.again:
                     self.stop()
-                elif time.monotonic() - alive > allowed:
+                # Where the disk held us up meanwhile, heartbeats wait to be heard.
+                elif time.monotonic() - alive > allowed and not select.select([self.notified], [], [], 0)[0]:
                     why = f"no heartbeat for {allowed:g} s"
                     self.child.kill()  # one that is stopped or hangs takes no other signal
                     self.child.wait()
