@@ -134,13 +134,13 @@ def test_a_line_that_freezes_frees_the_device(
     with (
         Line(device.host, device.port) as line,
         device.connect(line.port) as frozen,
-        helper(frozen, bare.python.path, silence_s=1.0) as session,
+        helper(frozen, bare.python.path, silence_s=4.0) as session,
     ):
         begun(session, name, "0002-dddddddd", bare)
         assert device.leftovers(name)
         assert list_releases(connection).locked_by is not None
         line.freeze()
-        assert eventually(lambda: not device.leftovers(name))
+        assert eventually(lambda: not device.leftovers(name), 60.0)
         assert eventually(lambda: list_releases(connection).locked_by is None)
         line.cut()
     assert_old_serves(device, connection, name)
