@@ -1,6 +1,9 @@
 """TD3 is DDPG's training with its own defaults, and learns what a broken one cannot."""
 
+import dataclasses
 from pathlib import Path
+
+import pytest
 
 from tests.learning.continuous import learned
 from train.algorithms import ddpg, td3
@@ -27,3 +30,9 @@ def test_the_defaults_are_the_papers() -> None:
 
 def test_td3_keeps_the_ball_in_the_middle(tmp_path: Path) -> None:
     assert learned(tmp_path, td3.train, SETTINGS, STEPS) > GOOD
+
+
+@pytest.mark.slow
+def test_with_target_networks_that_are_never_updated_it_does_not(tmp_path: Path) -> None:
+    # The reward is for the place before the action, so without a bootstrap no action is better than another.
+    assert learned(tmp_path, td3.train, dataclasses.replace(SETTINGS, target_rate=0.0), STEPS) < BAD

@@ -29,8 +29,8 @@ PASSED_ON = ("help", "hello", "act")
 decision or two. What `hello` says was looked up before the loop turned: files and versions may take longer than a
 period."""
 REQUEST_BYTES, BYTES_PER_VALUE = 512, 32
-"""A request of the loop's may have so many, and so many for each value of one observation. A longer one is refused
-unread: to parse 65 kB takes longer than a period, too."""
+"""Most bytes of a request to the loop: a base, and an addition for each value of one observation. A longer one is
+refused unread: to parse 65 kB takes longer than a period, too."""
 LARGEST_FRAME = 200_000
 """Bytes: a packet fits into a socket's usual buffer, 212,992 bytes with the kernel's own share."""
 STALE_PERIODS = 2.5

@@ -305,7 +305,7 @@ class Supervised:
         if found["state"] != "failed":  # it was killed, or the power was cut
             found |= {"state": "stopped", "pid": 0}
         if pids := loops(self.home, self.policy):
-            why = "its supervisor has ended, so that nobody watches it; serve starts it anew, unserve ends it"
+            why = "its supervisor has ended, so that nobody watches it; serve starts it again, unserve ends it"
             found |= {"state": "unwatched", "pid": pids[0], "why": why}
         return found
 
