@@ -22,6 +22,8 @@ BEFORE = home.move()
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # As in an active environment: messages say `python`.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ.pop("MAKEFLAGS", None)
+"""`make test BARE=` would hand its variable on to every make that a test starts."""
 os.umask(0o022)
 """Where it is 002, as on Ubuntu, what a test writes would be its group's, too, and no such list of signers counts."""
 LACKS = ("apt-get", "make pi", "make suites", "make actorq", "make airsim", "--prepare", "needs root")

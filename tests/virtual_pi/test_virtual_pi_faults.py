@@ -157,9 +157,8 @@ def clear_card(pi: Any) -> Iterator[None]:
         connection.run("rm -f film.mkv")
 
 
-def test_a_card_that_becomes_full_while_sending(
-    pi: Any, old: str, new: Precisions, bundle: Bundle, clear_card: None
-) -> None:
+def test_a_card_that_becomes_full_while_sending(pi: Any, up: Any, bundle: Bundle, clear_card: None) -> None:
+    old = recover(pi, bundle, OLD).release  # a whole artifact more is to be sent, whatever served before
     with pi.connect() as connection, pi.connect() as beside:
         other_than(old, connection)
 
@@ -168,12 +167,12 @@ def test_a_card_that_becomes_full_while_sending(
                 fill(beside, 0)
 
         with pytest.raises(DeviceFullError) as caught:
-            deploy(connection, bundle, new, progress=film)
+            deploy(connection, bundle, NEW, progress=film)
         assert f"Release {old} still serves" in caught.value.message
         assert state(connection) == (old, [old], "")
         assert serving(connection)["ok"]
         connection.run("rm film.mkv")
-    recover(pi, bundle, new)
+    recover(pi, bundle, NEW)
 
 
 def test_an_agent_killed_for_memory_is_reported_and_leaves_the_release(pi: Any, old: str) -> None:
