@@ -15,7 +15,7 @@ from policy.quantizing.network import trained_with
 from policy.spec import ContinuousHead, PolicySpec, output_spans
 
 FLOOR = 0.75
-"""Below the int8 artifact of every committed policy, above a policy with another one's weights (docs/gate.md)."""
+"""Below the int8 artifact of every committed policy, above a policy with another one's weights."""
 # An output that hardly moves explains no variance of its own: it is measured against so much of its range.
 SMALLEST_DEVIATION = 0.05
 

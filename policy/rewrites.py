@@ -17,8 +17,8 @@ layer takes them back:
 The 2 is headroom that an element had while it shared the widest one's map: what goes beyond its range is cut later.
 
 Both multiply in float64 and round once. A policy that was trained with quantizers keeps its weights: they lie on the
-grid that it learned on. Who writes a bundle rewrites once; training goes on with the raw weights. Which policies gain,
-bench/rewrites.py measures.
+grid that it learned on. Who writes a bundle rewrites once; training goes on with the raw weights. Which policies gain
+stands in docs/findings.md.
 """
 
 from __future__ import annotations

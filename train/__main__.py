@@ -142,7 +142,16 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.task is None:
         return refuse_no_task(EXAMPLES)
     quiet_libraries()
+    arguments.command = recorded("train", words)
     return answered(lambda: run_training(arguments), arguments.output_path)
+
+
+def recorded(module: str, words: Sequence[str]) -> str:
+    """The command that provenance names: without the bundle's folder and the cluster, which are of this machine."""
+    places = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    places.add_argument("--output-path")
+    places.add_argument("--address")
+    return shlex.join(["python", "-m", module, *places.parse_known_args(words)[1]])
 
 
 def refuse_no_task(examples: str) -> int:
@@ -305,6 +314,7 @@ def make_request(
         evaluate_episodes=arguments.evaluate_episodes or found.evaluate_episodes,
         final_episodes=arguments.final_episodes or found.final_episodes,
         settings=json.loads(json.dumps(values)),
+        command=getattr(arguments, "command", ""),
         **{option: getattr(arguments, option) for option in unchanged},
     )
     return request, settings

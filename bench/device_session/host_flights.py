@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airlearning_envs.simulators.opening import EMBEDDED
-from bench.command_line import BenchError, Progress, say
+from bench.command_line import Progress, say
 from bench.report.document import BASELINES, BLIND, RANDOM, Kind, Report, Success, Where
 from policy.spec import Precision
 
@@ -129,25 +129,6 @@ def _flown(
     for reason, count in Counter(results.spoiled).items():
         say(f"not counted, flown again: {count} x {reason}")
     return results, str(getattr(simulator, "through", flights.simulator))
-
-
-def flown_observations(decide: Callable[[Any], Any], count: int, seed: int, episodes: int) -> Any:
-    """Different whole observations (count, …) of many episodes of the hard preset, spread evenly over all decisions."""
-    import numpy as np
-
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import fly
-    from policy.observing.pilot import watched
-
-    seen: list[Any] = []
-    recording = watched(decide, lambda observation: seen.append(observation.copy()))
-    fly(preset("hard"), recording, episodes, seed, batch=episodes)
-    flown = np.concatenate(seen)
-    # A policy that hovers sees the same again and again.
-    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
-    if len(flown) < count:
-        raise BenchError(f"{episodes} episodes gave {len(flown)} different observations, not {count}; ask for fewer.")
-    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
 def baseline_reports(flights: Flights, target: str, run: str) -> list[Report]:

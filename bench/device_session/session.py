@@ -71,22 +71,18 @@ class Session:
 
 
 @contextmanager
-def opened(
-    arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None, keeps: bool = True
-) -> Iterator[Session]:
+def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
     """See that answers can be kept and that the device is there, make what is missing of the artifacts, and connect.
 
     Args:
         arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
-        keeps: whether there will be answers for the store.
     """
     from device.host.connection import require_reachable
 
     without_python = getattr(arguments, "agent", "python") == "native"
     where = getattr(arguments, "results", None) or store.DEFAULT_STORE
-    if keeps:
-        store.prepare(where)
+    store.prepare(where)
     requested = precisions or arguments.precision
     require_reachable(arguments.target)
     runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from bench.page.sources import Sources
     from bench.report.tables import Table
 
-FINDINGS = 3
 WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
 TEMPLATES = Path(__file__).with_name("templates")
 OUTPUT = PROJECT_ROOT / "results" / "report.html"
@@ -143,16 +142,13 @@ def collect(sources: Sources) -> Document:
 
 
 def findings(sources: Sources) -> list[str]:
-    """What a reader should know first, each from stored rows: of the case study, then of the studies that say one."""
+    """What a reader should know first: what the case study's rows say."""
     from bench.page.sections import MISSING
     from bench.tables import case_study
 
-    found = []
     with suppress(*MISSING):
-        found.append(case_study.finding(sources.kept.selection(case_study.CASE_STUDY), sources.preset))
-    for experiment, results in sources.studies.values():
-        found += [] if results is None else [experiment.finding(results)]
-    return [finding for finding in found if finding][:FINDINGS]
+        return [case_study.finding(sources.kept.selection(case_study.CASE_STUDY), sources.preset)]
+    return []
 
 
 def machines(sources: Sources) -> dict[str, str]:

@@ -81,8 +81,6 @@ DEVICE = (
     of_tables("depth", "A policy of depth pictures", "depth"),
     of_tables("latency-flown", "Latency, flown", "latency-flown", own="latency-flown"),
     of_tables("virtual-pi", "The Pi, emulated and modelled", "virtual-pi"),
-    of_tables("agreement", "Agreement", "agreement", "device-agreement"),
-    of_tables("gate", "The gate", "gate", "gate-wrong"),
     of_tables("origins", "Where the policies come from", "zoo"),
 )
 

@@ -156,41 +156,6 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
     return Count(paths, answer["load"]["loaded"], answer["device"], warmup, runs)
 
 
-def lines_counted(bundle: Path, precision: Precision) -> tuple[int, int, int]:
-    """Instructions from a request's line to its reply: of the agent in Python with LiteRT and with the native engine,
-    and of the program without Python.
-
-    Args:
-        bundle: a bundle's folder that has the artifacts.
-        precision: of them.
-
-    Raises:
-        BenchError: as :func:`count`.
-    """
-    usual, native = (
-        count(bundle, precision, runtime).paths["decide_warm"] for runtime in (RuntimeName.LITERT, RuntimeName.NATIVE)
-    )
-    return usual.instructions, native.instructions, _without_python(bundle, precision).instructions
-
-
-def _without_python(bundle: Path, precision: Precision) -> Counted:
-    from device.host.static_agent.__main__ import PACK, PROGRAM, written
-
-    requests = [
-        {"op": "load", "precision": precision.value},
-        {"op": "latency", "warmup": WARMUP, "runs": RUNS, "path": "decide"},  # each run lies between the markers
-    ]
-    with tempfile.TemporaryDirectory(prefix="quarl-count-") as here:
-        written(bundle, precision, "aarch64", Path(here))
-        command = [*qemu_command(sysroot(), plugin()), f"./{PROGRAM}", PACK]
-        lines = "".join(json.dumps(each) + "\n" for each in requests)
-        done = subprocess.run(command, input=lines, cwd=here, capture_output=True, text=True, timeout=TIMEOUT_S)
-        found = parse_lines((Path(here) / "counts").read_text())
-    if len(found) != RUNS:
-        raise BenchError(f"{len(found)} decisions were counted, not {RUNS}: {done.stdout[-400:]}{done.stderr[-400:]}")
-    return median(found)
-
-
 def qemu_command(root: Path, library: Path | None, out: str = "counts") -> list[str]:
     """``qemu-aarch64`` with everything but the program."""
     plugged = ["-plugin", f"{library},out={out}"] if library else []

@@ -193,22 +193,13 @@ def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> floa
 
 def error_scale(axes: Axes) -> None:
     """Relative errors in percent: linear around zero, logarithmic beyond; 5 % dotted."""
-    _percent_scale(axes, {tick: str(tick) for tick in (-5, 0, 5, 20, 100, 500)}, (-9.0, 1500.0))
-    axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
-
-
-def gain_scale(axes: Axes) -> None:
-    """Gains in percent, either side of zero: linear within 5, logarithmic beyond."""
-    ticks = (-500, -100, -20, -5, 0, 5, 20, 100, 500)
-    _percent_scale(axes, {tick: f"{tick:+d}" if tick else "0" for tick in ticks}, (-1500.0, 1500.0))
-
-
-def _percent_scale(axes: Axes, ticks: Mapping[int, str], ends: tuple[float, float]) -> None:
     axes.set_yscale("symlog", linthresh=LINEAR_PERCENT)
-    axes.set_yticks(list(ticks), [word.replace("-", "−") for word in ticks.values()])
+    ticks = (-5, 0, 5, 20, 100, 500)
+    axes.set_yticks(ticks, [str(tick).replace("-", "−") for tick in ticks])
     axes.set_yticks([], minor=True)
-    axes.set_ylim(*ends)
+    axes.set_ylim(-9.0, 1500.0)
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+    axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
 
 
 def share_scale(axes: Axes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bench.report.figures import COLUMNS, Line, Panel, error_scale, facets
+from bench.report.figures import COLUMNS, Line, Panel, facets
 from bench.report.pivot import Row, alike, summary
 from bench.report.text import environment
 
@@ -100,31 +100,3 @@ class Lines:
             lines += [Line(label, points, style, joined, singles)] if points else []
         references = (row[self.reference] for row in rows if self.reference)
         return Panel(title, lines, next(references, None), self.reference_label)
-
-
-def error_lines(
-    *,
-    stem: str,
-    title: str,
-    x: str,
-    x_label: str,
-    line: str,
-    labels: Labels,
-    rows: Callable[[Any], Iterable[Row]],
-    counted: str = "the same at every point of a policy",
-    joined: bool = True,
-) -> Lines:
-    """A panel for each subject with the relative errors of its rows.
-
-    Args:
-        stem, title, x, x_label, line, labels, rows, joined: as :class:`Lines` has them.
-        counted: which episodes a point is of.
-    """
-    below = (
-        "relative error of the return, % of |fp32| (linear up to 5, then logarithmic); bars: 95 % intervals\n"
-        f"n: episodes a point, {counted}; dotted: 5 %"
-    )
-    return Lines(
-        stem, title, below, x, x_label, line, labels, "error", rows=rows,
-        panel="{{ subject }}  n={{ episodes | thousands }}", scale=error_scale, places=in_order, joined=joined,
-    )  # fmt: skip

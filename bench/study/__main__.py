@@ -12,29 +12,20 @@ from policy.hints import as_typed
 
 STUDIES = {
     "sweep": ("bench.study.sweep", "how few bits does a policy take?"),
-    "apart": ("bench.study.apart", "which has to keep its bits: weights, hidden activations, observation?"),
-    "layers": ("bench.study.layers", "which layer has to keep its bits?"),
-    "budgets": ("bench.study.budgets", "are mixed widths worth it, at the same size?"),
-    "calibration": ("bench.study.calibration", "how many observations does the calibration of int8 need?"),
-    "noise": ("bench.study.noise", "does a noisy rangefinder forgive few bits of the observation?"),
     "qat": ("bench.study.learning.qat", "is learning with quantizers worth it?"),
     "native": ("bench.study.learning.native", "what do packed bits reach, and how many rows have to be active?"),
-    "wide": ("bench.study.learning.wide", "do narrower weights quantize better?"),
-    "memory": ("bench.study.learning.memory", "what does a memory bring where obstacles move?"),
     "weights": ("bench.study.weights", "what do a policy's weights look like?"),
     "width": ("bench.study.width", "do wider weights quantize worse?"),
     "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),
     "ptq": ("bench.study.ptq_table", "what does quantizing after training cost, beside the paper's figures?"),
-    "place": ("bench.study.place", "takes a policy that is no worse into zoo/benchmark"),
     "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
-    "env-speed": ("bench.study.env_speed", "how fast are the environments?"),
     "mixed": ("bench.study.mixed", "does training in 16 bits run faster, and as well?"),
     "actorq-breakdown": ("bench.study.actorq.breakdown", "where does an actor's time go?"),
     "actorq-trainings": ("bench.study.actorq.trainings", "do quantized actors make distributed training faster?"),
     "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
 EVERYTHING = "bench.study.everything"
-ONE_THREAD = ("sweep", "apart", "layers", "budgets", "calibration", "noise", "cells")
+ONE_THREAD = ("sweep", "cells")
 """With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
 robot's episode is another one; small products are not faster with several."""
 

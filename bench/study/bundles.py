@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench import command_line
-from bench.study.experiment import EpisodePlan, Experiment, SeedResult
+from bench.study.experiment import EpisodePlan, SeedResult
 from policy.bundle import Bundle
 from policy.errors import PolicyError
-from policy.locate import ARTIFACTS, meant, shipped_folder, working_bundle
+from policy.locate import ARTIFACTS, shipped_folder, working_bundle
 from policy.manifest import MANIFEST_FILE
 from policy.observing.pilot import on_rows
 from policy.reading.bundle_files import WEIGHTS_FILE
@@ -39,16 +39,8 @@ BENCHMARK = (
     "walker_stand-d4pg", "halfcheetah-ddpg",
 )  # fmt: skip
 """Perceptrons among zoo/benchmark/, the slow simulators last."""
-PERCEPTRONS = ("I", "II", *BENCHMARK, "III")
-ROBOTS = BENCHMARK[8:]
-"""Policies whose simulators take seconds an episode."""
 CONTINUOUS_SHARE = 0.01
 """Share of an action's range: two actions nearer than that count as the same."""
-
-
-def episodes_of(name: str) -> int:
-    """Episodes of each seed where none are asked for: more where returns vary most, fewer where they take seconds."""
-    return 7 if name in ROBOTS else {"I": 400, "II": 400}.get(name, 100)
 
 
 def folder_of(name: str) -> Path:
@@ -102,32 +94,6 @@ def task_of(bundle: Bundle) -> Task:
     return task
 
 
-def open_perceptron(name: str) -> tuple[Bundle, Task]:
-    """Open a perceptron as :func:`open_bundle` opens a bundle; raises as :func:`perceptron` does, too."""
-    perceptron(name)
-    return open_bundle(name)
-
-
-def perceptron(name: str) -> Bundle:
-    """A bundle of a perceptron; its task need not be installed.
-
-    Raises:
-        UsageError: there is no such bundle; or its policy has convolutions, or was trained with quantizers (whose
-            widths belong together).
-    """
-    bundle = load(name)
-    if bundle.spec.network.convolutions:
-        raise command_line.UsageError(
-            f"{name} has convolutions; this study is of perceptrons.", f"python -m bench.study sweep {name}"
-        )
-    if (trained := bundle.spec.quantization) is not None:
-        raise command_line.UsageError(
-            f"{name} was trained with quantizers of {trained.bits} bits; this study is of policies trained in floats.",
-            f"python -m bench.study sweep {name} --scheme symmetric",
-        )
-    return bundle
-
-
 def bundle_identity(name: str) -> str:
     """Hash that returns belong to: of the bundle's weights, and of the navigation task's digests where it flies it."""
     bundle = load(name)
@@ -139,25 +105,6 @@ def bundle_identity(name: str) -> str:
         return weights
     digests = [PRESETS[preset].digest() for preset in ("hard", "shipped")]
     return hashlib.sha256(" ".join([weights, *digests]).encode()).hexdigest()
-
-
-def of_bundles(
-    count: Callable[[str], int] = episodes_of, seeds: tuple[int, ...] = SEEDS, **declared: Any
-) -> Experiment:
-    """An experiment whose subjects are perceptrons' bundles, stale where their weights are others.
-
-    Args:
-        count: episodes of each seed where none are asked for, by subject.
-        seeds: likewise.
-        declared: what else :class:`bench.study.experiment.Experiment` takes.
-    """
-    return Experiment(
-        identity=bundle_identity,
-        about=lambda name: meant(perceptron(name)),
-        require=open_perceptron,
-        episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or seeds, arguments.episodes or count(subject)),
-        **declared,
-    )
 
 
 def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:

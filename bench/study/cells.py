@@ -3,38 +3,49 @@
     python -m bench.study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
     python -m bench.study cells --keep                     judges what is new or has changed
     python -m bench.study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
-    python -m bench.study place /tmp/x/pong-ppo            takes a new bundle into zoo/benchmark if it is no worse
+    python -m bench.study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
 
 A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the
 artifacts of one runtime then play the same episodes, so that a difference between precisions is one of pairs. The
 paper's figures are those of train/suites/cells.json.
+
+--take judges the float policies of the new bundle and of the one that is there on episodes of another seed than the
+tables report; the judgement stands in the provenance of the one that is kept.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import command_line
 from bench.report.figures import Pictures
 from bench.report.intervals import Estimate
 from bench.report.pivot import Pivot
 from bench.report.text import NOT_KNOWN, three_digits
-from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
+from bench.study import command
+from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
 from bench.study.curves import curve_of, curves_figure
 from bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
 from bench.study.records import Condition
 from policy.locate import ZOO, meant
+from train.intervals import RETURN_INTERVAL, brackets
 from train.suites.cells import Cell, load_cells
 
 if TYPE_CHECKING:
     import argparse
 
+    from policy.bundle import Bundle
     from policy.spec import PolicySpec
+    from train.suites.task import Evaluation
 
-EPISODES, SEED = 100, 7
+EPISODES, SEED, CHOOSING_SEED = 100, 8, 7
+LARGEST_BYTES = 16e6
+"""A committed bundle stays small: the largest networks here (Nature's, 6.8 MB) and their recordings fit."""
 RUNTIMES = ("litert", "tflite-runtime", "onnxruntime")
 PRECISIONS = ("fp32", "fp16", "int8")
 BENCHMARK = ZOO / "benchmark"
@@ -291,3 +302,102 @@ EXPERIMENT = Experiment(
     tables=[TRAINED, OPEN_CELLS],
     figures=[learning_curves],
 )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Judge the bundles at each precision; or, with --take, take one in."""
+    if "--take" not in argv:
+        return command.main(__name__, argv)
+    parser = command_line.parser(__doc__, "-m bench.study cells")
+    parser.add_argument("--take", type=Path, metavar="FOLDER", help="the bundle")
+    parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="default: %(default)s")
+    parser.add_argument("--force", action="store_true", help="also if it is worse than the one there")
+
+    def run(arguments: argparse.Namespace) -> int:
+        name = take(arguments.take, BENCHMARK, arguments.episodes, arguments.force)
+        command_line.say(f"next: python -m bench.study cells {name} --keep")
+        return command_line.EXIT_OK
+
+    return command_line.guarded(run, parser.parse_args(argv))
+
+
+def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
+    """Copy a bundle to ``zoo/TASK-METHOD`` without artifacts, its policy renamed to that; returns the name.
+
+    Its provenance gets the judgement of these episodes, with interval, in place of a shorter one.
+
+    Args:
+        source: the bundle's folder.
+        zoo: where it shall go.
+        episodes: on which the float policy, and that of the bundle there, are judged; of ``CHOOSING_SEED``.
+        force: also if it is worse.
+
+    Raises:
+        BenchError: its mean return is lower than that of the bundle there, or it is too large for a repository.
+        PolicyError: it is no readable bundle, or of another task than it says.
+    """
+    from policy.bundle import HOST_FILES, Bundle
+    from policy.bundle_writer import write_bundle
+
+    fresh = Bundle.load(source)
+    name = cell_name(fresh)
+    goldens = {entry.golden_file for entry in fresh.manifest.artifacts.values()}
+    kept = {file: record for file, record in fresh.manifest.files.items() if file not in goldens}  # no artifact's
+    size = sum(record.size for record in kept.values())
+    if size > LARGEST_BYTES:
+        raise command_line.BenchError(
+            f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most."
+        )
+    result = evaluated(fresh, episodes)
+    interval = result.return_interval
+    command_line.say(f"{source}: {result.mean_return:.2f} {brackets(interval, '.2f')} over {episodes} episodes")
+    target = zoo / name
+    if target.exists() and target.resolve() != source.resolve():  # of itself only the judgement is renewed
+        before = evaluated(Bundle.load(target), episodes)
+        command_line.say(f"{target}: {before.mean_return:.2f} on the same episodes")
+        if result.mean_return < before.mean_return and not force:
+            raise command_line.BenchError(
+                f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
+                "Nothing was changed.",
+                f"python -m bench.study cells --take {source} --force, if it shall replace it all the same",
+            )
+    row: dict[str, Any] = {
+        "preset": result.preset,
+        "episodes": result.episodes,
+        "seed": CHOOSING_SEED,
+        "mean_return": round(result.mean_return, 4),
+    }
+    if interval is not None:
+        row[RETURN_INTERVAL] = [round(side, 4) for side in interval]
+    spec = dataclasses.replace(fresh.spec, name=name, provenance={**fresh.spec.provenance, "judged": [row]})
+    extra = {file: (source / file).read_bytes() for file in kept if file not in HOST_FILES}
+    write_bundle(target, spec, fresh.weights(), fresh.calibration(), fresh.golden().observations, extra)
+    command_line.say(f"{target}: written; commit it with: git add {target}")
+    return name
+
+
+def cell_name(bundle: Bundle) -> str:
+    """``pong-ppo``: the task's word and the method, as the provenance has them.
+
+    Raises:
+        BenchError: the provenance does not say them.
+    """
+    from train.suites.names import resolve
+
+    origin = bundle.spec.provenance
+    missing = [key for key in ("task", "algorithm", "seed", "steps", "cpu_s") if key not in origin]
+    if missing:
+        raise command_line.BenchError(
+            f"{bundle.path}/policy.json does not say where the policy comes from: its provenance lacks "
+            f"{', '.join(missing)}.",
+            "train it with python -m train, which writes them",
+        )
+    return f"{resolve(str(origin['task'])).short_name}-{origin['algorithm']}"
+
+
+def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
+    """The float policy on the episodes of its own task on which bundles are chosen."""
+    from train.deciding import greedy
+
+    task = task_of(bundle)
+    return task.evaluate(greedy(bundle.spec, bundle.weights()), episodes, CHOOSING_SEED, task.presets[0])

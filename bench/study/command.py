@@ -124,10 +124,7 @@ def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> 
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
     results = Results(experiment, found, arguments)
-    status = show(arguments, results.tables(), results.figures, results.plain())
-    if why := experiment.refused(arguments, results):
-        raise command_line.BenchError(why)
-    return status
+    return show(arguments, results.tables(), results.figures, results.plain())
 
 
 def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:

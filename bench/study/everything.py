@@ -6,8 +6,8 @@
     python -m bench.study --stored        the tables of what is kept
     python -m bench.study --stored --update-docs    and the pictures and tables of docs/ from them
 
-It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, sweeps the bit
-widths, and takes parts and layers apart. It trains and times nothing: what needs that is only shown. Each step
+It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps the bit
+widths. It trains and times nothing: what needs that is only shown. Each step
 is a command of its own, printed when it starts; --plan prints them all. What was measured before is measured again
 once its file in results/study/ is gone, or its policy another one.
 """
@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from bench import command_line
 from policy.locate import PROJECT_ROOT
 
-MEASURED = ("cells", "sweep", "apart", "layers", "budgets", "calibration", "noise")
-SHOWN = ("qat", "native", "wide", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
+MEASURED = ("cells", "sweep")
+SHOWN = ("qat", "native", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
 SUCCESS = ["bench/success.py", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
 PAPERS_WIDTHS = ["--weights-only", "--bits", "2,4,8", "--seeds", "0", "--output-path", "artifacts/study-quick"]

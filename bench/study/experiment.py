@@ -74,7 +74,6 @@ class Experiment:
         grid: (arguments, subject) → conditions, the reference among them.
         measure: (subject, condition, episodes) → what was played.
         identity: identity of a subject: a cell of another is stale. Of a bundle the hash of its weights and its task.
-        finding: (results) → one sentence for the head of the report; "" where there is none to tell.
         about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
         require: refuses a subject that cannot be measured here; not called where rows are only drawn.
         episodes: (arguments, subject) → what each condition flies.
@@ -87,7 +86,6 @@ class Experiment:
         version: version of what a cell means; a cell of another one is stale.
         samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
         timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
-        refused: (arguments, results) → why the command fails though it has measured; "" where it does not.
         folder: of the records, where it is not results/study.
         in_turns: whether a seed of every cell is measured before the next, so that what else a machine does meanwhile
             falls on all alike.
@@ -103,7 +101,6 @@ class Experiment:
     episodes: Callable[[argparse.Namespace, str], EpisodePlan]
     tables: Sequence[Callable[[Results], Iterable[Table]]]
     figures: Sequence[Callable[[Results], Mapping[str, Figure]]] = ()
-    finding: Callable[[Results], str] = field(default=lambda results: "")
     about: Callable[[str], str] = field(default=str)
     require: Callable[[str], object] = field(default=lambda subject: None)
     options: Callable[[argparse.ArgumentParser], object] = field(default=lambda parser: None)
@@ -112,7 +109,6 @@ class Experiment:
     version: int = 1
     samples: str = "episodes"
     timed: bool = False
-    refused: Callable[[argparse.Namespace, Results], str] = field(default=lambda arguments, results: "")
     folder: Path | None = None
     in_turns: bool = False
 

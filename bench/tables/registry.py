@@ -17,18 +17,12 @@ from bench.report.pivot import Pivot
 from bench.report.selection import Selection, flown_today
 from bench.report.tables import Table
 from bench.tables import (
-    agents,
-    agreement,
     case_study,
-    fleet,
     flight_dynamics,
     flights,
     foreign,
-    gate,
     loop,
-    mavlink,
     plots,
-    rewrites,
     simulators,
     trained,
     virtual_pi,
@@ -139,8 +133,6 @@ TABLES: dict[str, Declared] = {
         lambda kept: virtual_pi.virtual_pi(kept.reports(virtual_pi.VIRTUAL_PI), kept.preset),
     ),
     flights.ZOO: Declared("make train POLICY=I", _origins),
-    agreement.RUNTIMES: answered("agreement", agreement.AGREEMENT.table, "bench/agreement.py"),
-    agreement.DEVICE: answered("device-agreement", agreement.DEVICE_AGREEMENT.table, "bench/agreement.py"),
     flight_dynamics.DYNAMICS: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RECORDINGS)),
     flight_dynamics.RISES: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RISES)),
     simulators.AIRSIM_FLIGHTS: Declared(
@@ -155,14 +147,6 @@ TABLES: dict[str, Declared] = {
     "loop-round-trips": answered("loop", loop.ROUND_TRIPS.table, "bench/loop.py"),
     "loop-punctuality": answered("loop", loop.PUNCTUALITY.table, "bench/loop.py"),
     "loop-punctuality-emulated": answered("device-loop", loop.PUNCTUALITY.table, "bench/loop.py --target pi@virtual"),
-    "agents": answered("agents", agents.AGENTS.table, "bench/agents.py"),
-    "agents-emulated": answered("device-agents", agents.AGENTS.table, "bench/agents.py --target pi@virtual"),
-    fleet.FLEET.name: answered("fleet", fleet.FLEET.table, "bench/fleet.py"),
-    fleet.NAMED.name: answered("fleet-pis", fleet.NAMED.table, "bench/fleet.py --fleet fleet.toml"),
-    mavlink.MAVLINK.name: answered("mavlink", mavlink.MAVLINK.table, "bench/mavlink.py"),
-    gate.GATE: answered("gate", gate.BUNDLES.table, "bench/gate.py"),
-    gate.WRONG: answered("gate", gate.WRONGS.table, "bench/gate.py"),
-    rewrites.REWRITTEN.name: answered("rewrites", rewrites.REWRITTEN.table, "bench/rewrites.py"),
     **{
         f"trained-{each}": Declared(f"python -m train --method {each}", partial(_trained, each))
         for each in trained.METHODS

@@ -78,7 +78,7 @@ class ArtifactFormat(Enum):
     TFLITE = "tflite"
     ONNX = "onnx"
     NATIVE = "native"
-    """Integers alone, packed: docs/native-format.md."""
+    """Integers alone, packed: docs/native.md."""
 
     def holds(self, precision: Precision) -> bool:
         """Whether there are artifacts of this precision."""

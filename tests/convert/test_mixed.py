@@ -17,6 +17,7 @@ from convert.rebuild import check_artifact
 from policy.bundle import Bundle
 from policy.errors import BundleError, QuantizationError
 from policy.integer import forward_integer
+from policy.locate import ZOO
 from policy.manifest import MANIFEST_FILE
 from policy.network import Weights, forward_float, layer_names
 from policy.quantizing.network import quantize_network
@@ -26,6 +27,14 @@ Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, Weights, np.ndarray, np.ndarray]
 NATIVE, TFLITE = ArtifactFormat.NATIVE, ArtifactFormat.TFLITE
 ASSIGNMENT = {"dense_0": 8, "dense_1": 4, "head": 2}
+
+
+def test_sizes_by_hand() -> None:
+    # CartPole: 4 numbers, two layers of 64, 2 actions
+    spec = PolicySpec.from_json((ZOO / "benchmark" / "cartpole-dqn" / "policy.json").read_text(encoding="utf-8"))
+    assert kernel_sizes(spec) == {"dense_0": 256, "dense_1": 4096, "head": 128}
+    # 256 · 8 + 4096 · 3 + 128 · 8
+    assert total_bits(kernel_sizes(spec), {"dense_0": 8, "dense_1": 3, "head": 8}) == 15_360
 
 
 def test_every_layer_is_that_of_its_own_width(small: Small) -> None:

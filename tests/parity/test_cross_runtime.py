@@ -10,22 +10,25 @@ is fitted to the blind policy's actions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from airlearning_envs.flights import blind_policy
+from airlearning_envs.config import preset
+from airlearning_envs.flights import blind_policy, fly
 from airlearning_envs.rules.actions import ACTION_NAMES
 from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
-from bench.agreement import EPISODES, Difference, compare, executed_everywhere
-from bench.device_session.host_flights import flown_observations
-from convert.executor import RuntimeProcess, runtime_processes
+from convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
+from convert.pipeline import build, judge
+from convert.reference import Reference
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.locate import ZOO
 from policy.network import forward_float, hidden_activations
+from policy.observing.pilot import watched
 from policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -39,11 +42,55 @@ from policy.spec import (
 from train.deciding import reference
 
 OBSERVATIONS = 1_000
+EPISODES = 250
 # Of the paired int8 artifacts' near-ties: the gap between the two chosen logits, in steps of the logits' scale.
 WIDEST_TIE_STEPS = 3.0
 SIZES = {"as-I": (64, 64, 64), "as-II": (256, 256, 256), "as-III": (4096, 512, 1024)}
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An observation on which two executions choose different actions; ``gap``: of the outputs of these actions."""
+
+    observation: int
+    here: int
+    there: int
+    gap: float
+
+
+def differences(ours: ExecutionResult, theirs: ExecutionResult) -> Iterator[Difference]:
+    for index in np.flatnonzero(ours.actions != theirs.actions):
+        chosen = [int(ours.actions[index]), int(theirs.actions[index])]
+        gap = max(float(np.ptp(outputs[index][chosen])) for outputs in (ours.outputs, theirs.outputs))
+        yield Difference(int(index), chosen[0], chosen[1], gap)
+
+
+def executed_everywhere(
+    bundle: Bundle, precision: Precision, observations: np.ndarray, processes: Runtimes
+) -> tuple[dict[RuntimeName, ExecutionResult], Reference]:
+    """A precision's artifacts, judged on the golden vectors and then executed on the observations, in each runtime."""
+    runtimes = [runtime for runtime in processes if runtime.artifact_format.holds(precision)]
+    made = {kind: build(bundle, precision, kind) for kind in dict.fromkeys(each.artifact_format for each in runtimes)}
+    for built in made.values():
+        judge(bundle, built, processes)
+    executed = {
+        runtime: processes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations)
+        for runtime in runtimes
+    }
+    return executed, next(iter(made.values())).reference
+
+
+def flown_observations(decide: Callable[[np.ndarray], np.ndarray], count: int, seed: int, episodes: int) -> np.ndarray:
+    """Different observations (count, 32) of many episodes of the hard preset, spread evenly over all decisions."""
+    seen: list[np.ndarray] = []
+    fly(preset("hard"), watched(decide, lambda each: seen.append(each.copy())), episodes, seed, batch=episodes)
+    flown = np.concatenate(seen)
+    # A policy that hovers sees the same again and again.
+    flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
+    assert len(flown) >= count
+    return flown[np.linspace(0, len(flown) - 1, count).astype(int)]
 
 
 @pytest.fixture(scope="session")
@@ -128,8 +175,7 @@ def test_smaller_artifacts_agree_on_995_of_1000_and_disagree_only_on_near_ties(
     results, reference = executed_everywhere(bundle, precision, observations, runtimes)
     assert set(results) == set(precision.runtimes)
     first, *others = results.values()
-    pairs = [compare(bundle.spec.name, precision, "first", "other", first, other) for other in others]
-    found: dict[int, Difference] = {each.observation: each for pair in pairs for each in pair.differences}
+    found = {each.observation: each for other in others for each in differences(first, other)}
     print(f"policy {bundle.spec.name}, {precision.value}: {len(found)} of {OBSERVATIONS} observations disagree")
     listed = "\n".join(f"  {each}" for each in found.values())
     print(listed)

@@ -120,14 +120,6 @@ def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_pat
 
 
 @pytest.mark.slow
-def test_measurements_say_that_they_were_emulated(pi: Any, old: str, tmp_path: Path) -> None:
-    results = tmp_path / "results.jsonl"
-    common = ("--policy", "I", "--precision", "int8", "--target", f"pi@{pi.name}")
-    reports = bench("latency.py", *common, "--runs", "100", "--warmup", "10", results=results)["reports"]
-    assert reports and all(report["device"]["emulated"] for report in reports)
-
-
-@pytest.mark.slow
 def test_two_machines_at_once_and_one_of_them_killed(pi: Any, old: str) -> None:
     """QEMU's own Raspberry Pi 3B beside the first one; its death touches neither the other nor the image."""
     settings = MachineSettings(MachineKind.RASPI3B)

@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING
 
 from policy import interruption
-from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, next_step, quiet_libraries, refuse_no_task
+from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, next_step, quiet_libraries, recorded, refuse_no_task
 from train.__main__ import parser as train_parser
 from train.actorq import METHODS
 from train.actorq.settings import ActorQSettings, option
@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser().parse_args(words)
     if arguments.task is None:
         return refuse_no_task(EXAMPLES)
     quiet_libraries()
@@ -61,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         return USAGE
     # Ray prints a page about each process that dies; the run says it in a line. Read when Ray is imported.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    arguments.command = recorded("train.actorq", words)
     return answered(lambda: run_training(arguments), arguments.output_path)
 
 

@@ -33,6 +33,7 @@ class RunRequest:
         evaluate_every: steps between two greedy evaluations; 0 is never.
         final_episodes: on each preset.
         settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.
+        command: as it was typed, but for the bundle's folder; "" where no command was.
     """
 
     task: str
@@ -53,6 +54,7 @@ class RunRequest:
     final_episodes: int = 100
     settings: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    command: str = ""
 
     @property
     def training_folder(self) -> Path:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from policy.bundle import Bundle
 from policy.bundle_writer import write_bundle
 from policy.equalisation import equalise
+from policy.locate import code_version
 from policy.observing.pilot import watched
 from policy.rewrites import rewritten
 from policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
@@ -150,6 +151,8 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
         "ended": run.outcome,
         "settings": dict(request.settings),
         "settings_source": settings_source,
+        "command": request.command,
+        "code": code_version(),
         "training": last,
         "cpu_s": round(run.cpu_s, 3),
         "start_cpu_s": round(run.start_cpu_s, 3),

@@ -4,7 +4,7 @@
     python -m bench.study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
     python -m bench.study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
     python -m bench.study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
-    python -m bench.study actorq-scaling --stored --update-docs       fills docs/actorq-scaling.md
+    python -m bench.study actorq-scaling --stored --update-docs       fills docs/actorq.md
 
 A subject is a network and further words of python -m train.actorq. Measured are the parts of an actor, of the learner,
 of replay and parameter process, by real calls to train/actorq. Operational bounds (bench/study/actorq/bounds.py) say

@@ -67,7 +67,7 @@ GRAMS_PER_KWH = 475.0
 """CO₂ of a kilowatt hour of electricity, mean of the world in 2018 (IEA, Global Energy & CO₂ Status Report 2019)."""
 WAITING = ("insert", "wait", "idle")
 """Parts of a run's actor in which it computes little: an insertion is answered when the replay allows it."""
-COUNTED_CPU = "CPU-s: supervisor, learner, replay, parameter server and actors; Ray's own daemons are left out."
+COUNTED_CPU = "Processes' CPU-s: supervisor, learner, replay, parameter server and actors, without Ray's own daemons."
 COST_NOTES = """\
 What it took, mean of the seeds
 Energy: CPU seconds at an assumed {{ watts }} W a busy core; CO₂ at {{ grams }} g a kWh (mean of the world in 2018, \
@@ -81,13 +81,16 @@ acting policy was behind when the replay took its rows.
 """
 BOUND_NOTES = """\
 End to end with 2048,2048,2048, int8 actors against fp32 actors
-D4PG, cartpole balance, {{ words }}; two actors, the learner, replay and parameter server on the machine's cores. \
+D4PG, cartpole balance, {{ bound }}; two actors, the learner, replay and parameter server on the machine's cores. \
 Steps/s are counted after the learner's rounds that compile. Who waits: share of their whole time, those rounds too, \
 that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner \
 for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left \
 out (of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 \
-in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. CPU-s saved: fp32's CPU \
-seconds over int8's, of the whole command with its start and the last judgement, which both share. {{ counted }}
+in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. Return: mean of the \
+learner's last greedy returns, of 1,000; with so few samples an insert next to nothing is learned, so that these are \
+runs of a pace and no trainings. Ratios are fp32's over int8's: of the processes' CPU seconds while they work, of the \
+CPU seconds of the whole command (imports, Ray's daemons, compilation and the last judgement, too; –: not recorded), \
+and of its time on the clock. {{ counted }}
 """
 
 
@@ -216,14 +219,20 @@ def bound(results: Results) -> Iterator[dict[str, Any]]:
         sides = {"": [one for one, _ in found], "fp32: ": [other for _, other in found]}
         yield {
             "cell": cell,
-            "command": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
+            "words": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
             "actors": actors,
             "pace": {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()},
             "waits": {key: who_waits(side) for key, side in sides.items()},
             "faster": spread(rates(found)),
             "amdahl": ideal,
             "reached": median(rates(found)) / ideal,
-            "saved": spread([other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]),
+            "returns": "/".join(f"{fmean(each['returns'][0] for each in side):.0f}" for side in sides.values()),
+            "processes": spread([other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]),
+            # Rows of 94c608f hold the processes' seconds alone.
+            "command": NOT_KNOWN
+            if found[0][0]["cpu_s"] == found[0][0]["measures"]["cpu_s"]
+            else spread([other["cpu_s"] / one["cpu_s"] for one, other in found]),
+            "clock": spread([other["measures"]["wall_s"] / one["measures"]["wall_s"] for one, other in found]),
         }
 
 
@@ -297,15 +306,16 @@ COSTS = Pivot(
 BOUNDS = Pivot(
     name="actorq-bound",
     words=BOUND_NOTES,
-    lead={"waited for": "{{ cell.purpose }}", "words of the command": "{{ command }}", "actors": "{{ actors }}"},
+    lead={"waited for": "{{ cell.purpose }}", "words of the command": "{{ words }}", "actors": "{{ actors }}"},
     columns=[
         {f"{key}steps/s": f"{{{{ pace['{key}'] | fixed }}}}" for key in ("", "fp32: ")},
         {f"{key}who waits": f"{{{{ waits['{key}'] }}}}" for key in ("", "fp32: ")},
         {"speed-up": "{{ faster }}", "Amdahl": "{{ amdahl | fixed(2) }}×"},
-        {"reached": "{{ (100 * reached) | fixed }} %", "CPU-s saved": "{{ saved }}"},
+        {"reached": "{{ (100 * reached) | fixed }} %", "return (int8/fp32)": "{{ returns }}"},
+        {"processes' CPU-s": "{{ processes }}", "command's CPU-s": "{{ command }}", "clock": "{{ clock }}"},
     ],
     rows=bound,
-    facts=lambda results: {"words": BOUND, "counted": COUNTED_CPU},
+    facts=lambda results: {"bound": BOUND, "counted": COUNTED_CPU},
     optional=True,
 )
 CURVES = Lines(

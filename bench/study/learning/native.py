@@ -24,11 +24,12 @@ from bench.cost.activity import activities, read_share
 from bench.report.figures import share_scale
 from bench.report.lines import Lines
 from bench.report.pivot import Pivot
-from bench.study.bundles import fly, folder_of, of_bundles, open_perceptron
-from bench.study.experiment import SUCCESS, EpisodePlan, Results, SeedResult
+from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
+from bench.study.experiment import SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from bench.study.records import Condition
 from bench.study.trainings import Training, trained
 from convert.mixed import MOST_BITS
+from policy.locate import meant
 from policy.spec import Precision
 from train.deciding import float_decide
 
@@ -83,6 +84,26 @@ def penalties(text: str) -> list[float]:
     return [float(word) for word in text.split(",")]
 
 
+def perceptron(name: str) -> Bundle:
+    """A bundle of a perceptron; its task need not be installed.
+
+    Raises:
+        UsageError: there is no such bundle; or its policy has convolutions, or was trained with quantizers (whose
+            widths belong together).
+    """
+    bundle = load(name)
+    if bundle.spec.network.convolutions:
+        raise command_line.UsageError(
+            f"{name} has convolutions; this study is of perceptrons.", f"python -m bench.study sweep {name}"
+        )
+    if (trained := bundle.spec.quantization) is not None:
+        raise command_line.UsageError(
+            f"{name} was trained with quantizers of {trained.bits} bits; this study is of policies trained in floats.",
+            f"python -m bench.study sweep {name} --scheme symmetric",
+        )
+    return bundle
+
+
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Learns what is not there, converts, counts, and flies the artifact."""
     from bench.qemu_counter.building import require_programs
@@ -93,7 +114,8 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     from policy.spec import RuntimeName
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
-    bundle, task = open_perceptron(subject)
+    perceptron(subject)
+    bundle, task = open_bundle(subject)
     if not condition:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
@@ -217,9 +239,7 @@ OVER_ACTIVE = Lines(
     columns=2,
     shared=False,
 )
-EXPERIMENT = of_bundles(
-    lambda subject: EPISODES,
-    SEEDS,
+EXPERIMENT = Experiment(
     name="native",
     question="what do few packed bits reach, and how many rows have to be active?",
     factors=("runtime", "bits", "penalty"),
@@ -229,6 +249,10 @@ EXPERIMENT = of_bundles(
     ),
     grid=grid,
     measure=measure,
+    identity=bundle_identity,
+    about=lambda name: meant(perceptron(name)),
+    require=perceptron,
+    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, arguments.episodes or EPISODES),
     tables=[ARTIFACTS],
     figures=[OVER_ACTIVE],
 )

@@ -99,7 +99,7 @@ def test_a_section_with_results_is_there_and_one_without_is_said_to_be_missing(e
     left_out = section(Entry("a b", "A", "make b", ("missing",)), empty, "a-b-2")
     assert (left_out.anchor, left_out.tables) == ("a-b-2", ())
     assert left_out.missing == "results/x.json does not exist."
-    nothing = section(next(entry for entry in study_entries(empty) if entry.name == "layers"), empty, "c")
+    nothing = section(next(entry for entry in study_entries(empty) if entry.name == "qat"), empty, "c")
     assert nothing.missing == "Its results are not stored yet."
 
 
@@ -131,11 +131,11 @@ def kept(sources: Sources, study: str, subjects: dict[str, str], machine: str = 
 
 
 def test_what_is_of_other_weights_than_the_bundles_is_left_out(empty: Sources) -> None:
-    kept(empty, "apart", {"cartpole-dqn": "of other weights", "pendulum-ppo": ""})
-    _, results = empty.studies["apart"]
+    kept(empty, "sweep", {"cartpole-dqn": "of other weights", "pendulum-ppo": ""})
+    _, results = empty.studies["sweep"]
     assert results is not None
     assert results.subjects == ["pendulum-ppo"]
-    assert empty.studies["layers"][1] is None, "nothing is stored of it"
+    assert empty.studies["qat"][1] is None, "nothing is stored of it"
 
 
 def test_what_this_machine_measured_stands_beside_the_committed_results(
@@ -161,11 +161,11 @@ def test_a_policy_that_is_not_committed_has_dashes_beside_it() -> None:
 
 def test_each_machine_that_a_number_comes_from_is_named(empty: Sources) -> None:
     assert html_report.machines(empty) == {}
-    for name, machine in (("apart", "first"), ("layers", "second"), ("budgets", "first")):
+    for name, machine in (("sweep", "first"), ("cells", "second"), ("qat", "first")):
         kept(empty, name, {"cartpole-dqn": ""}, machine)
     assert html_report.machines(Sources(empty.results, empty.zoo)) == {
-        "first": "apart, budgets",
-        "second": "layers",
+        "first": "sweep, qat",
+        "second": "cells",
     }
 
 
@@ -175,12 +175,8 @@ def test_the_report_begins_with_findings_from_the_rows(
     made = [latency_report("I", "fp32", 3000), latency_report("I", "int8", 1000)]
     flown = [success_report("I", "fp32"), success_report("I", "int8")]
     write_lines([*made, *flown], empty.results / "case-study.jsonl")
-    kept(empty, "apart", {"cartpole-dqn": ""})
-    case, apart = html_report.findings(empty)
+    (case,) = html_report.findings(empty)
     assert "int8 decides up to 3.00× [3.00, 3.00] as fast as fp32" in case
-    # cartpole-dqn's hidden activations may have 3 bits, its weights and its observation may not
-    assert "1 of 1 policies where it is the hidden activations" in apart
-    assert "0 of 1 policies where it is the weights" in apart and "0 of 1 policies where it is the observation" in apart
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
@@ -190,14 +186,13 @@ def test_a_page_holds_what_its_bundle_says(empty: Sources, balancing: Write) -> 
     bundle = balancing(
         empty.zoo / "benchmark" / "cartpole-dqn", training={"greedy_return": 499.5}, settings={"learning_rate": 0.0007}
     )
-    kept(empty, "apart", {"cartpole-dqn": "", "pendulum-ppo": ""})
+    kept(empty, "sweep", {"cartpole-dqn": "", "pendulum-ppo": ""})
     document = html_report.collect(empty)
     assert document.page_anchors == {"cartpole-dqn": "policy-cartpole-dqn"}
     (page,) = document.pages
     ((asked, tables),) = page.tables
-    assert asked.entry.title == "Which has to keep its bits: weights, hidden activations, observation?"
-    assert [row[1] for row in tables[0].rows] == ["weights", "hidden activations", "observation"]
-    assert [row[0] for row in tables[1].rows] == ["cartpole-dqn"]
+    assert asked.entry.title == "How few bits does a policy take?"
+    assert {row[0] for table in tables for row in table.rows if row} == {"cartpole-dqn"}
     words = Seen(html_report.render(document)).words
     for answer in (
         "dqn", "1,000", "7.2", "499.5", "learning_rate", "0.0007",
@@ -221,7 +216,7 @@ def test_a_picture_is_of_the_bundle_that_its_name_ends_with(empty: Sources, bala
     for name in ("cartpole-dqn", "dqn"):
         balancing(empty.zoo / name)
     assert empty.bundle_of("sweetspot-cartpole-dqn") == "cartpole-dqn"
-    assert empty.bundle_of("precision-apart") == ""
+    assert empty.bundle_of("width-and-error") == ""
 
 
 def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
@@ -358,12 +353,12 @@ def test_the_command_writes_one_file_and_says_what_is_missing(
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"]
     assert answer["bytes"] == output.stat().st_size
-    assert answer["missing"]["Which layer has to keep its bits?"] == "python -m bench.study layers --keep"
+    assert answer["missing"]["How few bits does a policy take?"] == "python -m bench.study sweep --keep"
     assert html_report.main(arguments) == 0
     heard = capsys.readouterr()
     assert heard.out == f"{output}\n"
     assert (
-        "left out, for nothing is stored: Which layer has to keep its bits? (type: python -m bench.study layers --keep)"
+        "left out, for nothing is stored: How few bits does a policy take? (type: python -m bench.study sweep --keep)"
         in heard.err
     )
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]

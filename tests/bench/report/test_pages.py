@@ -82,8 +82,6 @@ FEWER = {
     "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
     "bench.study weights": ["--output-path", "pictures"],
     "bench.study width": ["--output-path", "pictures"],
-    "bench.study layers": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
-    "bench.study wide": [],
     # a machine that does much else at the time may let a decision wait for more than 20 ms
     "bench.recommend": [
         "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
@@ -218,8 +216,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copytree(ZOO / "I", folder / "zoo" / "I")
     shutil.copytree(store.RESULTS, folder / "results", ignore=shutil.ignore_patterns("results.*", "*.html", "study"))
     (folder / "study").mkdir()
-    for name in ("cells", "wide"):  # what lines only show
-        shutil.copy(store.RESULTS / "study" / f"{name}.jsonl", folder / "study")
+    shutil.copy(store.RESULTS / "study" / "cells.jsonl", folder / "study")  # what a line only shows
     own = folder / "results" / "results.jsonl"
     store.add(store.read_results(folder / "results" / "case-study.jsonl"), own)
     with pytest.MonkeyPatch.context() as patch:

@@ -269,7 +269,7 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
 @pytest.mark.parametrize("name", ["breakdown", "trainings", "scaling"])
 def test_the_pages_are_what_the_rows_make(name: str) -> None:
     experiment = importlib.import_module(f"bench.study.actorq.{name}").EXPERIMENT
-    page = (PROJECT_ROOT / "docs" / ("actorq-scaling.md" if name == "scaling" else "actorq.md")).read_text()
+    page = (PROJECT_ROOT / "docs" / "actorq.md").read_text()
     assert filled(page, stored(experiment).tables()) == page
 
 

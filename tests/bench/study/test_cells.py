@@ -16,7 +16,7 @@ from bench import command_line
 from bench.command_line import BenchError
 from bench.report.intervals import Estimate
 from bench.report.tables import filled, pages, to_markdown
-from bench.study import cells, command, place, running
+from bench.study import cells, command, running
 from bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
 from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from bench.study.experiment import RETURN, Results, in_order, stored
@@ -163,9 +163,9 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     tmp_path: Path, balancing: Balancing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     zoo = tmp_path / "zoo"
-    monkeypatch.setattr(place, "BENCHMARK", zoo)
+    monkeypatch.setattr(cells, "BENCHMARK", zoo)
     fresh = balancing(tmp_path / "trial-17")
-    assert place.main([str(fresh.path), "--episodes", "3"]) == command_line.EXIT_OK
+    assert cells.main(["--take", str(fresh.path), "--episodes", "3"]) == command_line.EXIT_OK
     assert "next: python -m bench.study cells cartpole-dqn --keep" in capsys.readouterr().err
     placed = Bundle.load(zoo / "cartpole-dqn")
     assert placed.spec.name == "cartpole-dqn"
@@ -175,17 +175,17 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     for name, value in fresh.weights().items():
         np.testing.assert_array_equal(placed.weights()[name], value)
     np.testing.assert_array_equal(placed.golden().outputs, fresh.golden().outputs)
-    assert place.place(fresh.path, zoo, 3, 7, force=False) == "cartpole-dqn"  # the same again is no worse
+    assert cells.take(fresh.path, zoo, 3, force=False) == "cartpole-dqn"  # the same again is no worse
 
-    assert place.place(zoo / "cartpole-dqn", zoo, 5, 7, force=False) == "cartpole-dqn"  # itself: judged anew
+    assert cells.take(zoo / "cartpole-dqn", zoo, 5, force=False) == "cartpole-dqn"  # itself: judged anew
     assert Bundle.load(zoo / "cartpole-dqn").spec.provenance["judged"][0]["episodes"] == 5
 
     worse = balancing(tmp_path / "trial-18", sign=-1.0)
     before = (zoo / "cartpole-dqn" / "manifest.json").read_bytes()
     with pytest.raises(BenchError, match=r"less than the .* Nothing was changed.(?s:.)*--force"):
-        place.place(worse.path, zoo, 3, 7, force=False)
+        cells.take(worse.path, zoo, 3, force=False)
     assert (zoo / "cartpole-dqn" / "manifest.json").read_bytes() == before
-    assert place.place(worse.path, zoo, 3, 7, force=True) == "cartpole-dqn"
+    assert cells.take(worse.path, zoo, 3, force=True) == "cartpole-dqn"
     assert Bundle.load(zoo / "cartpole-dqn").spec.provenance["judged"][0]["mean_return"] < 20
 
 
@@ -193,10 +193,10 @@ def test_what_does_not_say_where_it_comes_from_is_not_taken_in(tmp_path: Path, b
     bundle = balancing(tmp_path / "x")
     nameless = dataclasses.replace(bundle, spec=dataclasses.replace(bundle.spec, provenance={"task": "CartPole-v1"}))
     with pytest.raises(BenchError, match="lacks algorithm, seed, steps, cpu_s"):
-        place.cell_name(nameless)
+        cells.cell_name(nameless)
     other = balancing(tmp_path / "y", task="Acrobot-v1")
     with pytest.raises(BenchError, match="another observation"):
-        place.place(other.path, tmp_path / "zoo", 2, 7, force=False)
+        cells.take(other.path, tmp_path / "zoo", 2, force=False)
 
 
 def curve(task: str, method: str, paper: float | None) -> Curve:

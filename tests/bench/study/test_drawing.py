@@ -20,9 +20,13 @@ def typed(*words: str) -> str:
 
 
 def test_what_has_to_be_measured_is_refused_and_what_is_stored_is_not() -> None:
-    measured = (("sweep", "--bits", "9", "--missing"), ("layers", "--bits", "6"), ("cells", "--runtime", "onnxruntime"))
+    measured = (
+        ("sweep", "--bits", "9", "--missing"),
+        ("sweep", "--scheme", "quarl", "--bits", "6"),
+        ("cells", "--runtime", "onnxruntime"),
+    )
     refused = [f"assert main({[name, 'walker2d-ddpg', *words]!r}) == 2\n" for name, *words in measured]
-    done = run(TYPED + typed("layers", "walker2d-ddpg", "--stored", "--json") + "".join(refused))
+    done = run(TYPED + typed("sweep", "walker2d-ddpg", "--stored", "--json") + "".join(refused))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Policy walker2d-ddpg: ") == 1 + len(measured)
     refusals = [line for line in done.stderr.splitlines() if line.startswith("error: --task walker2d needs pybullet")]

@@ -14,14 +14,15 @@ import pytest
 from bench import command_line
 from bench.report.intervals import Estimate
 from bench.report.store import StoreError
-from bench.study import apart, command, records, running
-from bench.study.apart import EXPERIMENT
+from bench.study import command, records, running
 from bench.study.experiment import EpisodePlan, Results, current, in_order
 from bench.study.running import StudyCell, missing, without_superseded
+from bench.study.sweep import EXPERIMENT
 from policy import locate
 from policy.bundle import Bundle
 
 FEW = EpisodePlan((0, 2), 2)
+NARROW = {"scheme": "symmetric", "bits": 3}
 
 
 def test_a_number_is_the_same_cell_as_asked_and_as_kept() -> None:
@@ -33,12 +34,12 @@ def test_a_number_is_the_same_cell_as_asked_and_as_kept() -> None:
 def test_rows_are_one_for_each_episode(recorded: Callable[..., records.Record]) -> None:
     found = [
         recorded({}, [5.0, 6.0], seed=2, successes=[1, 0]),
-        recorded({"part": "input", "bits": 3}, [7.0, 8.0], **{"other action": 0.25}),
+        recorded(NARROW, [7.0, 8.0], **{"other action": 0.25}),
     ]
     rows = records.rows(found, EXPERIMENT.factors)
     played = [tuple(row[name] for name in ("seed", "episode", "return", "success")) for row in rows]
     assert played[:2] == [(2, 0, 5.0, 1), (2, 1, 6.0, 0)]
-    assert [row["part"] for row in rows] == [None, None, "input", "input"]
+    assert [row["scheme"] for row in rows] == [None, None, "symmetric", "symmetric"]
     assert [row["other action"] for row in rows] == [None, None, 0.25, 0.25]
     assert rows[0].keys() >= {"subject", "preset", "identity", "machine", "code", "date"}
 
@@ -47,9 +48,9 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
     cells = [
         recorded({}, [10.0, 20.0], successes=[1, 1]),
         recorded({}, [30.0, 40.0], seed=2, successes=[1, 0]),
-        recorded({"part": "input", "bits": 3}, [9.0, 18.0], successes=[0, 1]),
-        recorded({"part": "input", "bits": 3}, [27.0, 38.0], seed=2, successes=[1, 0]),
-        recorded({"part": "hidden", "bits": 3}, [1.0], successes=[1]),  # of other episodes than fp32's
+        recorded(NARROW, [9.0, 18.0], successes=[0, 1]),
+        recorded(NARROW, [27.0, 38.0], seed=2, successes=[1, 0]),
+        recorded({"scheme": "quarl", "bits": 3}, [1.0], successes=[1]),  # of other episodes than fp32's
     ]
     fp32, narrow, other = Results(EXPERIMENT, cells).summary
     assert fp32["episodes"] == 4 and fp32["return"].value == 25.0
@@ -64,7 +65,7 @@ def test_the_summary_by_hand(recorded: Callable[..., records.Record]) -> None:
 
 def test_a_contrast_by_hand(recorded: Callable[..., records.Record]) -> None:
     # fp32 earns 100 and 300, mean 200; one earns 20 and 10 less than the other: 10 % and 5 % of the mean
-    one, other = ({"part": part, "bits": 3} for part in ("weights", "input"))
+    one, other = ({"scheme": scheme, "bits": 3} for scheme in ("quarl-released", "symmetric"))
     found = Results(
         EXPERIMENT, [recorded({}, [100.0, 300.0]), recorded(one, [60.0, 280.0]), recorded(other, [80.0, 290.0])]
     )
@@ -72,18 +73,17 @@ def test_a_contrast_by_hand(recorded: Callable[..., records.Record]) -> None:
     assert contrast is not None and contrast.value == pytest.approx(7.5)
     # s = 3.5355, t of one degree of freedom 12.706: ± 12.706 · s / √2
     assert contrast.low == pytest.approx(7.5 - 12.706205 * 2.5)
-    assert found.contrast("cartpole-dqn", one, {"part": "hidden", "bits": 3}) is None
+    assert found.contrast("cartpole-dqn", one, {"scheme": "quarl", "bits": 3}) is None
 
 
 def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> None:
     """Ten episodes that are alike in each of three trainings are three values, not thirty."""
-    condition = {"part": "input", "bits": 3}
     found = []
     for seed, (earned, wins) in enumerate(((10.0, [1, 0]), (12.0, [1, 1]), (14.0, [1, 0]))):
         found.append(recorded({}, [19.0, 21.0], seed=seed, successes=[1, 1]))
-        found.append(recorded(condition, [earned - 1.0, earned + 1.0], seed=seed, successes=wins))
+        found.append(recorded(NARROW, [earned - 1.0, earned + 1.0], seed=seed, successes=wins))
     results = Results(dataclasses.replace(EXPERIMENT, of_trainings=True), found)
-    row = results.row("cartpole-dqn", condition)
+    row = results.row("cartpole-dqn", NARROW)
     assert row["episodes"] == 6
     half = 4.302653 / 3.0**0.5  # of a deviation of 1: t of two degrees of freedom
     for name, value, deviation in (
@@ -95,18 +95,17 @@ def test_a_training_is_one_value(recorded: Callable[..., records.Record]) -> Non
     ):
         expected = (value, value - half * deviation, value + half * deviation)
         assert (row[name].value, row[name].low, row[name].high) == pytest.approx(expected, rel=1e-6), name
-    contrast = results.contrast("cartpole-dqn", {}, condition)
+    contrast = results.contrast("cartpole-dqn", {}, NARROW)
     assert contrast is not None and contrast.value == pytest.approx(-40.0)
     assert contrast.high == pytest.approx(-40.0 + 10.0 * half)
-    assert results.row("cartpole-dqn", {"part": "hidden", "bits": 3}) == {}
+    assert results.row("cartpole-dqn", {"scheme": "quarl", "bits": 3}) == {}
 
 
 def test_what_is_missing_and_what_is_stale(
     recorded: Callable[..., records.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    condition = {"part": "input", "bits": 3}
-    kept = [recorded({}, [1.0, 2.0]), recorded({}, [1.0, 2.0], seed=2), recorded(condition, [1.0, 2.0])]
-    requested = [StudyCell("cartpole-dqn", {}, FEW), StudyCell("cartpole-dqn", condition, FEW)]
+    kept = [recorded({}, [1.0, 2.0]), recorded({}, [1.0, 2.0], seed=2), recorded(NARROW, [1.0, 2.0])]
+    requested = [StudyCell("cartpole-dqn", {}, FEW), StudyCell("cartpole-dqn", NARROW, FEW)]
     assert missing(requested, kept) == requested[1:], "a seed is missing"
     longer = [dataclasses.replace(cell, episodes=EpisodePlan((0, 2), 3)) for cell in requested]
     assert missing(longer, kept) == longer, "of other episodes"
@@ -123,10 +122,10 @@ def test_what_is_missing_and_what_is_stale(
 
 def test_the_last_measurement_counts_and_the_order_is_the_subjects(recorded: Callable[..., records.Record]) -> None:
     found = [
-        recorded({"part": "weights", "bits": 3}, [1.0], subject="own"),
-        recorded({"part": "weights", "bits": 2}, [1.0]),
+        recorded({"scheme": "quarl", "bits": 3}, [1.0], subject="own"),
+        recorded({"scheme": "quarl", "bits": 2}, [1.0]),
         recorded({}, [1.0]),
-        recorded({"part": "weights", "bits": 2}, [2.0]),
+        recorded({"scheme": "quarl", "bits": 2}, [2.0]),
     ]
     ordered = in_order(EXPERIMENT, found)
     assert [(each["subject"], each["condition"].get("bits"), each["returns"]) for each in ordered] == [
@@ -139,7 +138,7 @@ def test_the_last_measurement_counts_and_the_order_is_the_subjects(recorded: Cal
 def test_lines_are_read_as_they_were_written_or_refused(
     recorded: Callable[..., records.Record], tmp_path: Path
 ) -> None:
-    path = tmp_path / "study" / "apart.jsonl"
+    path = tmp_path / "study" / "sweep.jsonl"
     assert records.read(path) == []
     records.append(path, [recorded({}, [1.0, 2.123456789])])
     records.append(path, [recorded({}, [3.0], seed=2)])
@@ -148,24 +147,24 @@ def test_lines_are_read_as_they_were_written_or_refused(
     path.write_text(whole + '{"subject": "of a process that was ki')
     assert len(records.read(path)) == 2
     path.write_text(whole + '{"subject": 1}\n')
-    with pytest.raises(StoreError, match=r"apart\.jsonl, line 3: it is no record"):
+    with pytest.raises(StoreError, match=r"sweep\.jsonl, line 3: it is no record"):
         records.read(path)
 
 
 def test_what_another_process_added_is_kept_when_the_file_is_put_in_order(
     recorded: Callable[..., records.Record], tmp_path: Path
 ) -> None:
-    path = tmp_path / "apart.jsonl"
-    records.append(path, [recorded({"part": "weights", "bits": 2}, [1.0])])
+    path = tmp_path / "sweep.jsonl"
+    records.append(path, [recorded({"scheme": "quarl", "bits": 2}, [1.0])])
     records.append(path, [recorded({}, [1.0])])  # by another process, meanwhile
     found = records.rewrite(path, lambda rows: in_order(EXPERIMENT, rows))
-    assert [each["condition"] for each in found] == [{}, {"part": "weights", "bits": 2}]
+    assert [each["condition"] for each in found] == [{}, {"scheme": "quarl", "bits": 2}]
     assert records.read(path) == found
 
 
 def test_what_a_cell_had_of_other_seeds_goes_when_it_is_measured_again(recorded: Callable[..., records.Record]) -> None:
     old = [recorded({}, [1.0, 2.0], seed=seed) for seed in (0, 1)]
-    new, other = recorded({}, [3.0, 4.0], seed=2), recorded({"part": "all", "bits": 8}, [5.0], seed=1)
+    new, other = recorded({}, [3.0, 4.0], seed=2), recorded({"scheme": "quarl", "bits": 8}, [5.0], seed=1)
     again = StudyCell("cartpole-dqn", {}, EpisodePlan((0, 2), 2))
     assert without_superseded([again], [*old, other, new]) == [old[0], other, new]
     as_made = dataclasses.replace(again, episodes=EpisodePlan((2,), 0))  # a seed of it: the others stay
@@ -186,15 +185,15 @@ def test_times_are_measured_one_after_the_other(
 ) -> None:
     requested: list[int] = []
     monkeypatch.setattr(running, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
-    for module in ("bench.study.env_speed", "bench.study.apart"):
-        command.main(module, [] if "speed" in module else ["cartpole-dqn"])
+    for module in ("bench.study.mixed", "bench.study.sweep"):
+        command.main(module, [] if "mixed" in module else ["cartpole-dqn"])
     assert requested[0] == 1 and requested[1] == command.os.cpu_count()
     with pytest.raises(SystemExit):
-        command.main("bench.study.env_speed", ["--episodes", "3"])  # its values are rounds
+        command.main("bench.study.mixed", ["--episodes", "3"])  # its values are times
 
 
 def typed(*words: str) -> int:
-    return command.main("bench.study.apart", words)
+    return command.main("bench.study.sweep", words)
 
 
 def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
@@ -206,26 +205,26 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     own = str(balancing(tmp_path / "by-hand").path)
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(running, "refuse_dirty", lambda: None)
-    words = [own, "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
+    words = [own, "--scheme", "quarl", "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
     assert typed(*words, "--keep", "--json") == command_line.EXIT_OK
     printed = json.loads(capsys.readouterr().out)["rows"]
-    assert len(printed) == 1 + 1 + 3 * 2, "fp32, 8 bits, and three parts at two widths"
+    assert len(printed) == 1 + 2, "fp32, and two widths"
     # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
-    error = {(row["part"], row["bits"]): row["error"]["value"] for row in printed}
-    assert error["weights", 2] > 5.0 and error["hidden", 3] == 0.0
+    error = {row["bits"]: row["error"]["value"] for row in printed}
+    assert error[2] > 5.0 and error[None] == 0.0
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was measured again"))
     assert typed(*words, "--keep") == command_line.EXIT_OK
     assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
-    assert "Which part decides" in capsys.readouterr().out
-    assert (tmp_path / "drawn" / "precision-apart.png").exists()
+    assert "Means over 8 greedy episodes" in capsys.readouterr().out
+    assert (tmp_path / "drawn" / "sweetspot-by-hand.svg").exists()
     capsys.readouterr()
     monkeypatch.undo()
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(running, "refuse_dirty", lambda: None)
-    fewer = ["--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
+    fewer = ["--scheme", "quarl", "--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
     assert typed(own, *fewer) == command_line.EXIT_OK
-    counts = {(row["part"], row["bits"]): row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert counts["weights", 2] == 2 and counts["weights", 3] == 8, "no episodes of the last time among them"
+    counts = {row["bits"]: row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert counts[2] == 2 and counts[3] == 8, "no episodes of the last time among them"
     balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
     assert typed(own, "--stored") == command_line.EXIT_FAILED
     message = capsys.readouterr().err
@@ -237,14 +236,14 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
 ) -> None:
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it flew"))
     for words, message in (
-        (("cartpole-dqn", "pong-dqn"), "pong-dqn has convolutions; this study is of perceptrons"),
+        (("cartpole-dqn", "--scheme", "quarl-released", "--activation-bits", "3"), "quantizes weights only"),
         (("XLII",), "XLII"),
         (("II", "--stored", "--update-docs"), "not with II alone"),
     ):
         assert typed(*words) == command_line.EXIT_USAGE
         assert message in capsys.readouterr().err
     for wrong, message in (
-        (["--bits", "1"], "allowed are 2 … 8"),
+        (["--bits", "1"], "allowed are 2 … 32"),
         (["--seeds", "0,0"], "twice"),
         (["--update-docs"], ""),
     ):
@@ -280,12 +279,14 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
 
 def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
-    arguments = argparse.Namespace(bits=(3,), seeds=(1,), episodes=3)
-    requested = running.cells(apart.EXPERIMENT, arguments, [own])
+    arguments = argparse.Namespace(
+        scheme=None, bits=(3,), weights_only=False, activation_bits=None, input_bits=None, seeds=(1,), episodes=3
+    )
+    requested = running.cells(EXPERIMENT, arguments, [own])
     here, there = (
         {
             json.dumps(record["condition"]): record["returns"]
-            for found in running.run("bench.study.apart", requested, jobs, None)
+            for found in running.run("bench.study.sweep", requested, jobs, None)
             for record in found
         }
         for jobs in (1, 2)

@@ -126,7 +126,7 @@ def test_every_step_is_a_command_that_its_parser_takes(capsys: pytest.CaptureFix
             assert [option for option in options if option not in known] == []
         if "--stored" not in words and "--quick" not in words:
             assert planned[0] == everything.SUCCESS
-            assert {step[2] for step in planned[1:]} >= {"cells", "sweep", "apart", "layers", "budgets", "ptq", "width"}
+            assert {step[2] for step in planned[1:]} >= {"cells", "sweep", "ptq", "width"}
 
 
 def test_a_failure_is_reported_and_stops_nothing(

@@ -1,4 +1,4 @@
-"""docs/native-format.md, device/native/format.h and convert/native/layout.py say the same of every field; and what the
+"""docs/native.md, device/native/format.h and convert/native/layout.py say the same of every field; and what the
 page says is refused is refused."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from device.native.building import HERE, library
 from device.native.engine import Engine, NativeError
 from tests.convert.native.networks import made
 
-PAGE = (ROOT / "docs" / "native-format.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
 HEADER = (HERE / "format.h").read_text(encoding="utf-8")
 SIZES = {"uint32": 4, "int32": 4, "float": 4, "char": 1}
 
@@ -37,7 +37,7 @@ class Field:
 
 def documented(section: str) -> list[Field]:
     """The rows of the table under a heading."""
-    part = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    part = PAGE.partition(f"\n### {section}\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (\d+) \| `(\w+)(?:\[(\d+)\])?` \| `(\w+)` \| \S", part, re.MULTILINE)
     return [Field(name, int(offset), kind, int(count or 1)) for offset, kind, count, name in rows]
 

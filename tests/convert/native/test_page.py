@@ -1,4 +1,4 @@
-"""docs/native-format.md is enough to run an artifact: what is written here from the page alone, byte by byte in numpy,
+"""docs/native.md is enough to run an artifact: what is written here from the page alone, byte by byte in numpy,
 gives the levels of policy.integer after every layer."""
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``python -m train``: runs reproduce, resume, are interrupted, diverge."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from policy.bundle import Bundle
+from policy.locate import code_version
 from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
 from train.algorithms.common.learner import Learner
 from train.runs.checkpoint import load_checkpoint
@@ -126,6 +128,9 @@ def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
     assert not output.exists()
     bundle = Bundle.load(tmp_path / TRAINING_FOLDER / "I" / UNFINISHED)
     assert bundle.spec.provenance["ended"] == "interrupted"
+    assert bundle.spec.provenance["code"] == code_version()
+    words = [*options, "--steps", "100000000", "--evaluate-every", "512", "--evaluate-episodes", "3"]
+    assert bundle.spec.provenance["command"] == shlex.join(["python", "-m", "train", *words])
     assert len(bundle.golden().observations) >= 256
     assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()
 
