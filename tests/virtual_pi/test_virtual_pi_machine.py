@@ -32,13 +32,9 @@ from policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
 
 
-@pytest.mark.parametrize(
-    "runtime",
-    [RuntimeName.LITERT, pytest.param(RuntimeName.TFLITE_RUNTIME, marks=pytest.mark.slow)],
-)
-def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle, runtime: RuntimeName) -> None:
+def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle) -> None:
     """All golden vectors, fp32 within the artifact's float tolerance, int8 within one step before the argmax."""
-    golden = bundle.golden()
+    golden, runtime = bundle.golden(), RuntimeName.LITERT
     with up.connect() as connection:
         deploy(connection, bundle, NEW, (runtime,))
         for precision in NEW:

@@ -42,7 +42,7 @@ def heal(arena: Arena) -> None:
         arena.devices.heal(name)
 
 
-@pytest.mark.parametrize(("number", "at"), [("SIGINT", "begun"), ("SIGKILL", "begun"), ("SIGKILL", "switched")])
+@pytest.mark.parametrize(("number", "at"), [("SIGINT", "begun"), ("SIGKILL", "switched")])
 def test_killed_in_the_middle(arena: Arena, number: str, at: str) -> None:
     arena.write(ALL)
     assert arena.deploy(8, "--canary", "0", "--batch", "100%")[0] == 0

@@ -20,7 +20,6 @@ SMALL += ["--evaluate-every", "1000000", "--evaluate-episodes", "1", "--final-ep
 METHODS = {
     "ppo": ["--set", "rollout_steps=32", "--set", "minibatch=128", "--set", 'engine="numpy"'],
     "dqn": ["--set", "rollout_steps=16", "--set", "learning_starts=512", "--set", "minibatch=32"],
-    "distill": ["--set", "rollout_steps=16", "--set", "updates=2", "--set", "minibatch=32", "--teacher", "I"],
 }
 
 

@@ -174,7 +174,7 @@ def test_a_process_that_was_killed_is_told(module: Path) -> None:
         stream.step(np.zeros((4, 2), np.float32))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Signals, module: Path) -> None:
     folder = module.parent
     words = [*SMALL[:-1], "100000000", "--workers", "2", "--evaluate-every", "1000000000", "--output-path", "I"]
