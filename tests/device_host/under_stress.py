@@ -112,7 +112,8 @@ class Stress:
         verb(self.target, "serve", *self.wanted)
 
     def fill_disk(self, connection: Connection) -> None:
-        self.run(connection, "cat /dev/zero >film 2>/dev/null")
+        most = "fallocate -l $(($(df --output=avail -B1 . | tail -n 1) - 2000000)) film"  # its index takes blocks, too
+        self.run(connection, f"{most}; cat /dev/zero >>film 2>/dev/null")
         self.kill_loop(connection)
         time.sleep(8.0)
         self.run(connection, "rm film")
