@@ -3,8 +3,8 @@
 An estimate is the output error √(Σ (y − f)² / Σ (f − mean f)²) over observations and outputs: 0 is the float policy, 1
 as far off as a constant. Of a discrete head, outputs are taken less their mean over the actions (a shift of all changes
 no action) and before their own 8 bits, which go to the winners only (policy.ranges.output_range); of a continuous head,
-actions in shares of their range. What the estimate foretells
-stands in docs/findings.md.
+actions in shares of their range. docs/findings.md says
+how well the estimate predicts the return.
 
 The ``mixed`` artifact: every layer begins with 8 bits; as long as the kernels take more than ``MOST_BITS`` a weight,
 the layer whose fewer bits cost the least error for each bit saved gets 4, later 2. Where 4 bits everywhere are

@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def recorded(module: str, words: Sequence[str]) -> str:
     """The command that provenance names: without the bundle's folder and the cluster, which are of this machine."""
-    places = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    places = argparse.ArgumentParser(add_help=False)  # takes abbreviations, as the command does
     places.add_argument("--output-path")
     places.add_argument("--address")
     return shlex.join(["python", "-m", module, *places.parse_known_args(words)[1]])

@@ -52,7 +52,7 @@ MB resident: the agent's whole process while serving. {% if flights %}Success: g
 of preset {{ preset }} flown on the virtual Pi, 95 % Wilson intervals. {{ dynamics }}{% else %}Success: not flown in \
 today's task yet.{% endif %}
 
-The agent's whole path, from request line to reply line, takes in {{ whole_path_of | join(" ") }} so many times the \
+The agent's whole path, from request line to reply line, takes in {{ whole_path_of | join(" ") }} a multiple of the \
 instructions of the runtime's own call: {{ whole_path | joined }}.
 The last column is a ratio of emulated times, within one run and runtime: how long QEMU takes, not how long a Pi takes.
 {% if not machines %}

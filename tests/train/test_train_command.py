@@ -348,3 +348,9 @@ def test_a_run_that_ends_before_the_quantizers_are_active_says_so(
     assert train(tmp_path / "a", *PPO, "--steps", "512", *AWARE, "3", "--quant-delay", "300") == 3
     assert "never learned with quantizers" in capsys.readouterr().err
     assert Bundle.load(tmp_path / "a").spec.quantization is None
+
+
+def test_the_recorded_command_names_no_place_of_this_machine() -> None:
+    for places in (["--output-path", "/a b", "--address", "h:1"], ["--output=/a", "--address=h:1"], ["--out", "/a"]):
+        words = ["--task", "cartpole", *places, "--set", "name=x y"]
+        assert command.recorded("train", words) == "python -m train --task cartpole --set 'name=x y'"

@@ -87,10 +87,10 @@ that the actors wait for the replay's leave (an insertion's own work included) o
 for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left \
 out (of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 \
 in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. Return: mean of the \
-learner's last greedy returns, of 1,000; with so few samples an insert next to nothing is learned, so that these are \
-runs of a pace and no trainings. Ratios are fp32's over int8's: of the processes' CPU seconds while they work, of the \
-CPU seconds of the whole command (imports, Ray's daemons, compilation and the last judgement, too; –: not recorded), \
-and of its time on the clock. {{ counted }}
+learner's final greedy returns, of 1,000; with few samples per insert it hardly learns, so that these runs measure \
+speed, not learning. Ratios are fp32's over int8's: of the processes' CPU seconds while they work, of the CPU seconds \
+of the whole command (imports, Ray's daemons, compilation and the final evaluation included; –: not recorded), and of \
+its wall time. {{ counted }}
 """
 
 
@@ -232,7 +232,7 @@ def bound(results: Results) -> Iterator[dict[str, Any]]:
             "command": NOT_KNOWN
             if found[0][0]["cpu_s"] == found[0][0]["measures"]["cpu_s"]
             else spread([other["cpu_s"] / one["cpu_s"] for one, other in found]),
-            "clock": spread([other["measures"]["wall_s"] / one["measures"]["wall_s"] for one, other in found]),
+            "wall": spread([other["measures"]["wall_s"] / one["measures"]["wall_s"] for one, other in found]),
         }
 
 
@@ -312,7 +312,7 @@ BOUNDS = Pivot(
         {f"{key}who waits": f"{{{{ waits['{key}'] }}}}" for key in ("", "fp32: ")},
         {"speed-up": "{{ faster }}", "Amdahl": "{{ amdahl | fixed(2) }}×"},
         {"reached": "{{ (100 * reached) | fixed }} %", "return (int8/fp32)": "{{ returns }}"},
-        {"processes' CPU-s": "{{ processes }}", "command's CPU-s": "{{ command }}", "clock": "{{ clock }}"},
+        {"processes' CPU-s": "{{ processes }}", "command's CPU-s": "{{ command }}", "wall time": "{{ wall }}"},
     ],
     rows=bound,
     facts=lambda results: {"bound": BOUND, "counted": COUNTED_CPU},

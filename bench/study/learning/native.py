@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import argparse
 
     from policy.bundle import Bundle
+    from train.suites.task import Task
 
 STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take ten times as long as II's, each
 LEARNED_BITS, QUANT_DELAY = 2, 0.1
@@ -104,6 +105,12 @@ def perceptron(name: str) -> Bundle:
     return bundle
 
 
+def open_perceptron(name: str) -> tuple[Bundle, Task]:
+    """The same with its task, which has to be installed; raises as :func:`perceptron` and ``open_bundle`` do."""
+    perceptron(name)
+    return open_bundle(name)
+
+
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Learns what is not there, converts, counts, and flies the artifact."""
     from bench.qemu_counter.building import require_programs
@@ -114,8 +121,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     from policy.spec import RuntimeName
     from train.runs.artifact import ArtifactPolicy, find_artifact
 
-    perceptron(subject)
-    bundle, task = open_bundle(subject)
+    bundle, task = open_perceptron(subject)
     if not condition:
         yield from fly(task, float_decide(bundle), episodes, {})
         return
@@ -251,7 +257,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=bundle_identity,
     about=lambda name: meant(perceptron(name)),
-    require=perceptron,
+    require=open_perceptron,
     episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, arguments.episodes or EPISODES),
     tables=[ARTIFACTS],
     figures=[OVER_ACTIVE],

@@ -177,7 +177,7 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     np.testing.assert_array_equal(placed.golden().outputs, fresh.golden().outputs)
     assert cells.take(fresh.path, zoo, 3, force=False) == "cartpole-dqn"  # the same again is no worse
 
-    assert cells.take(zoo / "cartpole-dqn", zoo, 5, force=False) == "cartpole-dqn"  # itself: judged anew
+    assert cells.take(zoo / "cartpole-dqn", zoo, 5, force=False) == "cartpole-dqn"  # itself: evaluated again
     assert Bundle.load(zoo / "cartpole-dqn").spec.provenance["judged"][0]["episodes"] == 5
 
     worse = balancing(tmp_path / "trial-18", sign=-1.0)
