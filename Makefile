@@ -78,7 +78,7 @@ help:
 
 # A device that does not answer is named before anything is trained or converted for it. The local one need not be
 # asked, nor a group: a rollout says of each device whether it answers.
-REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.host reach --target $(TARGET))
+REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.deploy reach --target $(TARGET))
 # What was typed, in the place of what fleet.toml says.
 TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter file,$(origin AGENT)),,--agent $(AGENT)) \
   $(if $(filter file,$(origin RUNTIME)),,--runtime $(RUNTIME))
@@ -158,13 +158,13 @@ deploy: $(INSTALLED)
 	$(REACHED)
 	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 	@for policy in $(POLICIES); do \
-	  $(if $(GROUP),$(RUN) -m device.host fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
-	  $(RUN) -m device.host deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
+	  $(if $(GROUP),$(RUN) -m device.deploy fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
+	  $(RUN) -m device.deploy deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
     $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME))); done
 
 bench: $(INSTALLED)
 	@for policy in $(POLICIES); do $(if $(GROUP),for kind in latency memory success; do \
-	  $(RUN) -m device.host fleet run $$kind --group $(GROUP) --policy $$policy; done, \
+	  $(RUN) -m device.deploy fleet run $$kind --group $(GROUP) --policy $$policy; done, \
 	  $(RUN) bench/latency.py --policy $$policy --target $(TARGET); \
 	  $(RUN) bench/memory.py --policy $$policy --target $(TARGET); \
 	  $(RUN) bench/success.py --policy $$policy --target $(TARGET)); done
@@ -205,7 +205,7 @@ lint: $(INSTALLED)
 	@test -w . || export RUFF_NO_CACHE=true MYPY_CACHE_DIR=/dev/null; \
 	  $(VENV)/bin/ruff check .; \
 	  $(VENV)/bin/ruff format --check .; \
-	  $(VENV)/bin/mypy policy airlearning_envs train convert device bench
+	  $(VENV)/bin/mypy -p quarl
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from policy import interruption, project_python
+    from quarl.policy import interruption, project_python
 
     project_python.ensure()
     interruption.loading()
 
-from airlearning_envs.comparing import pictures
-from airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, rise_times
-from airlearning_envs.comparing.recording import FORMAT, Recording, config_at, read_recording
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.errors import SettingsError
-from policy import interruption
-from policy.hints import Parser, as_typed, make_room
+from quarl.airlearning_envs.comparing import pictures
+from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, rise_times
+from quarl.airlearning_envs.comparing.recording import FORMAT, Recording, config_at, read_recording
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.policy import interruption
+from quarl.policy.hints import Parser, as_typed, make_room
 
 DYNAMICS = (
     "velocity_gain_s_per_m", "tilt_gain_per_s", "drag_per_m", "yaw_time_constant_s", "command_delay_s",

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode import rng
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.actions import ACTION_COMMANDS
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
-from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
-from airlearning_envs.task import NavigationTask
-from policy.observing import pilot
-from policy.spec import ObservationField
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
+from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
+from quarl.airlearning_envs.task import NavigationTask
+from quarl.policy.observing import pilot
+from quarl.policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
 Decide = Callable[[Floats], NDArray[Any]]

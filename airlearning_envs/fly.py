@@ -11,7 +11,7 @@ The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which
 from __future__ import annotations
 
 if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from policy import interruption, project_python
+    from quarl.policy import interruption, project_python
 
     project_python.ensure()
     interruption.loading()
@@ -24,17 +24,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
-from airlearning_envs.progress import progress_bar
-from airlearning_envs.record import frames, load_decide, save_film
-from airlearning_envs.render import Scene
-from airlearning_envs.simulators.opening import add_simulator_arguments, json_object, open_simulator, simulator_options
-from airlearning_envs.task import NavigationTask
-from policy import interruption
-from policy.errors import PolicyError
-from policy.hints import as_typed
+from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
+from quarl.airlearning_envs.progress import progress_bar
+from quarl.airlearning_envs.record import frames, load_decide, save_film
+from quarl.airlearning_envs.render import Scene
+from quarl.airlearning_envs.simulators.opening import (
+    add_simulator_arguments,
+    json_object,
+    open_simulator,
+    simulator_options,
+)
+from quarl.airlearning_envs.task import NavigationTask
+from quarl.policy import interruption
+from quarl.policy.errors import PolicyError
+from quarl.policy.hints import as_typed
 
 EXIT_FAILED, EXIT_WRONG = 1, 2
 BATCH = 64
@@ -182,7 +187,7 @@ class _Film:
 
 
 def _embedded(config: NavigationConfig) -> Any:
-    from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+    from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 
     return EmbeddedSimulator(config, 1)
 

@@ -20,14 +20,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
-from airlearning_envs.simulators.opening import EMBEDDED, open_simulator
-from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
-from airlearning_envs.task import NavigationTask
-from airlearning_envs.vector_env import (
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
+from quarl.airlearning_envs.simulators.opening import EMBEDDED, open_simulator
+from quarl.airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from quarl.airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.vector_env import (
     NavigationContinuousVectorEnv,
     NavigationDepthVectorEnv,
     NavigationVectorEnv,
@@ -216,7 +216,7 @@ class NavigationEnv(gym.Env[Any, Any]):
 
     def _follow(self, start: bool) -> None:
         if self._picture is None:
-            from airlearning_envs.render import Picture  # needs Pillow, which flying does not
+            from quarl.airlearning_envs.render import Picture  # needs Pillow, which flying does not
 
             self._picture = Picture(self.core, 0)
         self._picture.follow(start)
@@ -253,8 +253,8 @@ def register() -> None:
         if f"AirLearning/{name}-v0" not in gym.registry:
             gym.register(
                 id=f"AirLearning/{name}-v0",
-                entry_point=f"airlearning_envs.gym_env:{name}Env",
-                vector_entry_point=f"airlearning_envs.gym_env:{name}VectorEnv",
+                entry_point=f"quarl.airlearning_envs.gym_env:{name}Env",
+                vector_entry_point=f"quarl.airlearning_envs.gym_env:{name}VectorEnv",
             )
 
 

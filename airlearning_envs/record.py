@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from policy import interruption, project_python
+    from quarl.policy import interruption, project_python
 
     project_python.ensure()
     interruption.loading()
@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, shown_to
-from airlearning_envs.progress import progress_bar
-from airlearning_envs.render import SIDE_PX, Painter, Scene
-from airlearning_envs.task import NavigationTask
-from policy import interruption
-from policy.errors import PolicyError
-from policy.hints import as_typed
-from policy.observing import pilot
+from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, shown_to
+from quarl.airlearning_envs.progress import progress_bar
+from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
+from quarl.airlearning_envs.task import NavigationTask
+from quarl.policy import interruption
+from quarl.policy.errors import PolicyError
+from quarl.policy.hints import as_typed
+from quarl.policy.observing import pilot
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -49,9 +49,9 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decid
         return blind_policy, as_it_is
     if policy == "random":
         return random_policy(seed), as_it_is
-    from policy.locate import working_bundle
-    from policy.network import forward_float
-    from policy.observing.pilot import deciding
+    from quarl.policy.locate import working_bundle
+    from quarl.policy.network import forward_float
+    from quarl.policy.observing.pilot import deciding
 
     bundle = working_bundle(policy)
     fields, observe = shown_to(bundle.spec.observation, config)

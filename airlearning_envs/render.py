@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import FAR_AWAY_M, Slots
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import ray_angles
-from airlearning_envs.simulators.embedded.sensing import RangeSensor
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Slots
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
+from quarl.airlearning_envs.task import NavigationTask
 
 SIDE_PX = 640
 """Side of the picture; a multiple of 16, as video codecs want."""

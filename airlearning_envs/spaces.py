@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.actions import ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
-from airlearning_envs.rules.observation import IMAGE_SIDE, VECTOR_SIZE, observation_bounds
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.actions import ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
+from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, VECTOR_SIZE, observation_bounds
 
 FRAMES_PER_SECOND = 4  # one picture a decision of 0.25 s
 

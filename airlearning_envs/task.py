@@ -25,23 +25,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
-from airlearning_envs.episode import rng
-from airlearning_envs.episode.latency import CommandQueue, DrawnFor
-from airlearning_envs.episode.layout import LayoutPool, Layouts
-from airlearning_envs.episode.rng import Stream
-from airlearning_envs.episode.wind import mean_wind, next_wind
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules import causes
-from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.ends import Ends
-from airlearning_envs.rules.energy import power_w
-from airlearning_envs.rules.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy, ray_angles
-from airlearning_envs.rules.rewards import air_learning_reward, shaped_reward
-from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
-from airlearning_envs.simulators.simulator import Bools, Call, Floats, Simulator
-from airlearning_envs.simulators.simulator import Rows as Ids
+from quarl.airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.episode.latency import CommandQueue, DrawnFor
+from quarl.airlearning_envs.episode.layout import LayoutPool, Layouts
+from quarl.airlearning_envs.episode.rng import Stream
+from quarl.airlearning_envs.episode.wind import mean_wind, next_wind
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules import causes
+from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.ends import Ends
+from quarl.airlearning_envs.rules.energy import power_w
+from quarl.airlearning_envs.rules.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy, ray_angles
+from quarl.airlearning_envs.rules.rewards import air_learning_reward, shaped_reward
+from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Simulator
+from quarl.airlearning_envs.simulators.simulator import Rows as Ids
 
 __all__ = [
     "ACTION_NAMES",

@@ -9,12 +9,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.curriculum import Curriculum
-from airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
-from airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.curriculum import Curriculum
+from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
+from quarl.airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from quarl.airlearning_envs.task import NavigationTask
 
 
 class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -168,7 +168,7 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def _follow(self, started: NDArray[np.bool_]) -> None:
         if not self._pictures:
-            from airlearning_envs.render import Picture  # needs Pillow, which flying does not
+            from quarl.airlearning_envs.render import Picture  # needs Pillow, which flying does not
 
             self._pictures = [Picture(self.core, row) for row in range(self.num_envs)]
         for row, picture in enumerate(self._pictures):

@@ -1,5 +1,5 @@
 """Questions asked of a device (how fast, how much memory, how often it succeeds), stored, tabulated and drawn."""
 
-from policy import project_python
+from quarl.policy import project_python
 
 project_python.begin()

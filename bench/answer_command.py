@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from bench.report.tables import Table
+    from quarl.bench.report.tables import Table
 
 Document = Mapping[str, Any]
 
@@ -45,10 +45,10 @@ class AnswerCommand:
         return command_line.guarded(self._run, arguments)
 
     def _run(self, arguments: argparse.Namespace) -> int:
-        from bench.report import store
-        from bench.report import tables as rendering
-        from bench.report.machine import this_machine
-        from policy.locate import code_version
+        from quarl.bench.report import store
+        from quarl.bench.report import tables as rendering
+        from quarl.bench.report.machine import this_machine
+        from quarl.policy.locate import code_version
 
         if arguments.keep and (words := self.left_out(arguments)):
             raise command_line.BenchError("--keep stores the whole answer or none.", f"Leave {words} out.")

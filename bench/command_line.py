@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from policy import interruption
-from policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
-from policy.errors import PolicyError
-from policy.heartbeat import heartbeat, say
-from policy.hints import Parser, as_typed, make_room
+from quarl.policy import interruption
+from quarl.policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
+from quarl.policy.errors import PolicyError
+from quarl.policy.heartbeat import heartbeat, say
+from quarl.policy.hints import Parser, as_typed, make_room
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.report.tables import Table
+    from quarl.bench.report.tables import Table
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 EPILOG = "exit status: 0 done, 1 failed (the message says what to do next), 2 wrong arguments, 130 interrupted"
@@ -116,7 +116,7 @@ def add_source_arguments(arguments: argparse.ArgumentParser) -> None:
 
 def source(arguments: argparse.Namespace, table: str) -> Path:
     """Where a table's measurements are read from: --results, --own, or the store's own rule."""
-    from bench.report import store
+    from quarl.bench.report import store
 
     return arguments.results or store.results_for(table, store.RESULTS, arguments.own)
 
@@ -205,11 +205,11 @@ def guarded(body: Callable[[argparse.Namespace], int], arguments: argparse.Names
 
     A :class:`UsageError`'s exit status is 2. SIGTERM interrupts as Ctrl-C does.
     """
-    from airlearning_envs.errors import SettingsError
-    from bench.report.document import InvalidDocumentError
-    from bench.report.store import StoreError
-    from bench.report.tables import PageError
-    from device.host.errors import HostError
+    from quarl.airlearning_envs.errors import SettingsError
+    from quarl.bench.report.document import InvalidDocumentError
+    from quarl.bench.report.store import StoreError
+    from quarl.bench.report.tables import PageError
+    from quarl.device.deploy.errors import HostError
 
     known = (BenchError, PolicyError, HostError, SettingsError, PageError, StoreError)
     try:
@@ -237,7 +237,7 @@ def _failed(arguments: argparse.Namespace, message: str, next_step: str) -> int:
 
 def update_docs(tables: Sequence[Table]) -> None:
     """Fill these tables into README and docs, wherever they stand there, and say which page changed."""
-    from bench.report import tables as rendering
+    from quarl.bench.report import tables as rendering
 
     changed = rendering.update_pages(tables)
     say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")

@@ -3,8 +3,8 @@
     python bench/foreign.py
     python bench/foreign.py --keep
 
-Every file of tests/convert/foreign/files, which the make_*.py there made with the original programs, is
-imported as python -m convert.foreign imports it; nothing is written. Outputs are compared near the observations and 5
+Every file of tests/convert/importers/files, which the make_*.py there made with the original programs, is
+imported as python -m convert.importers imports it; nothing is written. Outputs are compared near the observations and 5
 to 40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
 and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes its
 table.
@@ -23,10 +23,10 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import answer_command, command_line
+from quarl.bench import answer_command, command_line
 
 if TYPE_CHECKING:
-    from bench.report.tables import Table
+    from quarl.bench.report.tables import Table
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 TASKS = {
@@ -57,10 +57,10 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     """Each file's import, as JSON values."""
-    from bench.tables.foreign import REFUSED
-    from policy.locate import PROJECT_ROOT
+    from quarl.bench.tables.foreign import REFUSED
+    from quarl.policy.locate import PROJECT_ROOT
 
-    folder = PROJECT_ROOT / "tests" / "convert" / "foreign" / "files"
+    folder = PROJECT_ROOT / "tests" / "convert" / "importers" / "files"
     zips = {path.parent.name: path for path in sorted(folder.glob("sb3/*/policy.zip"))}
     graphs = {path.stem: path for path in sorted(folder.glob("onnx/*.onnx")) if path.stem not in REFUSED}
     folders = {f"leapp_{path.parent.name}": path.parent for path in sorted(folder.glob("leapp/*/golden.npz"))}
@@ -76,9 +76,9 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
 
 
 def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, Any]:
-    from convert.foreign.__main__ import parser
-    from convert.foreign.importing import import_policy
-    from convert.foreign.words import network_words
+    from quarl.convert.importers.__main__ import parser
+    from quarl.convert.importers.importing import import_policy
+    from quarl.convert.importers.words import network_words
 
     words = [str(path), "--name", "foreign", "--dry-run", "--episodes", str(episodes)]
     if path.is_dir():
@@ -116,7 +116,7 @@ def _rollouts(path: Path, scratch: Path) -> list[str]:
     """Random observations for a graph, of which it is only known what it takes."""
     import numpy as np
 
-    from convert.foreign.sources import read
+    from quarl.convert.importers.sources import read
 
     inputs = read(path).inputs
     size, random = sum(int(np.prod(part.shape)) for part in inputs), np.random.default_rng(1)
@@ -127,7 +127,7 @@ def _rollouts(path: Path, scratch: Path) -> list[str]:
 
 
 def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
-    from bench.tables.foreign import FOREIGN
+    from quarl.bench.tables.foreign import FOREIGN
 
     return {FOREIGN.name: FOREIGN.table}
 

@@ -23,14 +23,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
-from policy.contract.enums import RuntimeName
+from quarl.bench import command_line
+from quarl.policy.contract.enums import RuntimeName
 
 if TYPE_CHECKING:
-    from bench.qemu_counter.counting import Count
-    from bench.report.document import Report
-    from policy.bundle import Bundle
-    from policy.spec import Precision
+    from quarl.bench.qemu_counter.counting import Count
+    from quarl.bench.report.document import Report
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import Precision
 
 TARGET = "qemu-user"
 """The target that these measurements are stored under."""
@@ -67,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from bench.qemu_counter.building import plugin, require_programs
-    from bench.qemu_counter.environment import import_path
-    from bench.qemu_counter.sysroot import sysroot
-    from bench.qemu_counter.unpacking import STOCK_PYTHONS
+    from quarl.bench.qemu_counter.building import plugin, require_programs
+    from quarl.bench.qemu_counter.environment import import_path
+    from quarl.bench.qemu_counter.sysroot import sysroot
+    from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS
 
     require_programs()
     plugin()
@@ -87,12 +87,12 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.device_session import access, session
-    from bench.qemu_counter.building import require_programs
-    from bench.qemu_counter.counting import count
-    from bench.report import store
-    from bench.report.document import new_run
-    from bench.tables.virtual_pi import counts_tables
+    from quarl.bench.device_session import access, session
+    from quarl.bench.qemu_counter.building import require_programs
+    from quarl.bench.qemu_counter.counting import count
+    from quarl.bench.report import store
+    from quarl.bench.report.document import new_run
+    from quarl.bench.tables.virtual_pi import counts_tables
 
     require_programs()
     where = arguments.results or store.DEFAULT_STORE
@@ -116,11 +116,11 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     """The counts and the model's bounds, as a measurement to be stored."""
     from dataclasses import asdict
 
-    from bench.cost import cost_model
-    from bench.cost.activity import activities, read_share
-    from bench.device_session.questions import report_on
-    from bench.report.document import Counts, Kind
-    from convert.mixed import bits_of
+    from quarl.bench.cost import cost_model
+    from quarl.bench.cost.activity import activities, read_share
+    from quarl.bench.device_session.questions import report_on
+    from quarl.bench.report.document import Counts, Kind
+    from quarl.convert.mixed import bits_of
 
     is_native = counted.loaded["runtime"] == RuntimeName.NATIVE.value
     weights = cost_model.Weights.of(bundle.spec, precision, bits_of(bundle, precision) if is_native else None)

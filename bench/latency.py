@@ -20,14 +20,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
-from policy.contract.enums import Precision, RuntimeName
+from quarl.bench import command_line
+from quarl.policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.device_session.questions import Served, TimedInTurns
-    from bench.device_session.session import Session
-    from bench.report.document import Report
-    from policy.bundle import Bundle
+    from quarl.bench.device_session.questions import Served, TimedInTurns
+    from quarl.bench.device_session.session import Session
+    from quarl.bench.report.document import Report
+    from quarl.policy.bundle import Bundle
 
 
 BESIDE = (Precision.FP32, Precision.INT8)
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.device_session import session
-    from bench.tables.answers import LATENCY
+    from quarl.bench.device_session import session
+    from quarl.bench.tables.answers import LATENCY
 
     precisions = list(dict.fromkeys([Precision.FP32, *arguments.precision]))  # the denominator of every speed-up
     with session.opened(arguments, precisions) as asking:
@@ -61,10 +61,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: argparse.Namespace) -> list[Report]:
     """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
-    from bench.device_session import access
-    from bench.device_session.baseline import framework_calls
-    from bench.device_session.questions import ask_latency, ask_memory
-    from bench.report.document import new_run
+    from quarl.bench.device_session import access
+    from quarl.bench.device_session.baseline import framework_calls
+    from quarl.bench.device_session.questions import ask_latency, ask_memory
+    from quarl.bench.report.document import new_run
 
     run, policy = new_run(), bundle.spec.name
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: 
 
 def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     """Whether a framework's call on the host says anything about this device; says why when it does not."""
-    from bench.report.machine import is_this_machine
+    from quarl.bench.report.machine import is_this_machine
 
     why = "" if bundle.spec.is_discrete else "the policy is continuous"
     if bundle.spec.state_size:

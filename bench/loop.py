@@ -23,14 +23,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import answer_command, command_line
-from bench.answer_command import AnswerCommand
-from policy.contract.heads import ContinuousHead, DiscreteHead
+from quarl.bench import answer_command, command_line
+from quarl.bench.answer_command import AnswerCommand
+from quarl.policy.contract.heads import ContinuousHead, DiscreteHead
 
 if TYPE_CHECKING:
-    from bench.device_session.access import Device
-    from policy.bundle import Bundle
-    from policy.spec import Precision, RuntimeName
+    from quarl.bench.device_session.access import Device
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import Precision, RuntimeName
 
 PROBE = Path(__file__).parent / "loop_timing" / "probe.py"
 FOLDER = "quarl-loop"
@@ -83,8 +83,8 @@ def _loads(text: str) -> list[str]:
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    from bench.device_session import access
-    from device.host.connection import require_reachable
+    from quarl.bench.device_session import access
+    from quarl.device.deploy.connection import require_reachable
 
     require_reachable(arguments.target)
     precision = arguments.precision[0]
@@ -135,8 +135,8 @@ class _Probe:
     """
 
     def __init__(self, device: Device, bundle: Bundle, precision: Precision, runtime: RuntimeName) -> None:
-        from device.host.probe import probe
-        from device.host.wheels import select
+        from quarl.device.deploy.probe import probe
+        from quarl.device.deploy.wheels import select
 
         self.runtime, self._connection, self._name = runtime, device.connection, device.name
         wheels = select(probe(device.connection), [runtime])
@@ -191,7 +191,7 @@ def _any(head: DiscreteHead | ContinuousHead) -> str:
 
 
 def _tables() -> dict[str, Any]:
-    from bench.tables import loop
+    from quarl.bench.tables import loop
 
     return {"round trips": loop.ROUND_TRIPS.table, "punctuality": loop.PUNCTUALITY.table}
 

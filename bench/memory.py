@@ -14,7 +14,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from quarl.bench import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.device_session import session
-    from bench.device_session.questions import ask_memory
-    from bench.tables.answers import MEMORY
+    from quarl.bench.device_session import session
+    from quarl.bench.device_session.questions import ask_memory
+    from quarl.bench.tables.answers import MEMORY
 
     with session.opened(arguments) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])

@@ -21,13 +21,13 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import answer_command, command_line
-from bench.peers.policies import amounts, committed
-from policy.contract.enums import Precision, RuntimeName
+from quarl.bench import answer_command, command_line
+from quarl.bench.peers.policies import amounts, committed
+from quarl.policy.contract.enums import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.report.tables import Table
-    from policy.bundle import Bundle
+    from quarl.bench.report.tables import Table
+    from quarl.policy.bundle import Bundle
 
 NATIVE = "native"
 POLICIES = ("I", "II", "III", "pong-dqn")
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    from device.agent.runtimes import installed_runtimes
+    from quarl.device.agent.runtimes import installed_runtimes
 
     if floats := [each.value for each in arguments.precision if not each.is_integer]:
         raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
@@ -58,9 +58,9 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[str, Any]]:
-    from bench.peers.turns import of_runtime, prepared, timed_in_turns
-    from convert.pipeline import build_graph
-    from device.native.engine import kernels_here, library
+    from quarl.bench.peers.turns import of_runtime, prepared, timed_in_turns
+    from quarl.convert.pipeline import build_graph
+    from quarl.device.engine.engine import kernels_here, library
 
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     for precision in precisions:
@@ -86,8 +86,8 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
 
 def native_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy, precision and contestant."""
-    from bench.peers.turns import PARTS, TURN_S, TURNS
-    from bench.tables.programs import RUNTIMES
+    from quarl.bench.peers.turns import PARTS, TURN_S, TURNS
+    from quarl.bench.tables.programs import RUNTIMES
 
     return RUNTIMES.table({**document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS})
 

@@ -30,14 +30,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from bench.device_session.access import Device
-    from bench.tables.pressure import Case
-    from device.host.connection import Connection
-    from policy.bundle import Bundle
-    from policy.spec import Precision, RuntimeName
+    from quarl.bench.device_session.access import Device
+    from quarl.bench.tables.pressure import Case
+    from quarl.device.deploy.connection import Connection
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import Precision, RuntimeName
 
 FOLDER = "quarl-pressure"
 RESERVE_BYTES = 300_000_000
@@ -61,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.device_session import access
-    from bench.report import tables as rendering
-    from bench.tables.pressure import pressure_table, speed_ups
-    from policy.spec import Precision, RuntimeName
+    from quarl.bench.device_session import access
+    from quarl.bench.report import tables as rendering
+    from quarl.bench.tables.pressure import pressure_table, speed_ups
+    from quarl.policy.spec import Precision, RuntimeName
 
     runtime, precisions = RuntimeName(arguments.runtime), (Precision.FP32, Precision.INT8)
     bundle = access.bundle_with(arguments.policy, precisions, runtime)
@@ -95,10 +95,10 @@ def measured_on(
     Raises:
         BenchError: there is no room on its disk, or a model could not be measured.
     """
-    from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, enlarge
-    from bench.tables.pressure import Case
-    from device.host.probe import probe
-    from device.host.wheels import select
+    from quarl.bench.memory_pressure.depth_network import LEGACY_OBSERVATION, enlarge
+    from quarl.bench.tables.pressure import Case
+    from quarl.device.deploy.probe import probe
+    from quarl.device.deploy.wheels import select
 
     connection, usual = device.connection, bundle.spec.observation_size
     with device.serving(bundle.spec.name, precisions[-1], runtime) as served:

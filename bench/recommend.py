@@ -29,11 +29,11 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from bench.recommending.measurements import Question
-    from train.suites.task import Task
+    from quarl.bench.recommending.measurements import Question
+    from quarl.train.suites.task import Task
 
 EXIT_NONE = 3
 FLOOR, DEADLINE_MS, SEED = 0.95, 20.0, 7
@@ -106,15 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.recommending import answer
-    from bench.recommending.measurements import measure
-    from bench.recommending.verdict import Verdict
-    from bench.report import store
-    from bench.report import tables as rendering
-    from bench.study.bundles import task_of
-    from policy.errors import PolicyError
-    from policy.locate import working_bundle
-    from train.__main__ import quiet_libraries
+    from quarl.bench.recommending import answer
+    from quarl.bench.recommending.measurements import measure
+    from quarl.bench.recommending.verdict import Verdict
+    from quarl.bench.report import store
+    from quarl.bench.report import tables as rendering
+    from quarl.bench.study.bundles import task_of
+    from quarl.policy.errors import PolicyError
+    from quarl.policy.locate import working_bundle
+    from quarl.train.__main__ import quiet_libraries
 
     quiet_libraries()
     began = time.monotonic()
@@ -142,10 +142,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def question_of(arguments: argparse.Namespace, task: Task) -> Question:
     """The question as it was typed; what was not typed is the task's."""
-    from bench.recommending.deciding import Demand
-    from bench.recommending.measurements import Question, chosen_preset
-    from device.agent.runtimes import PREFERENCE
-    from train.suites.names import NAVIGATION
+    from quarl.bench.recommending.deciding import Demand
+    from quarl.bench.recommending.measurements import Question, chosen_preset
+    from quarl.device.agent.runtimes import PREFERENCE
+    from quarl.train.suites.names import NAVIGATION
 
     usual = FLIGHTS if task.name == NAVIGATION else GAMES if task.is_image else EPISODES
     return Question(

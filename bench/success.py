@@ -27,14 +27,14 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, json_object, simulator_options
-from bench import command_line
+from quarl.airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, json_object, simulator_options
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from bench.device_session.host_flights import Flights
-    from bench.device_session.questions import Served
-    from bench.device_session.session import Session
-    from bench.report.document import Report
+    from quarl.bench.device_session.host_flights import Flights
+    from quarl.bench.device_session.questions import Served
+    from quarl.bench.device_session.session import Session
+    from quarl.bench.report.document import Report
 
 MEASURED = "measured"
 LONGEST_MS = 10_000
@@ -78,13 +78,13 @@ def _delays(text: str) -> list[float | str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from airlearning_envs.config import preset
-    from bench.device_session import session
-    from bench.device_session.host_flights import baseline_reports
-    from bench.report import store
-    from bench.report.selection import Selection
-    from bench.tables.answers import SUCCESS
-    from bench.tables.flights import latency_flown
+    from quarl.airlearning_envs.config import preset
+    from quarl.bench.device_session import session
+    from quarl.bench.device_session.host_flights import baseline_reports
+    from quarl.bench.report import store
+    from quarl.bench.report.selection import Selection
+    from quarl.bench.tables.answers import SUCCESS
+    from quarl.bench.tables.flights import latency_flown
 
     for late in arguments.late or [0.0]:  # refuses what is wrong before anything is deployed
         preset(arguments.preset).with_settings(_flights(arguments, late if late != MEASURED else 0.0).changed)
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
-    from bench.device_session.host_flights import Flights
+    from quarl.bench.device_session.host_flights import Flights
 
     settings = {**arguments.settings, **({"latency": late} if late else {})}
     options = simulator_options(arguments)
@@ -123,7 +123,7 @@ def _embedded(flights: Flights) -> Flights:
 
 def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
     """Fly once for each delay; yields the reports."""
-    from bench.device_session.questions import ask_success, ask_success_in_loop
+    from quarl.bench.device_session.questions import ask_success, ask_success_in_loop
 
     run, specs = asking.run, {bundle.spec.name: bundle.spec for _, bundle in asking.bundles}
     in_loop = functools.partial(ask_success_in_loop, spec=specs[served.loaded["policy"]])
@@ -138,7 +138,7 @@ def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> It
 
 def _measured(served: Served, run: str) -> dict[str, Any]:
     """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
-    from bench.device_session.questions import ask_latency
+    from quarl.bench.device_session.questions import ask_latency
 
     (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
     assert report.latency is not None
@@ -150,9 +150,9 @@ def _words(late: float | str) -> str:
 
 
 def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
-    from bench.device_session.host_flights import host_success
-    from bench.report.document import new_run
-    from policy.locate import working_bundle
+    from quarl.bench.device_session.host_flights import host_success
+    from quarl.bench.report.document import new_run
+    from quarl.policy.locate import working_bundle
 
     run = new_run()
     for policy in arguments.policy:
@@ -177,7 +177,7 @@ def _refuse_cut_short(report: Report, flights: Flights) -> None:
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """The paired differences to fp32, for a program."""
-    from bench.report.selection import FP32, paired
+    from quarl.bench.report.selection import FP32, paired
 
     fp32 = {r.policy: r for r in reports if r.precision == FP32}
     found = []

@@ -22,12 +22,12 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
-from bench import command_line
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from bench.report.document import Report
-    from bench.report.tables import Table
-    from bench.tables.registry import Declared
+    from quarl.bench.report.document import Report
+    from quarl.bench.report.tables import Table
+    from quarl.bench.tables.registry import Declared
 
 NAMES = (
     "summary",
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.report import tables as rendering
+    from quarl.bench.report import tables as rendering
 
     found, skipped = tables(arguments)
     if not found:
@@ -98,9 +98,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
-    from bench.report import store
-    from bench.tables.registry import Kept
-    from policy.locate import ZOO
+    from quarl.bench.report import store
+    from quarl.bench.tables.registry import Kept
+    from quarl.policy.locate import ZOO
 
     source, say = partial(command_line.source, arguments), command_line.say
     kept = Kept(source, zoo=ZOO, preset=arguments.preset, target=arguments.target, say=say)
@@ -117,10 +117,10 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
 
 def _declared() -> dict[str, Declared]:
     """Each table by its name; of some, words or rows come from the command that keeps the answer."""
-    from bench import native
-    from bench.peers import __main__ as peers
-    from bench.recommending import answer
-    from bench.tables.registry import TABLES, Declared, answered
+    from quarl.bench import native
+    from quarl.bench.peers import __main__ as peers
+    from quarl.bench.recommending import answer
+    from quarl.bench.tables.registry import TABLES, Declared, answered
 
     return {
         **TABLES,
@@ -132,8 +132,8 @@ def _declared() -> dict[str, Declared]:
 
 def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
-    from bench.report import figures as drawing
-    from bench.report import store
+    from quarl.bench.report import figures as drawing
+    from quarl.bench.report import store
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
     command_line.update_docs([table for table, _ in found.values()])
@@ -142,8 +142,8 @@ def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, li
 
 def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
-    from bench.report.selection import Selection
-    from bench.tables import plots
+    from quarl.bench.report.selection import Selection
+    from quarl.bench.tables import plots
 
     if folder is None or "case-study" not in found:
         return []
@@ -152,7 +152,7 @@ def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, pre
 
 def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
     """Say that this machine has measurements of its own, where others are shown."""
-    from bench.report import store
+    from quarl.bench.report import store
 
     if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
         command_line.say(

@@ -1,5 +1,5 @@
 """Bundle to artifacts: TFLite and ONNX graphs with the normaliser and the action head inside, each one verified."""
 
-from policy import project_python
+from quarl.policy import project_python
 
 project_python.begin()

@@ -12,18 +12,18 @@ from itertools import product
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from convert.acceptance import FLOOR
-from convert.calibration import CalibrationReport, inspect
-from convert.pipeline import Converted, Job, convert_each, missing, possible
-from policy import interruption
-from policy.bundle import Bundle
-from policy.errors import BundleError, PolicyError
-from policy.heartbeat import heartbeat
-from policy.hints import Parser, refused
-from policy.locate import ZOO, working_bundle
-from policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.convert.acceptance import FLOOR
+from quarl.convert.calibration import CalibrationReport, inspect
+from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
+from quarl.policy import interruption
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import BundleError, PolicyError
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.hints import Parser, refused
+from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 EXAMPLES = """examples:
   python -m convert --policy III --bits 8          int8.tflite and int8.onnx of Policy III

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.errors import PolicyError
-from policy.integer import WeightBits
-from policy.quantizing.network import trained_with
-from policy.spec import ContinuousHead, PolicySpec, output_spans
+from quarl.policy.errors import PolicyError
+from quarl.policy.integer import WeightBits
+from quarl.policy.quantizing.network import trained_with
+from quarl.policy.spec import ContinuousHead, PolicySpec, output_spans
 
 FLOOR = 0.75
 """Below the int8 artifact of every committed policy, above a policy with another one's weights."""

@@ -13,13 +13,13 @@ from typing import Self
 
 import numpy as np
 
-from policy.coverage import units_above_zero
-from policy.errors import QuantizationError
-from policy.exact import COARSE
-from policy.integer import IntegerNetwork
-from policy.network import Weights, as_batch, hidden_activations, layer_names, normalised, normaliser_bounds
-from policy.quantization import Affine, check_finite
-from policy.spec import PolicySpec
+from quarl.policy.coverage import units_above_zero
+from quarl.policy.errors import QuantizationError
+from quarl.policy.exact import COARSE
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.network import Weights, as_batch, hidden_activations, layer_names, normalised, normaliser_bounds
+from quarl.policy.quantization import Affine, check_finite
+from quarl.policy.spec import PolicySpec
 
 # Fewer rows do not reach the tails of the activations; 256 is where Policy I–III's ranges stop growing visibly.
 FEWEST_ROWS = 256

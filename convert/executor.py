@@ -27,11 +27,11 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent.executing import Executor, results
-from device.agent.runtimes import installed_runtimes, open_artifact
-from policy.errors import PolicyError
-from policy.quantization import Floats
-from policy.spec import PolicySpec, RuntimeName, parse_enum
+from quarl.device.agent.executing import Executor, results
+from quarl.device.agent.runtimes import installed_runtimes, open_artifact
+from quarl.policy.errors import PolicyError
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import PolicySpec, RuntimeName, parse_enum
 
 # For one artifact on all observations, importing the runtime included. Policy III on 512 takes seconds; who waits ten
 # minutes waits for a runtime that hangs.
@@ -77,7 +77,7 @@ class RuntimeProcess:
         return self._open.enter_context(tempfile.TemporaryFile())
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "convert.executor", self.runtime.value]
+        command = [sys.executable, "-m", "quarl.convert.executor", self.runtime.value]
         given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
         _filled(self._stderr, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.

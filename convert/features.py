@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from convert.flatbuffer import GraphWriter
-from convert.onnx_builder import GraphBuilder
-from convert.tflite_layers import part
-from policy.contract.features import BINARY, FloatOperator, FloatStep
+from quarl.convert.flatbuffer import GraphWriter
+from quarl.convert.onnx_builder import GraphBuilder
+from quarl.convert.tflite_layers import part
+from quarl.policy.contract.features import BINARY, FloatOperator, FloatStep
 
 Operator, Tflite = FloatOperator, schema.BuiltinOperator
 _ONNX = {

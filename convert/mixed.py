@@ -19,13 +19,13 @@ from math import prod
 
 import numpy as np
 
-from policy.bundle import Bundle
-from policy.contract.quantization import LARGEST_WEIGHT_BITS
-from policy.integer import WeightBits
-from policy.network import Floats, Weights, forward_float, layer_names
-from policy.quantization import Scheme
-from policy.simulated import Simulated, Widths, forward_simulated, simulate
-from policy.spec import ContinuousHead, PolicySpec, Precision, weight_shapes
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
+from quarl.policy.integer import WeightBits
+from quarl.policy.network import Floats, Weights, forward_float, layer_names
+from quarl.policy.quantization import Scheme
+from quarl.policy.simulated import Simulated, Widths, forward_simulated, simulate
+from quarl.policy.spec import ContinuousHead, PolicySpec, Precision, weight_shapes
 
 OBSERVATIONS = 1024  # evenly out of the calibration set
 IMAGES = 64  # instead, where they are

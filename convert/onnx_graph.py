@@ -39,14 +39,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from convert.features import onnx_part, onnx_program
-from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
-from convert.onnx_builder import GraphBuilder
-from device.agent.graph_executors import onnx_session_options
-from device.agent.runtimes import import_runtime
-from policy.exact import LAYER_NORM_EPSILON
-from policy.integer import IntegerLayer, IntegerNetwork
-from policy.network import (
+from quarl.convert.features import onnx_part, onnx_program
+from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
+from quarl.convert.onnx_builder import GraphBuilder
+from quarl.device.agent.graph_executors import onnx_session_options
+from quarl.device.agent.runtimes import import_runtime
+from quarl.policy.exact import LAYER_NORM_EPSILON
+from quarl.policy.integer import IntegerLayer, IntegerNetwork
+from quarl.policy.network import (
     Weights,
     head_constants,
     head_limits,
@@ -54,8 +54,16 @@ from policy.network import (
     normaliser_bounds,
     normaliser_constants,
 )
-from policy.quantization import INT8_MIN, Affine, to_fp16
-from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash, observation_shape
+from quarl.policy.quantization import INT8_MIN, Affine, to_fp16
+from quarl.policy.spec import (
+    Activation,
+    ContinuousHead,
+    NetworkSpec,
+    PolicySpec,
+    RuntimeName,
+    Squash,
+    observation_shape,
+)
 
 # QuantizeLinear with one scale per channel needs 13; 17 is read by every onnxruntime since 1.12 (2022).
 OPSET = 17

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from convert.executor import ExecutionResult
-from convert.reference import Reference
-from device.agent.golden import SMALLEST
-from policy.errors import PolicyError
-from policy.manifest import Parity
-from policy.network import choose_actions
-from policy.quantization import Floats
-from policy.spec import PolicySpec, RuntimeName
+from quarl.convert.executor import ExecutionResult
+from quarl.convert.reference import Reference
+from quarl.device.agent.golden import SMALLEST
+from quarl.policy.errors import PolicyError
+from quarl.policy.manifest import Parity
+from quarl.policy.network import choose_actions
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import PolicySpec, RuntimeName
 
 
 class ParityError(PolicyError):

@@ -9,25 +9,25 @@ from operator import itemgetter
 
 import numpy as np
 
-from convert import onnx_graph, tflite_graph
-from convert.acceptance import agreement, hold_to_floor
-from convert.calibration import inspect
-from convert.executor import ExecutionError, RuntimeProcess, runtime_processes
-from convert.mixed import bits_of, weight_bits
-from convert.native.writer import check_expressible, native_artifact
-from convert.parity import ParityError, check
-from convert.reference import Reference, float_reference, integer_reference
-from device.native.engine import library
-from policy.bundle import Bundle, Contents, Expected
-from policy.bundle_writer import add_artifact
-from policy.contract.quantization import LARGEST_WEIGHT_BITS
-from policy.errors import QuantizationError
-from policy.integer import IntegerNetwork, WeightBits
-from policy.manifest import ArtifactEntry, FileRecord, Parity
-from policy.network import Weights
-from policy.quantization import Floats, to_fp16
-from policy.quantizing.network import quantize_network, trained_with
-from policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
+from quarl.convert import onnx_graph, tflite_graph
+from quarl.convert.acceptance import agreement, hold_to_floor
+from quarl.convert.calibration import inspect
+from quarl.convert.executor import ExecutionError, RuntimeProcess, runtime_processes
+from quarl.convert.mixed import bits_of, weight_bits
+from quarl.convert.native.writer import check_expressible, native_artifact
+from quarl.convert.parity import ParityError, check
+from quarl.convert.reference import Reference, float_reference, integer_reference
+from quarl.device.engine.engine import library
+from quarl.policy.bundle import Bundle, Contents, Expected
+from quarl.policy.bundle_writer import add_artifact
+from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
+from quarl.policy.errors import QuantizationError
+from quarl.policy.integer import IntegerNetwork, WeightBits
+from quarl.policy.manifest import ArtifactEntry, FileRecord, Parity
+from quarl.policy.network import Weights
+from quarl.policy.quantization import Floats, to_fp16
+from quarl.policy.quantizing.network import quantize_network, trained_with
+from quarl.policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]

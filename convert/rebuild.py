@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from convert.pipeline import build
-from policy.bundle import Bundle
-from policy.errors import BundleError, QuantizationError
-from policy.manifest import ArtifactEntry
+from quarl.convert.pipeline import build
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import BundleError, QuantizationError
+from quarl.policy.manifest import ArtifactEntry
 
 ROUNDING = 1e-3
 """A tolerance is stored as float32, and computed again on another processor."""

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from convert.rounding import fixed_point_head_inputs, quantize_by_inverse
-from policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
-from policy.integer import IntegerNetwork, Trace, head_inputs
-from policy.network import Weights, apply_head, forward_float
-from policy.observing.features import program_variance
-from policy.quantization import Floats
-from policy.spec import ContinuousHead, PolicySpec
+from quarl.convert.rounding import fixed_point_head_inputs, quantize_by_inverse
+from quarl.policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
+from quarl.policy.integer import IntegerNetwork, Trace, head_inputs
+from quarl.policy.network import Weights, apply_head, forward_float
+from quarl.policy.observing.features import program_variance
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import ContinuousHead, PolicySpec
 
 # Levels are whole: an output within half a step of the reference's has the reference's level. The half is for what
 # follows the last level, the float rounding of scale · level and of a continuous head's squashing.

@@ -22,10 +22,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.integer import IntegerLayer, IntegerNetwork, head_inputs
-from policy.network import apply_head
-from policy.quantization import Affine, Floats
-from policy.spec import PolicySpec
+from quarl.policy.integer import IntegerLayer, IntegerNetwork, head_inputs
+from quarl.policy.network import apply_head
+from quarl.policy.quantization import Affine, Floats
+from quarl.policy.spec import PolicySpec
 
 FRACTION_BITS = 31
 

@@ -28,12 +28,12 @@ from collections.abc import Callable
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from convert import tflite_layers as layers
-from convert.features import join_rows, tflite_program
-from convert.flatbuffer import GraphWriter
-from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
-from policy.integer import IntegerNetwork, check_multipliers
-from policy.network import (
+from quarl.convert import tflite_layers as layers
+from quarl.convert.features import join_rows, tflite_program
+from quarl.convert.flatbuffer import GraphWriter
+from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
+from quarl.policy.integer import IntegerNetwork, check_multipliers
+from quarl.policy.network import (
     Weights,
     head_constants,
     head_limits,
@@ -41,7 +41,7 @@ from policy.network import (
     normaliser_bounds,
     normaliser_constants,
 )
-from policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
+from quarl.policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
 
 Operator = schema.BuiltinOperator
 

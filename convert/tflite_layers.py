@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from convert.flatbuffer import GraphWriter, Scales
-from policy.activations import IntegerTable
-from policy.exact import LAYER_NORM_EPSILON
-from policy.integer import IntegerLayer
-from policy.quantization import INT8_MIN, Affine, to_fp16
-from policy.spec import Activation, NetworkSpec
+from quarl.convert.flatbuffer import GraphWriter, Scales
+from quarl.policy.activations import IntegerTable
+from quarl.policy.exact import LAYER_NORM_EPSILON
+from quarl.policy.integer import IntegerLayer
+from quarl.policy.quantization import INT8_MIN, Affine, to_fp16
+from quarl.policy.spec import Activation, NetworkSpec
 
 Operator = schema.BuiltinOperator
 # Lowest operator version that describes the use, from tensorflow/lite/tools/versioning/op_version.cc.

@@ -8,11 +8,11 @@ import argparse
 import sys
 
 try:
-    from bench.device_session.access import bundle_with
-    from device.host import AgentSession, HostError, connect, deploy, probe
-    from policy.errors import PolicyError
-    from policy.hints import as_typed
-    from policy.spec import Precision, RuntimeName
+    from quarl.bench.device_session.access import bundle_with
+    from quarl.device.deploy import AgentSession, HostError, connect, deploy, probe
+    from quarl.policy.errors import PolicyError
+    from quarl.policy.hints import as_typed
+    from quarl.policy.spec import Precision, RuntimeName
 except ModuleNotFoundError as error:
     sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/ask_device.py")
 

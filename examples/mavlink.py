@@ -1,7 +1,7 @@
 """A served policy as the companion computer of ArduPilot or PX4: MAVLink in, velocity setpoints out.
 
     make robots
-    python -m device.host serve --target local --policy I
+    python -m device.deploy serve --target local --policy I
     .venv/bin/python examples/mavlink.py artifacts/local-device/home/quarl/run/I.sock udpin:127.0.0.1:14550 [NORTH EAST]
 
 OBSTACLE_DISTANCE, LOCAL_POSITION_NED and ATTITUDE become the observation of a navigation policy, by the names and units
@@ -19,10 +19,10 @@ import time
 
 import numpy as np
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.rules.actions import ACTION_COMMANDS
-from airlearning_envs.rules.observation import ray_angles
-from device.agent.loop.client import Client, LoopError
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS
+from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.device.agent.loop.client import Client, LoopError
 
 os.environ["MAVLINK20"] = "1"
 FRESH_PERIODS = 2.5

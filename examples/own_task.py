@@ -14,9 +14,9 @@ try:
     import gymnasium
     import numpy as np
 
-    from device.host import AgentSession, HostError, connect, deploy
-    from policy.bundle import Bundle
-    from policy.spec import Precision
+    from quarl.device.deploy import AgentSession, HostError, connect, deploy
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import Precision
 except ModuleNotFoundError as error:
     sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/own_task.py")
 

@@ -16,7 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from device.agent.loop.client import Client, LoopError, request  # on a Pi: PYTHONPATH=…/current/lib; it needs numpy
+from quarl.device.agent.loop.client import (  # on a Pi: PYTHONPATH=…/current/lib; it needs numpy
+    Client,
+    LoopError,
+    request,
+)
 
 HERE = Path(__file__).resolve().parent
 DEPLOYED = HERE.parent / "artifacts/local-device/home/quarl/policies/I/current/run-agent"  # by make deploy POLICY=I
@@ -30,7 +34,7 @@ class Robot:
             import gymnasium
         except ModuleNotFoundError as error:
             sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/robot_loop.py")
-        self.world = gymnasium.make("airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="hard")
+        self.world = gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="hard")
         self.observation, _ = self.world.reset(seed=7)
         self.flights = []
 

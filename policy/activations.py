@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import exact
-from policy.errors import SpecError
-from policy.quantization import INT8_MAX, INT8_MIN, Affine, affine_from_range
-from policy.spec import Activation, NetworkSpec
+from quarl.policy import exact
+from quarl.policy.errors import SpecError
+from quarl.policy.quantization import INT8_MAX, INT8_MIN, Affine, affine_from_range
+from quarl.policy.spec import Activation, NetworkSpec
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import network
-from policy.bundle_checks import check_golden_outputs
-from policy.errors import BundleError, SpecError
-from policy.manifest import ArtifactEntry
-from policy.reading.arrays import Stored
-from policy.reading.bundle_files import (
+from quarl.policy import network
+from quarl.policy.bundle_checks import check_golden_outputs
+from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.reading.arrays import Stored
+from quarl.policy.reading.bundle_files import (
     CALIBRATION_FILE,
     DEVICE_FILES,
     GOLDEN_FILE,
@@ -36,7 +36,7 @@ from policy.reading.bundle_files import (
     BundleFiles,
     named,
 )
-from policy.spec import PolicySpec
+from quarl.policy.spec import PolicySpec
 
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
 

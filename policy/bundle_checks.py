@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.errors import BundleError
-from policy.float_errors import UNIT_ROUNDOFF, float_tolerance
-from policy.network import Floats, Weights, forward_float
-from policy.spec import PolicySpec
+from quarl.policy.errors import BundleError
+from quarl.policy.float_errors import UNIT_ROUNDOFF, float_tolerance
+from quarl.policy.network import Floats, Weights, forward_float
+from quarl.policy.spec import PolicySpec
 
 ROWS_AT_ONCE = 512
 """Golden vectors that are computed together, as many as training writes: the activations of all could be large."""

@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from policy import network
-from policy.bundle import HOST_FILES, Bundle, Expected, Golden
-from policy.coverage import covering
-from policy.errors import SpecError
-from policy.files import PART, locked, write_atomically
-from policy.float_errors import foreign_tolerance
-from policy.json_values import shortened
-from policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
-from policy.reading.arrays import LARGEST_ARRAYS, LARGEST_NPZ
-from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, read_manifest
-from policy.reading.files import LARGEST_OTHER, LARGEST_SPEC
-from policy.reading.names import is_file_name
-from policy.spec import PolicySpec, require
+from quarl.policy import network
+from quarl.policy.bundle import HOST_FILES, Bundle, Expected, Golden
+from quarl.policy.coverage import covering
+from quarl.policy.errors import SpecError
+from quarl.policy.files import PART, locked, write_atomically
+from quarl.policy.float_errors import foreign_tolerance
+from quarl.policy.json_values import shortened
+from quarl.policy.manifest import LARGEST_RECORD, MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from quarl.policy.reading.arrays import LARGEST_ARRAYS, LARGEST_NPZ
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE, read_manifest
+from quarl.policy.reading.files import LARGEST_OTHER, LARGEST_SPEC
+from quarl.policy.reading.names import is_file_name
+from quarl.policy.spec import PolicySpec, require
 
 NO_GOLDEN_ROWS = "golden_observations has no rows, so that nothing could be checked; at least one is needed."
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.exact import COARSE
-from policy.network import Floats, Weights, hidden_activations
-from policy.spec import Activation, PolicySpec
+from quarl.policy.exact import COARSE
+from quarl.policy.network import Floats, Weights, hidden_activations
+from quarl.policy.spec import Activation, PolicySpec
 
 
 def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.activations import RELU_LIKE
-from policy.errors import QuantizationError
-from policy.exact import COARSE
-from policy.network import Weights, hidden_activations, layer_names
-from policy.quantization import Floats
-from policy.spec import PolicySpec
+from quarl.policy.activations import RELU_LIKE
+from quarl.policy.errors import QuantizationError
+from quarl.policy.exact import COARSE
+from quarl.policy.network import Weights, hidden_activations, layer_names
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import PolicySpec
 
 # k is 2⁻⁶ … 2⁶, so that weights of usual size stay normal numbers in half precision, whose smallest is 2⁻¹⁴.
 LARGEST_EXPONENT = 6

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.errors import QuantizationError
+from quarl.policy.errors import QuantizationError
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.activations import exactly, largest_slope
-from policy.exact import COARSE, LAYER_NORM_EPSILON
-from policy.exact import product as exact_product
-from policy.network import (
+from quarl.policy.activations import exactly, largest_slope
+from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON
+from quarl.policy.exact import product as exact_product
+from quarl.policy.network import (
     Weights,
     as_batch,
     convolve,
@@ -24,8 +24,8 @@ from policy.network import (
     states_of,
     with_observations,
 )
-from policy.observing.features import exact_program, program_variance
-from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
+from quarl.policy.observing.features import exact_program, program_variance
+from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
 # Half the distance between 1 and the next float32.
 UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2

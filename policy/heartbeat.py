@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from policy.hints import as_typed
+from quarl.policy.hints import as_typed
 
 EVERY_S = 10.0
 _last_line = 0.0

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from policy.project_python import ROOT
+from quarl.policy.project_python import ROOT
 
 FULL_DISK = "The disk is full: make room (df -h shows where), then type the same command again."
 _COMMAND = re.compile(

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import exact, quantization
-from policy.activations import IntegerTable, activate
-from policy.contract.features import FloatStep
-from policy.errors import QuantizationError
-from policy.network import (
+from quarl.policy import exact, quantization
+from quarl.policy.activations import IntegerTable, activate
+from quarl.policy.contract.features import FloatStep
+from quarl.policy.errors import QuantizationError
+from quarl.policy.network import (
     apply_head,
     as_batch,
     join,
@@ -35,9 +35,9 @@ from policy.network import (
     states_of,
     windows,
 )
-from policy.observing.features import run_program
-from policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats
-from policy.spec import NetworkSpec, PolicySpec
+from quarl.policy.observing.features import run_program
+from quarl.policy.quantization import INT8_MAX, MULTIPLIER_LIMIT, Affine, Floats
+from quarl.policy.spec import NetworkSpec, PolicySpec
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from policy.reading.names import is_text
+from quarl.policy.reading.names import is_text
 
 OMITTED = {"omitted": True}
 MOST_PARTS = 200_000

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.errors import BundleError
-from policy.files import locked
-from policy.json_values import shortened
-from policy.manifest import MANIFEST_FILE
-from policy.reading.bundle_files import WEIGHTS_FILE
-from policy.reading.names import is_file_name
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.files import locked
+from quarl.policy.json_values import shortened
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.reading.names import is_file_name
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from policy import json_values
-from policy.contract.enums import ArtifactFormat, Precision, RuntimeName
-from policy.errors import BundleError
-from policy.json_values import OMITTED, JsonValueError, called
-from policy.reading.names import POLICY_NAMES_ALLOWED, is_file_name, is_policy_name
+from quarl.policy import json_values
+from quarl.policy.contract.enums import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.errors import BundleError
+from quarl.policy.json_values import OMITTED, JsonValueError, called
+from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_file_name, is_policy_name
 
 MANIFEST_FORMAT_VERSION = 2
 WITHOUT_ARTIFACTS = 1

@@ -11,13 +11,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import exact as exactly
-from policy.activations import activate
-from policy.contract.quantization import INPUT
-from policy.errors import SpecError
-from policy.exact import LAYER_NORM_EPSILON
-from policy.observing.features import run_program
-from policy.spec import (
+from quarl.policy import exact as exactly
+from quarl.policy.activations import activate
+from quarl.policy.contract.quantization import INPUT
+from quarl.policy.errors import SpecError
+from quarl.policy.exact import LAYER_NORM_EPSILON
+from quarl.policy.observing.features import run_program
+from quarl.policy.spec import (
     Activation,
     ContinuousHead,
     NetworkSpec,

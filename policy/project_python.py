@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("policy", "numpy", "gymnasium", "paramiko", "rich", "safetensors", "tensorflow")
+NEEDED = ("quarl", "numpy", "gymnasium", "paramiko", "rich", "safetensors", "tensorflow")
 EXIT_NO_ENVIRONMENT = 3
 _GUARD = "QUARL_PROJECT_PYTHON"
 
@@ -25,7 +25,7 @@ def begin() -> None:
     if sys.argv[:1] != ["-m"]:  # as argv begins until Python has found the module that is named after it
         return
     ensure()
-    from policy import interruption
+    from quarl.policy import interruption
 
     interruption.loading()
 

@@ -22,8 +22,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
-from policy.errors import QuantizationError
+from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from quarl.policy.errors import QuantizationError
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int32]

@@ -15,11 +15,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
-from policy.contract.quantization import INPUT, TrainedQuantization
-from policy.errors import QuantizationError
-from policy.exact import COARSE
-from policy.network import (
+from quarl.policy import quantization
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization
+from quarl.policy.errors import QuantizationError
+from quarl.policy.exact import COARSE
+from quarl.policy.network import (
     Floats,
     Weights,
     as_batch,
@@ -27,7 +27,7 @@ from policy.network import (
     hidden_activations,
     normalise,
 )
-from policy.spec import PolicySpec
+from quarl.policy.spec import PolicySpec
 
 Range = tuple[float, float]
 # How far below the smallest winning output the range goes on, as a fraction of the winners' range.

@@ -29,11 +29,11 @@ from enum import Enum
 
 import numpy as np
 
-from policy.errors import SpecError
-from policy.network import Weights, as_batch, forward_float, layer_names, normaliser_bounds
-from policy.observing.features import exact_program
-from policy.quantization import Floats
-from policy.spec import Normaliser, PolicySpec, require
+from quarl.policy.errors import SpecError
+from quarl.policy.network import Weights, as_batch, forward_float, layer_names, normaliser_bounds
+from quarl.policy.observing.features import exact_program
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import Normaliser, PolicySpec, require
 
 REWRITES = "rewrites"
 """Key of the provenance that lists the names of the applied rewrites."""

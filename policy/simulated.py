@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policy import quantization
-from policy.activations import activation_map, linear_map
-from policy.contract.cells import STATE
-from policy.contract.quantization import INPUT, LARGEST_WEIGHT_BITS
-from policy.errors import QuantizationError
-from policy.network import (
+from quarl.policy import quantization
+from quarl.policy.activations import activation_map, linear_map
+from quarl.policy.contract.cells import STATE
+from quarl.policy.contract.quantization import INPUT, LARGEST_WEIGHT_BITS
+from quarl.policy.errors import QuantizationError
+from quarl.policy.network import (
     Weights,
     apply_head,
     check_weights,
@@ -44,10 +44,10 @@ from policy.network import (
     layer_names,
     linear_part,
 )
-from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Affine, Floats, Scheme
-from policy.quantizing.network import agreeing_scales, scales_of_layer, trained_with
-from policy.ranges import Range, calibrated_ranges
-from policy.spec import Activation, PolicySpec
+from quarl.policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Affine, Floats, Scheme
+from quarl.policy.quantizing.network import agreeing_scales, scales_of_layer, trained_with
+from quarl.policy.ranges import Range, calibrated_ranges
+from quarl.policy.spec import Activation, PolicySpec
 
 HALF_BITS = 16
 INTERFACE_BITS = 8  # of the observation and the head's outputs, at least

@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-from policy import json_values
-from policy.contract.checks import LARGEST_SIDE, require
-from policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
-from policy.contract.features import FloatStep, sizes_of
-from policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
-from policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec, network_shapes
-from policy.contract.observation import Memory, Normaliser, ObservationField, Remembered
-from policy.contract.quantization import INPUT, TrainedQuantization
-from policy.errors import SpecError
-from policy.json_values import OMITTED, shortened
-from policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from quarl.policy import json_values
+from quarl.policy.contract.checks import LARGEST_SIDE, require
+from quarl.policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
+from quarl.policy.contract.features import FloatStep, sizes_of
+from quarl.policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
+from quarl.policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec, network_shapes
+from quarl.policy.contract.observation import Memory, Normaliser, ObservationField, Remembered
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization
+from quarl.policy.errors import SpecError
+from quarl.policy.json_values import OMITTED, shortened
+from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
 
 __all__ = [
     "NATURE_CONVOLUTIONS",
@@ -235,7 +235,7 @@ class PolicySpec:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another program trained it: ``python -m convert.foreign`` says so in its provenance."""
+        """Whether another program trained it: ``python -m convert.importers`` says so in its provenance."""
         return str(self.provenance.get("how", "")).startswith("imported from ")
 
     @property

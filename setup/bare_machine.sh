@@ -23,7 +23,7 @@ demo=() newcomer=() root=()  # what is typed beside make demo; beside make test
 if [ "${1:-}" = --quick ]; then
   demo=(DEMO_STEPS=100000 DEMO_RUNS=1000 DEMO_EPISODES=100)
   # Tests that meet what such a machine lacks: OpenSSH, root, namespaces.
-  newcomer=(TESTS="$(cd tests/device_host && printf 'tests/device_host/%s ' test_host_{bare_device,local_device,serving,trust}.py)tests/test_house_rules.py")
+  newcomer=(TESTS="$(cd tests/device_deploy && printf 'tests/device_deploy/%s ' test_host_{bare_device,local_device,serving,trust}.py)tests/test_house_rules.py")
   root=(TESTS="tests/virtual_pi")  # an ordinary user cannot build one
 fi
 
@@ -31,7 +31,7 @@ folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT
 trap 'exit 130' INT TERM
 bare=$folder/bare
-mapfile -t sources < <(.venv/bin/python -c 'import sys; from device.virtual_pi.sources import own_sources
+mapfile -t sources < <(.venv/bin/python -c 'import sys; from quarl.device.virtual_pi.sources import own_sources
 print("\n".join(own_sources(sys.argv[1])))' "$SUITE" | grep . || true)
 echo "A bare Debian $SUITE …"
 logged mmdebstrap --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" \

@@ -4,16 +4,16 @@ everything, leaves nothing out for a lack."""
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 from tests import home
 
 USERS_HOME = Path.home()
@@ -52,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((k for k, place in enumerate(LONGEST) if item.nodeid.startswith(place)), len(LONGEST))
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def every_room_is_loaded_once() -> Iterator[None]:
+    """A patch of ``policy.spec``, say, would load it beside ``quarl.policy.spec``, and change nothing."""
+    yield
+    assert not {"policy", "airlearning_envs", "train", "convert", "device", "bench"} & sys.modules.keys()
 
 
 @pytest.hookimpl(trylast=True)
@@ -94,7 +101,7 @@ def lacking(config: pytest.Config) -> list[str]:
 @pytest.fixture(scope="session")
 def balancing() -> Callable[..., Bundle]:
     """Writes a policy that balances CartPole by hand: push to where the pole falls; ``sign=-1`` does the opposite."""
-    from train.suites.make import make_task
+    from quarl.train.suites.make import make_task
 
     def write(path: Path, sign: float = 1.0, **provenance: Any) -> Bundle:
         task = make_task("CartPole-v1")

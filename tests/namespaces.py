@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from device.host.local_fleet.namespaces import own_namespace
+from quarl.device.deploy.local_fleet.namespaces import own_namespace
 
 
 def own(kind: Literal["mount", "net"]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.cells import Cell, Recurrence
-from policy.network import Weights, forward_float
-from policy.observing.history import History
-from policy.spec import (
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.network import Weights, forward_float
+from quarl.policy.observing.history import History
+from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,

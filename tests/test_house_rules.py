@@ -17,12 +17,13 @@ ROOMS = (
     "airlearning_envs",
     "train",
     "convert.foreign",
+    "convert.importers",
     "convert.package",
     "convert.native",
     "convert",
     "device.agent",
-    "device.native",
-    "device.host",
+    "device.engine",
+    "device.deploy",
     "device.virtual_pi",
     "bench.report",
     "bench.command_line",
@@ -46,19 +47,20 @@ MAY_IMPORT_ROOMS = {
     "policy": set(),
     "airlearning_envs": {"policy"},
     # The parity gate executes an artifact with the very adapters that a device uses.
-    "convert": {"policy", "device.agent", "device.native", "convert.native"},
+    "convert": {"policy", "device.agent", "device.engine", "convert.native"},
+    "convert.foreign": {"convert.importers"},  # its former name
     # An imported policy is flown on a task, to record what it sees and to compare returns.
-    "convert.foreign": {"policy", "convert", "device.agent", "train"},
+    "convert.importers": {"policy", "convert", "device.agent", "train"},
     # A model card says what imports and judgements say, in their words.
-    "convert.package": {"policy", "convert", "convert.foreign", "train"},
+    "convert.package": {"policy", "convert", "convert.importers", "train"},
     # The engine's artifact knows the contract and nothing else.
     "convert.native": {"policy"},
-    "device.native": {"policy"},
-    "device.agent": {"policy", "airlearning_envs", "device.native"},
+    "device.engine": {"policy"},
+    "device.agent": {"policy", "airlearning_envs", "device.engine"},
     # Before it sends an artifact it builds it again, and compares; a loop's options are read on both sides.
-    "device.host": {"policy", "convert", "device.native", "device.agent"},
-    # It writes what device.host reads (host key, ssh_config stanza), in device.host's own words; never the other way.
-    "device.virtual_pi": {"policy", "device.host"},
+    "device.deploy": {"policy", "convert", "device.engine", "device.agent"},
+    # It writes what device.deploy reads (host key, ssh_config stanza), in its own words; never the other way.
+    "device.virtual_pi": {"policy", "device.deploy"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},
     # What all of bench shares knows no question.
     "bench.report": {"policy", "airlearning_envs", "train", "device.agent"},
@@ -90,7 +92,7 @@ def room_of(module: str) -> str | None:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Every module that a file imports, also inside functions and under TYPE_CHECKING."""
+    """Every module that a file imports, also inside functions and under TYPE_CHECKING; rooms without ``quarl.``."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -98,7 +100,7 @@ def imported_modules(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are written absolutely in this house"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return {name.removeprefix("quarl.") for name in found}
 
 
 def files_of(room: str) -> list[Path]:
@@ -159,10 +161,11 @@ def loaded_modules(path: Path, modules: Collection[str], *, typing: bool = False
         if id(node) in unread:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found |= {alias.name.removeprefix("quarl.") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else str(node.module) for name in whole}
+            module = str(node.module).removeprefix("quarl.")
+            whole = {f"{node.module}.{alias.name}".removeprefix("quarl.") for alias in node.names}
+            found |= {name if name in modules else module for name in whole}
     return found & set(modules)
 
 
@@ -198,9 +201,9 @@ def test_the_circle_test_sees_a_circle(tmp_path: Path) -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
     file = tmp_path / "file.py"
     file.write_text(
-        "from train import runs\n"
-        "if TYPE_CHECKING:\n    import bench\n"
-        "def late():\n    from policy.spec import PolicySpec\n"
+        "from quarl.train import runs\n"
+        "if TYPE_CHECKING:\n    import quarl.bench\n"
+        "def late():\n    from quarl.policy.spec import PolicySpec\n"
     )
     modules = {"train.runs", "bench", "policy.spec"}
     assert loaded_modules(file, modules) == {"train.runs", "policy.spec"}
@@ -227,14 +230,14 @@ def test_the_import_test_sees_a_wrong_import() -> None:
     assert forbidden_imports("device.agent", {"json", "policy.spec", "onnxruntime"}) == []
 
 
-def test_paramiko_lives_only_in_device_host() -> None:
+def test_paramiko_lives_only_in_device_deploy() -> None:
     users = {
         room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for room in ROOMS
         for path in (ROOT / room.replace(".", "/")).rglob("*.py")
         if any(module.split(".")[0] == "paramiko" for module in imported_modules(path))
     }
-    assert users == {"device.host"}
+    assert users == {"device.deploy"}
 
 
 def users_of(package: str) -> set[str]:

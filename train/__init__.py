@@ -12,6 +12,6 @@
 TensorFlow is loaded at its first use (``lazily.py``), so that asking for help costs nothing.
 """
 
-from policy import project_python
+from quarl.policy import project_python
 
 project_python.begin()

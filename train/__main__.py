@@ -24,19 +24,27 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policy import interruption
-from policy.heartbeat import heartbeat
-from policy.hints import Parser, as_typed, make_room
-from train.methods import METHODS, RECURRENT, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
-from train.networks.policies import POLICIES
-from train.quiet import silenced
-from train.suites.names import NAVIGATION_NAME, resolve
+from quarl.policy import interruption
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.hints import Parser, as_typed, make_room
+from quarl.train.methods import (
+    METHODS,
+    RECURRENT,
+    default_method,
+    refuse_memory,
+    refuse_mismatch,
+    run_method,
+    settings_class,
+)
+from quarl.train.networks.policies import POLICIES
+from quarl.train.quiet import silenced
+from quarl.train.suites.names import NAVIGATION_NAME, resolve
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from train.runs.request import RunRequest
-    from train.runs.run import Run
-    from train.suites.task import Task
+    from quarl.policy.bundle import Bundle
+    from quarl.train.runs.request import RunRequest
+    from quarl.train.runs.run import Run
+    from quarl.train.suites.task import Task
 
 BEGAN = time.monotonic()
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
@@ -162,11 +170,11 @@ def refuse_no_task(examples: str) -> int:
 
 def answered(train: Callable[[], int], output_path: Path | None) -> int:
     """The exit code of ``train``, with one line for what went wrong; ``output_path`` is the bundle's, as typed."""
-    from policy.errors import PolicyError
-    from train.runs.checkpoint import CheckpointError
-    from train.runs.presets import SettingsError
-    from train.runs.run import DivergenceError
-    from train.suites.errors import TaskError
+    from quarl.policy.errors import PolicyError
+    from quarl.train.runs.checkpoint import CheckpointError
+    from quarl.train.runs.presets import SettingsError
+    from quarl.train.runs.run import DivergenceError
+    from quarl.train.suites.errors import TaskError
 
     try:
         return train()
@@ -195,8 +203,8 @@ def quiet_libraries() -> None:
 def show_task_help(words: list[str]) -> int:
     """Print the defaults of the task and method that the other options name; returns the exit code."""
     arguments = parser().parse_args(words)
-    from train.suites.errors import TaskError
-    from train.task_help import task_help
+    from quarl.train.suites.errors import TaskError
+    from quarl.train.task_help import task_help
 
     method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
     try:
@@ -209,13 +217,13 @@ def show_task_help(words: list[str]) -> int:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as requested and write the bundle."""
-    from train.quantization.mixed_precision import Compute, slower_here
-    from train.runs.models import DEFAULT_POLICY
-    from train.runs.presets import load_settings
-    from train.runs.results import write_result
-    from train.runs.run import Run
-    from train.suites.make import make_task
-    from train.suites.navigation_options import with_asked
+    from quarl.train.quantization.mixed_precision import Compute, slower_here
+    from quarl.train.runs.models import DEFAULT_POLICY
+    from quarl.train.runs.presets import load_settings
+    from quarl.train.runs.results import write_result
+    from quarl.train.runs.run import Run
+    from quarl.train.suites.make import make_task
+    from quarl.train.suites.navigation_options import with_asked
 
     quantization = quantization_settings(arguments)
     with_memory = RECURRENT if "gru-" in (arguments.model or "") else None
@@ -250,7 +258,7 @@ def next_step(run: Run, bundle: Bundle) -> str:
     """What to type after a run that wrote this bundle."""
     if run.was_interrupted:
         return f"{run.untouched[0].upper()}{run.untouched[1:]}. To go on, type the same command again."
-    from policy.locate import shown
+    from quarl.policy.locate import shown
 
     return f"Next: python -m train.evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
 
@@ -277,9 +285,9 @@ def make_request(
     ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
     a checkpoint must agree on.
     """
-    from train.runs import presets
-    from train.runs.models import choose_network
-    from train.runs.request import RunRequest
+    from quarl.train.runs import presets
+    from quarl.train.runs.models import choose_network
+    from quarl.train.runs.request import RunRequest
 
     for option in ("steps", "evaluate_every", "evaluate_episodes", "final_episodes"):
         value = getattr(arguments, option)
@@ -326,7 +334,7 @@ def refuse_unusable(arguments: argparse.Namespace, task: Task, method: str) -> N
     Raises:
         SettingsError: says which.
     """
-    from train.runs.presets import SettingsError
+    from quarl.train.runs.presets import SettingsError
 
     if arguments.seed < 0:
         raise SettingsError(f"--seed {arguments.seed} is negative; take 0 or more.")
@@ -348,8 +356,8 @@ def mixed_precision(text: str, method: str, settings: set[str]) -> str:
     Raises:
         SettingsError: the method has no such setting, or the type is not known.
     """
-    from train.quantization.mixed_precision import parse_compute
-    from train.runs.presets import SettingsError
+    from quarl.train.quantization.mixed_precision import parse_compute
+    from quarl.train.runs.presets import SettingsError
 
     if "compute" not in settings:
         raise SettingsError(f"--method {method} computes in float32 only. Leave --mixed-precision {text} out.")
@@ -365,7 +373,7 @@ def quantization_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SettingsError: they do not go together; says what to type.
     """
-    from train.runs.presets import SettingsError
+    from quarl.train.runs.presets import SettingsError
 
     bits, method, delay = arguments.precision, arguments.quantization_method, arguments.quant_delay
     if method == QUANTIZATION_METHODS[1]:

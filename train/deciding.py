@@ -7,19 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from convert.mixed import bits_of
-from policy.bundle import Bundle
-from policy.integer import forward_integer
-from policy.network import apply_head, as_batch, forward_float, normalise, split
-from policy.observing.pilot import deciding
-from policy.quantization import Scheme, to_fp16
-from policy.quantizing.network import quantize_network
-from policy.simulated import Simulated, Widths, forward_simulated
-from policy.spec import PolicySpec, Precision
-from train.algorithms.common.normalisation import ImageScaling
-from train.networks.forward import Acting
-from train.quantization.fake import FakeQuantization, faked, scales_of
-from train.suites.episodes import Decide, Observations
+from quarl.convert.mixed import bits_of
+from quarl.policy.bundle import Bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import apply_head, as_batch, forward_float, normalise, split
+from quarl.policy.observing.pilot import deciding
+from quarl.policy.quantization import Scheme, to_fp16
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulated import Simulated, Widths, forward_simulated
+from quarl.policy.spec import PolicySpec, Precision
+from quarl.train.algorithms.common.normalisation import ImageScaling
+from quarl.train.networks.forward import Acting
+from quarl.train.quantization.fake import FakeQuantization, faked, scales_of
+from quarl.train.suites.episodes import Decide, Observations
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:

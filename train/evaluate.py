@@ -23,19 +23,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from policy import interruption
-from policy.heartbeat import heartbeat
-from policy.hints import Parser, as_typed, make_room
-from train.__main__ import quiet_libraries
-from train.intervals import Interval, brackets, mean_interval
-from train.suites.names import Suite, resolve
-from train.trials import Trial, trials
+from quarl.policy import interruption
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.hints import Parser, as_typed, make_room
+from quarl.train.__main__ import quiet_libraries
+from quarl.train.intervals import Interval, brackets, mean_interval
+from quarl.train.suites.names import Suite, resolve
+from quarl.train.trials import Trial, trials
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from policy.spec import PolicySpec
-    from train.suites.episodes import Decide
-    from train.suites.task import Evaluation, Task
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import PolicySpec
+    from quarl.train.suites.episodes import Decide
+    from quarl.train.suites.task import Evaluation, Task
 
 USAGE = 2
 EPISODES, SEED, RUNTIME = 100, 7, "litert"
@@ -68,9 +68,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = parser().parse_args(argv)
     quiet_libraries()
-    from airlearning_envs.errors import SettingsError
-    from policy.errors import PolicyError
-    from train.suites.errors import TaskError
+    from quarl.airlearning_envs.errors import SettingsError
+    from quarl.policy.errors import PolicyError
+    from quarl.train.suites.errors import TaskError
 
     try:
         with interruption.interruptible(), heartbeat():
@@ -103,7 +103,7 @@ def check_usage(arguments: argparse.Namespace) -> None:
     Raises:
         TaskError: says which.
     """
-    from train.suites.errors import TaskError
+    from quarl.train.suites.errors import TaskError
 
     if arguments.episodes < 1:
         raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
@@ -121,11 +121,11 @@ def check_usage(arguments: argparse.Namespace) -> None:
 
 def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fly the requested policy, and what it is compared with, on the same episodes; the report as JSON values."""
-    from policy.locate import working_bundle
-    from train.deciding import greedy
-    from train.suites.command_latency import read_command_latency
-    from train.suites.errors import TaskError
-    from train.suites.make import make_task
+    from quarl.policy.locate import working_bundle
+    from quarl.train.deciding import greedy
+    from quarl.train.suites.command_latency import read_command_latency
+    from quarl.train.suites.errors import TaskError
+    from quarl.train.suites.make import make_task
 
     bundle = working_bundle(arguments.input_path)
     resolved = resolve(arguments.task or trained_on(bundle.spec))
@@ -165,7 +165,7 @@ def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
             if task.baseline is not None:
                 judged("blind", task.baseline, trial)
         if arguments.video is not None:
-            from train.runs.film import film
+            from quarl.train.runs.film import film
 
             film(task, decide, arguments.seed, presets[0], bundle.spec.name, arguments.video)
     return {
@@ -199,8 +199,8 @@ def check_task(spec: PolicySpec, task: Task) -> None:
     Raises:
         SpecError: names the field that differs: observation, head, or environment.
     """
-    from policy.errors import SpecError
-    from policy.spec import DiscreteHead
+    from quarl.policy.errors import SpecError
+    from quarl.policy.spec import DiscreteHead
 
     spec.check_observation(task.observation)
     mine, other = spec.head, task.head
@@ -234,15 +234,15 @@ def deciding(
         PolicyError: no such precision, runtime or artifact; says what there is.
     """
     if precision is None:
-        from train.deciding import greedy
+        from quarl.train.deciding import greedy
 
         # Pictures through the graph that training acts with: numpy's convolutions take ten times as long.
         package = "tensorflow-cpu" if bundle.spec.network.convolutions else "numpy"
         who = {"precision": FLOAT, "executed_by": f"{package} {metadata.version(package)}"}
         yield greedy(bundle.spec, bundle.weights()), who
         return
-    from policy.spec import Precision, RuntimeName, parse_enum
-    from train.runs.artifact import ArtifactPolicy, find_artifact
+    from quarl.policy.spec import Precision, RuntimeName, parse_enum
+    from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
     named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
     entry = find_artifact(bundle, name_or_path, Precision.parse(precision), named)

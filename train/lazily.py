@@ -15,7 +15,7 @@ else:
             import sys
 
             if "tensorflow" not in sys.modules:
-                from train.quiet import silenced
+                from quarl.train.quiet import silenced
 
                 with silenced():  # oneDNN says on the screen that it is on, whatever the level of the log
                     import tensorflow

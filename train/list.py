@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from policy.hints import Parser, as_typed
-from train.runs.presets import settings_path
-from train.suites.cells import Cell, load_cells
-from train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
+from quarl.policy.hints import Parser, as_typed
+from quarl.train.runs.presets import settings_path
+from quarl.train.suites.cells import Cell, load_cells
+from quarl.train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
 
 USAGE = 2
 PROJECT_ROOT = Path(__file__).resolve().parent.parent

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from policy.spec import NetworkSpec
-from train.runs.presets import settings_path
-from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName
+from quarl.policy.spec import NetworkSpec
+from quarl.train.runs.presets import settings_path
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName
 
 if TYPE_CHECKING:
-    from train.runs.request import Trained
-    from train.runs.run import Run
-    from train.suites.task import Task
+    from quarl.train.runs.request import Trained
+    from quarl.train.runs.run import Run
+    from quarl.train.suites.task import Task
 
 DISCRETE, CONTINUOUS = "discrete", "continuous"
 RECURRENT = "recurrent_ppo"
@@ -101,7 +101,7 @@ def refuse_memory(method: str, network: NetworkSpec) -> None:
 
 def settings_class(method: str) -> Any:
     """The settings dataclass of an algorithm; imports it."""
-    return getattr(import_module(f"train.algorithms.{method}"), METHODS[method].settings)
+    return getattr(import_module(f"quarl.train.algorithms.{method}"), METHODS[method].settings)
 
 
 def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
@@ -109,9 +109,9 @@ def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
 
     ``teacher`` is the bundle that a distillation learns from.
     """
-    from train.accelerator.table import UPDATES, accelerated
+    from quarl.train.accelerator.table import UPDATES, accelerated
 
-    train = import_module(f"train.algorithms.{method}").train
+    train = import_module(f"quarl.train.algorithms.{method}").train
     more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
     if method in UPDATES:
         more = {"accelerated": accelerated(method, settings, run.request.network)}

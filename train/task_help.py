@@ -9,10 +9,10 @@ import dataclasses
 import textwrap
 from typing import Any
 
-from train.methods import METHODS, kind_of, settings_class
-from train.networks.policies import POLICIES
-from train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
-from train.suites.names import Suite, TaskName, resolve
+from quarl.train.methods import METHODS, kind_of, settings_class
+from quarl.train.networks.policies import POLICIES
+from quarl.train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
+from quarl.train.suites.names import Suite, TaskName, resolve
 
 WIDTH = 118
 
@@ -63,9 +63,9 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
 
 def described(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
-    from policy.spec import DiscreteHead
-    from train.suites.errors import TaskError
-    from train.suites.make import make_task
+    from quarl.policy.spec import DiscreteHead
+    from quarl.train.suites.errors import TaskError
+    from quarl.train.suites.make import make_task
 
     kind = "" if name.suite in (Suite.NAVIGATION, Suite.GYMNASIUM) else f" ({name.suite.value})"
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train.suites.task import Task
+    from quarl.train.suites.task import Task
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def trials(task: Task, options: Mapping[str, Any], presets: Sequence[str], zones
     if not zones:
         yield from (Trial(task, preset) for preset in presets)
         return
-    from train.suites.make import make_task
-    from train.suites.navigation import arena
-    from train.suites.zones import zones_of
+    from quarl.train.suites.make import make_task
+    from quarl.train.suites.navigation import arena
+    from quarl.train.suites.zones import zones_of
 
     for preset in presets:
         for number, config in enumerate(zones_of(arena(preset)), start=1):

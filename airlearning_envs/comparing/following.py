@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.comparing.recording import Flown, Recording
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
-from airlearning_envs.simulators.simulator import Call
+from quarl.airlearning_envs.comparing.recording import Flown, Recording
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.simulators.simulator import Call
 
 Doubles = NDArray[np.float64]
 X, Y, Z, VX, VY, YAW_RATE = range(6)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airlearning_envs.comparing.following import RECORDED_RISES, VX, VY, Squares, follow, rise_times
-from airlearning_envs.comparing.recording import Flown, Recording, config_at
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.comparing.following import RECORDED_RISES, VX, VY, Squares, follow, rise_times
+from quarl.airlearning_envs.comparing.recording import Flown, Recording, config_at
+from quarl.airlearning_envs.errors import SettingsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
 
 Doubles = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.errors import SettingsError
 
 Floats = NDArray[np.float32]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode import rng
-from airlearning_envs.episode.rng import Stream, Words
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.episode.rng import Stream, Words
+from quarl.airlearning_envs.errors import SettingsError
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode import rng
-from airlearning_envs.episode.rng import Stream, Words
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.episode.rng import Stream, Words
 
 Floats = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.config import NavigationConfig
 
 ZONES = 4
 WINDOW_EPISODES = 1000

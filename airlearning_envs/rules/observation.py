@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode import rng
-from airlearning_envs.episode.rng import Stream, Words
-from airlearning_envs.rules.actions import COMMAND_HIGH, COMMAND_LOW
-from policy.spec import ObservationField
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.episode.rng import Stream, Words
+from quarl.airlearning_envs.rules.actions import COMMAND_HIGH, COMMAND_LOW
+from quarl.policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.rules import causes
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.rules import causes
 
 Floats = NDArray[np.float32]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.episode.layout import Layouts, Slots
+from quarl.airlearning_envs.episode.layout import Layouts, Slots
 
 Floats = NDArray[np.float32]
 

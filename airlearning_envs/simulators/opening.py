@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.errors import SettingsError
 
 if TYPE_CHECKING:
-    from airlearning_envs.config import NavigationConfig
-    from airlearning_envs.simulators.simulator import Simulator
+    from quarl.airlearning_envs.config import NavigationConfig
+    from quarl.airlearning_envs.simulators.simulator import Simulator
 
 EMBEDDED, AIRSIM = SIMULATORS = ("embedded", "airsim")
 
@@ -34,8 +34,8 @@ def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, An
     if name != AIRSIM:
         raise SettingsError(f"simulator is {name!r}; allowed are {', '.join(SIMULATORS)}.")
     # Needs msgpack, which a device does not.
-    from airlearning_envs.simulators.airsim.options import AirSimOptions
-    from airlearning_envs.simulators.airsim.simulator import AirSimSimulator
+    from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
+    from quarl.airlearning_envs.simulators.airsim.simulator import AirSimSimulator
 
     if unknown := set(options) - set(AirSimOptions.__dataclass_fields__):
         allowed = ", ".join(AirSimOptions.__dataclass_fields__)
@@ -65,7 +65,7 @@ def simulator_options(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")}
     options = {names.get(name, name): value for name, value in given.items() if value is not None}
     if "dialect" in options:
-        from airlearning_envs.simulators.airsim.dialects import Dialect
+        from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
 
         try:
             options["dialect"] = Dialect(options["dialect"])

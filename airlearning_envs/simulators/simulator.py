@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.episode.layout import Layouts
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.episode.layout import Layouts
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convert.mixed import bits_of
-from policy.integer import Trace, head_inputs
-from policy.quantizing.network import quantize_network
+from quarl.convert.mixed import bits_of
+from quarl.policy.integer import Trace, head_inputs
+from quarl.policy.quantizing.network import quantize_network
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from policy.spec import Precision
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import Precision
 
 
 @dataclass(frozen=True)

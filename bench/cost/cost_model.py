@@ -26,11 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from bench.qemu_counter.counting import Counted
-from policy.integer import WeightBits
-from policy.network import layer_names
-from policy.quantizing.network import bits_by_layer
-from policy.spec import PolicySpec, Precision, weight_shapes
+from quarl.bench.qemu_counter.counting import Counted
+from quarl.policy.integer import WeightBits
+from quarl.policy.network import layer_names
+from quarl.policy.quantizing.network import bits_by_layer
+from quarl.policy.spec import PolicySpec, Precision, weight_shapes
 
 CLOCK_HZ = 1.2e9
 IPC_HIGH, IPC_LOW = 2.0, 0.5

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.command_line import say
-from bench.device_session.questions import Served
-from bench.report.document import Transport
-from policy.contract.enums import executions
-from policy.spec import Precision, RuntimeName
+from quarl.bench.command_line import say
+from quarl.bench.device_session.questions import Served
+from quarl.bench.report.document import Transport
+from quarl.policy.contract.enums import executions
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from device.host.connection import Connection
-    from policy.bundle import Bundle
+    from quarl.device.deploy.connection import Connection
+    from quarl.policy.bundle import Bundle
 
 
 LOCK_WAIT_S = 60.0
@@ -28,14 +28,14 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
     Raises:
         PolicyError: there is no such policy, or an artifact fails its parity check.
     """
-    from policy.bundle import Bundle
-    from policy.locate import working_bundle
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.locate import working_bundle
 
     bundle = working_bundle(policy)
     wanted = [precision for precision, _ in executions(precisions, [runtime])]
     missing = [p for p in wanted if not bundle.has_artifact(p, runtime.artifact_format)]
     if missing:
-        from convert.pipeline import convert_all
+        from quarl.convert.pipeline import convert_all
 
         names = ", ".join(precision.value for precision in missing)
         say(f"Policy {bundle.spec.name}: converting to {names} ({runtime.artifact_format.value}) …")
@@ -73,7 +73,7 @@ class Device:
         """Whether it has a Python, without which the agent with the native engine is all that it runs."""
         if not self.without_python:
             return True  # else nothing is deployed there
-        from device.host.probe import probe
+        from quarl.device.deploy.probe import probe
 
         return bool(probe(self.connection).pythons)
 
@@ -82,9 +82,9 @@ class Device:
 
         What the current release has beside them is kept, so that a question about int8 does not take fp32 away.
         """
-        from device.host.deploy import deploy
-        from device.host.progress import progress_bars
-        from device.host.releases import list_releases
+        from quarl.device.deploy.deploy import deploy
+        from quarl.device.deploy.progress import progress_bars
+        from quarl.device.deploy.releases import list_releases
 
         policy = bundle.spec.name
         key = (policy, runtime, tuple(precisions))
@@ -120,7 +120,7 @@ class Device:
     @contextmanager
     def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
         """A fresh agent process that serves one artifact."""
-        from device.host.agent_session import AgentSession
+        from quarl.device.deploy.agent_session import AgentSession
 
         release = self._releases.get((policy, runtime, precision))
         with AgentSession(self.connection, policy, release=release, threads=self.threads) as agent:
@@ -134,7 +134,7 @@ def connected(target: str, threads: int | None = None, without_python: bool = Fa
     Raises:
         HostError: it cannot be read, reached or trusted; the message says what to type.
     """
-    from device.host.connection import connect
+    from quarl.device.deploy.connection import connect
 
     with connect(target) as connection:
         yield Device(target, connection, threads, without_python)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from bench.command_line import BenchError
-from bench.device_session.keras_baseline import CALLS
-from bench.report.document import Kind, Report
+from quarl.bench.command_line import BenchError
+from quarl.bench.device_session.keras_baseline import CALLS
+from quarl.bench.report.document import Kind, Report
 
 STOP_SECONDS = 10
 MAX_WARMUP = 50
@@ -60,7 +60,7 @@ def framework_calls(bundle: Path, policy: str, target: str) -> Iterator[list[Fra
     Raises:
         BenchError: the process did not start.
     """
-    command = [sys.executable, "-m", "bench.device_session.keras_baseline", "--bundle", str(bundle)]
+    command = [sys.executable, "-m", "quarl.bench.device_session.keras_baseline", "--bundle", str(bundle)]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(

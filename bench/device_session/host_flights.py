@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airlearning_envs.simulators.opening import EMBEDDED
-from bench.command_line import Progress, say
-from bench.report.document import BASELINES, BLIND, RANDOM, Kind, Report, Success, Where
-from policy.spec import Precision
+from quarl.airlearning_envs.simulators.opening import EMBEDDED
+from quarl.bench.command_line import Progress, say
+from quarl.bench.report.document import BASELINES, BLIND, RANDOM, Kind, Report, Success, Where
+from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
-    from airlearning_envs.config import NavigationConfig
-    from airlearning_envs.flights import FlightResults, Observe
-    from policy.bundle import Bundle
-    from policy.spec import PolicySpec
+    from quarl.airlearning_envs.config import NavigationConfig
+    from quarl.airlearning_envs.flights import FlightResults, Observe
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import PolicySpec
 
 LOOP_BATCH = 64
 """Drones simulated at a time when the host simulates and the device decides."""
@@ -73,8 +73,8 @@ def fly_on_host(
     """
     import numpy as np
 
-    from airlearning_envs.config import preset
-    from airlearning_envs.flights import as_it_is, shown_to
+    from quarl.airlearning_envs.config import preset
+    from quarl.airlearning_envs.flights import as_it_is, shown_to
 
     config = preset(flights.preset).with_settings(flights.changed)
     observe: Observe = as_it_is
@@ -112,8 +112,8 @@ def _flown(
     observe: Observe,
 ) -> tuple[FlightResults, str | None]:
     """The flights, and which simulator's they are, in words; None for the embedded one."""
-    from airlearning_envs.flights import CutShortError, fly
-    from airlearning_envs.simulators.opening import open_simulator
+    from quarl.airlearning_envs.flights import CutShortError, fly
+    from quarl.airlearning_envs.simulators.opening import open_simulator
 
     simulator = open_simulator(flights.simulator, config, flights.options)
     if simulator is None:
@@ -133,8 +133,8 @@ def _flown(
 
 def baseline_reports(flights: Flights, target: str, run: str) -> list[Report]:
     """Flying straight to the goal, and any action, on the same episodes; they need no device."""
-    from airlearning_envs.flights import blind_policy, random_policy
-    from device.agent.fingerprint import fingerprint
+    from quarl.airlearning_envs.flights import blind_policy, random_policy
+    from quarl.device.agent.fingerprint import fingerprint
 
     policies = {BLIND: blind_policy, RANDOM: random_policy(flights.seed)}
     return [
@@ -159,8 +159,8 @@ def host_success(bundle: Bundle, precision: Precision, flights: Flights, run: st
     """
     import numpy as np
 
-    from device.agent.fingerprint import fingerprint
-    from train.deciding import reference
+    from quarl.device.agent.fingerprint import fingerprint
+    from quarl.train.deciding import reference
 
     return Report(
         kind=Kind.SUCCESS,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from policy.spec import NetworkSpec
+    from quarl.policy.spec import NetworkSpec
 
 CALLS = ("keras", "tf.function")
 TOLERANCE = 1e-3
@@ -27,9 +27,9 @@ def build(bundle: Any) -> Any:
     """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out; no continuous one is asked."""
     import keras
 
-    from policy.exact import LAYER_NORM_EPSILON
-    from policy.network import layer_names, normaliser_bounds, normaliser_constants
-    from policy.spec import observation_shape
+    from quarl.policy.exact import LAYER_NORM_EPSILON
+    from quarl.policy.network import layer_names, normaliser_bounds, normaliser_constants
+    from quarl.policy.spec import observation_shape
 
     spec, weights = bundle.spec, bundle.weights()
     mean, inverse_scale = normaliser_constants(spec.normaliser)
@@ -74,7 +74,7 @@ def keras_activation(network: NetworkSpec, layer: str) -> Any:
     """A layer's activation, as Keras takes it."""
     import keras
 
-    from policy.spec import Activation
+    from quarl.policy.spec import Activation
 
     kind = network.activation_of(layer)
     if kind is Activation.LEAKY_RELU:
@@ -114,8 +114,8 @@ def serve(bundle: Any) -> None:
     import keras
     import tensorflow as tf
 
-    from device.agent import measure
-    from device.agent.fingerprint import fingerprint
+    from quarl.device.agent import measure
+    from quarl.device.agent.fingerprint import fingerprint
 
     begin = time.perf_counter_ns()
     model = build(bundle)
@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["TF_NUM_INTEROP_THREADS"] = "1"
     import tensorflow as tf
 
-    from policy.bundle import Bundle
+    from quarl.policy.bundle import Bundle
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.command_line import Progress
-from bench.device_session.host_flights import MEANS, Flights, fly_on_host
-from bench.report.document import MAX_SAMPLES, Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
-from device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
-from device.agent.measure import Statistics, thin
+from quarl.bench.command_line import Progress
+from quarl.bench.device_session.host_flights import MEANS, Flights, fly_on_host
+from quarl.bench.report.document import MAX_SAMPLES, Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
+from quarl.device.agent.measure import MAX_SAMPLES as BLOCK_RUNS
+from quarl.device.agent.measure import Statistics, thin
 
 if TYPE_CHECKING:
-    from policy.spec import PolicySpec
+    from quarl.policy.spec import PolicySpec
 
 BLOCKS = 4
 """Contestants take turns this often, so that a machine that changes its pace changes it for all of them."""
@@ -214,8 +214,8 @@ def ask_success_in_loop(
     """
     import numpy as np
 
-    from policy.observing.history import remembers
-    from policy.observing.pilot import Pilot
+    from quarl.policy.observing.history import remembers
+    from quarl.policy.observing.pilot import Pilot
 
     times: list[int] = []
 

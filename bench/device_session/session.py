@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.device_session import access
-from bench.report import store
-from bench.report import tables as rendering
-from bench.report.document import new_run
-from policy.contract.enums import Precision, RuntimeName, executions
+from quarl.bench import command_line
+from quarl.bench.device_session import access
+from quarl.bench.report import store
+from quarl.bench.report import tables as rendering
+from quarl.bench.report.document import new_run
+from quarl.policy.contract.enums import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
     import argparse
 
-    from bench.device_session.access import Device
-    from bench.device_session.questions import Served
-    from bench.report.document import Report
-    from bench.report.tables import Table
-    from policy.bundle import Bundle
+    from quarl.bench.device_session.access import Device
+    from quarl.bench.device_session.questions import Served
+    from quarl.bench.report.document import Report
+    from quarl.bench.report.tables import Table
+    from quarl.policy.bundle import Bundle
 
 
 @dataclass
@@ -78,7 +78,7 @@ def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None
         arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
     """
-    from device.host.connection import require_reachable
+    from quarl.device.deploy.connection import require_reachable
 
     without_python = getattr(arguments, "agent", "python") == "native"
     where = getattr(arguments, "results", None) or store.DEFAULT_STORE

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from device.agent.conditions import look
-from device.agent.loop import real_time
-from device.agent.loop.client import Client, LoopError, request
-from device.agent.loop.frames import Header, Kind
-from device.agent.loop.histogram import Histogram
+from quarl.device.agent.conditions import look
+from quarl.device.agent.loop import real_time
+from quarl.device.agent.loop.client import Client, LoopError, request
+from quarl.device.agent.loop.frames import Header, Kind
+from quarl.device.agent.loop.histogram import Histogram
 
 START_S, PRIORITY = 120.0, 40
 SENSORS = 2

@@ -1,6 +1,6 @@
 """``python -m bench.page``."""
 
-from bench.page.command import main
+from quarl.bench.page.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

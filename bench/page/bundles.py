@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.page.pictures import Picture
-from bench.page.sections import Section
-from bench.report.pivot import Pivot
-from bench.report.tables import Table
-from train.intervals import judged_interval
+from quarl.bench.page.pictures import Picture
+from quarl.bench.page.sections import Section
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.tables import Table
+from quarl.train.intervals import judged_interval
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
+    from quarl.policy.bundle import Bundle
 
 CURVE_INCHES = (6.4, 3.0)
 INDEX = Pivot(
@@ -114,8 +114,8 @@ def curve(bundle: Bundle) -> Picture | None:
     """The returns while the policy learned."""
     from matplotlib.figure import Figure
 
-    from bench.report.figures import STYLES
-    from train.runs.logs import CURVE_FILE, column, read_rows
+    from quarl.bench.report.figures import STYLES
+    from quarl.train.runs.logs import CURVE_FILE, column, read_rows
 
     path = bundle.path / CURVE_FILE
     rows = read_rows(path.read_text(encoding="utf-8")) if path.exists() else []

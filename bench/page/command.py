@@ -25,16 +25,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import command_line
-from policy.locate import PROJECT_ROOT
+from quarl.bench import command_line
+from quarl.policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from bench.page.bundles import Page
-    from bench.page.sections import Entry, Section
-    from bench.page.sources import Sources
-    from bench.report.tables import Table
+    from quarl.bench.page.bundles import Page
+    from quarl.bench.page.sections import Entry, Section
+    from quarl.bench.page.sources import Sources
+    from quarl.bench.report.tables import Table
 
 WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
 TEMPLATES = Path(__file__).with_name("templates")
@@ -87,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bench.page.sources import RESULTS, ZOO, Sources
-    from policy.files import write_atomically
+    from quarl.bench.page.sources import RESULTS, ZOO, Sources
+    from quarl.policy.files import write_atomically
 
     began = time.monotonic()
     document = collect(Sources(arguments.results or RESULTS, arguments.zoo or ZOO, arguments.preset))
@@ -114,8 +114,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def collect(sources: Sources) -> Document:
     """Everything that is stored, drawn and tabulated."""
-    from bench.page import bundles, sections
-    from policy.locate import code_version
+    from quarl.bench.page import bundles, sections
+    from quarl.policy.locate import code_version
 
     entries = {"On a device": sections.DEVICE, "Studies": sections.study_entries(sources)}
     groups: dict[str, list[Section]] = {title: [] for title in entries}
@@ -143,8 +143,8 @@ def collect(sources: Sources) -> Document:
 
 def findings(sources: Sources) -> list[str]:
     """What a reader should know first: what the case study's rows say."""
-    from bench.page.sections import MISSING
-    from bench.tables import case_study
+    from quarl.bench.page.sections import MISSING
+    from quarl.bench.tables import case_study
 
     with suppress(*MISSING):
         return [case_study.finding(sources.kept.selection(case_study.CASE_STUDY), sources.preset)]
@@ -153,8 +153,8 @@ def findings(sources: Sources) -> list[str]:
 
 def machines(sources: Sources) -> dict[str, str]:
     """Each machine that numbers come from, and which numbers."""
-    from bench.report.store import StoreError
-    from bench.report.text import machine
+    from quarl.bench.report.store import StoreError
+    from quarl.bench.report.text import machine
 
     found: dict[str, dict[str, None]] = {}
     for table in ("case-study", "latency-flown", "virtual-pi"):
@@ -176,7 +176,7 @@ def render(document: Document) -> str:
     import jinja2
     from markupsafe import Markup
 
-    from bench.report import text
+    from quarl.bench.report import text
 
     environment = text.environment().overlay(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
     environment.filters = {**environment.filters, "marked": marked}

@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from bench.command_line import BenchError
-from bench.page.pictures import Picture
-from bench.page.sources import Sources
-from bench.report.selection import Selection
-from bench.report.store import StoreError
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN
-from bench.study.__main__ import STUDIES
-from bench.tables.registry import TABLES
-from policy.locate import PROJECT_ROOT
+from quarl.bench.command_line import BenchError
+from quarl.bench.page.pictures import Picture
+from quarl.bench.page.sources import Sources
+from quarl.bench.report.selection import Selection
+from quarl.bench.report.store import StoreError
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.study.__main__ import STUDIES
+from quarl.bench.tables.registry import TABLES
+from quarl.policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

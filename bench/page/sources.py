@@ -10,18 +10,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
-from bench.study.__main__ import STUDIES
-from bench.tables.registry import Kept
-from policy.locate import ZOO
+from quarl.bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
+from quarl.bench.study.__main__ import STUDIES
+from quarl.bench.tables.registry import Kept
+from quarl.policy.locate import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bench.report.tables import Table
-    from bench.study.experiment import Experiment, Results
-    from bench.study.joined import Joined
-    from policy.bundle import Bundle
+    from quarl.bench.report.tables import Table
+    from quarl.bench.study.experiment import Experiment, Results
+    from quarl.bench.study.joined import Joined
+    from quarl.policy.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Sources:
         Raises:
             BundleError: one is damaged; says which.
         """
-        from bench.report.selection import policy_order
-        from policy.bundle import Bundle
+        from quarl.bench.report.selection import policy_order
+        from quarl.policy.bundle import Bundle
 
         def loaded(folder: Path) -> list[Bundle]:
             return [Bundle.load(manifest.parent) for manifest in sorted(folder.glob("[!.]*/manifest.json"))]
@@ -77,7 +77,7 @@ class Sources:
     @cached_property
     def studies(self) -> dict[str, tuple[Experiment, Results | None]]:
         """Each study that measures, with what is stored of it about weights that are still there; None: nothing is."""
-        from bench.study.experiment import stored
+        from quarl.bench.study.experiment import stored
 
         found: dict[str, tuple[Experiment, Results | None]] = {}
         for name, module in self._modules.items():

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import answer_command, command_line
-from bench.peers.policies import amounts, committed
+from quarl.bench import answer_command, command_line
+from quarl.bench.peers.policies import amounts, committed
 
 if TYPE_CHECKING:
-    from bench.report.tables import Table
-    from policy.bundle import Bundle
+    from quarl.bench.report.tables import Table
+    from quarl.policy.bundle import Bundle
 
 PEERS = "peers"
 POLICIES = ("I", "II", "III")
@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    from bench.peers.contestants import versions
-    from device.agent.runtimes import installed_runtimes
-    from policy.locate import PROJECT_ROOT
+    from quarl.bench.peers.contestants import versions
+    from quarl.device.agent.runtimes import installed_runtimes
+    from quarl.policy.locate import PROJECT_ROOT
 
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
@@ -56,9 +56,9 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
         UsageError: the other programs are not given such a policy.
         BenchError: one of them fails.
     """
-    from bench.peers.contestants import in_c, others, ours
-    from bench.peers.network import require_expressible, write_network
-    from bench.peers.turns import prepared, timed_in_turns
+    from quarl.bench.peers.contestants import in_c, others, ours
+    from quarl.bench.peers.network import require_expressible, write_network
+    from quarl.bench.peers.turns import prepared, timed_in_turns
 
     require_expressible(bundle.spec)
     golden = bundle.golden()
@@ -85,9 +85,9 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
 
 def peers_table(document: Mapping[str, Any]) -> Table:
     """A row for each policy and contestant, the fastest first."""
-    from bench.peers.loop import FLAGS
-    from bench.peers.turns import PARTS, TURN_S, TURNS
-    from bench.tables.programs import PROGRAMS
+    from quarl.bench.peers.loop import FLAGS
+    from quarl.bench.peers.turns import PARTS, TURN_S, TURNS
+    from quarl.bench.tables.programs import PROGRAMS
 
     shared = {"turns": TURNS, "turn_s": TURN_S, "parts": PARTS, "flags": " ".join(FLAGS[:3])}
     return PROGRAMS.table({**document, **shared})

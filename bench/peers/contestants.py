@@ -8,15 +8,15 @@ import sys
 from itertools import product
 from pathlib import Path
 
-from bench.command_line import BenchError
-from bench.peers.loop import EMLEARN, compiled
-from bench.peers.turns import TimedProgram, of_runtime
-from convert.mixed import kernel_sizes
-from convert.pipeline import build_graph
-from device.native.engine import kernels_here, library
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.bench.command_line import BenchError
+from quarl.bench.peers.loop import EMLEARN, compiled
+from quarl.bench.peers.turns import TimedProgram, of_runtime
+from quarl.convert.mixed import kernel_sizes
+from quarl.convert.pipeline import build_graph
+from quarl.device.engine.engine import kernels_here, library
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 PROGRAMS = ("ncnn", "MNN", "OpenVINO")
 LARGEST_IN_C = 100_000
@@ -65,7 +65,7 @@ def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     artifact = folder / "int8.native"
     artifact.write_bytes(build_graph(spec, weights, calibration, Precision.INT8, ArtifactFormat.NATIVE))
-    command = (sys.executable, "-m", "bench.peers.loop", str(compiled(folder)))
+    command = (sys.executable, "-m", "quarl.bench.peers.loop", str(compiled(folder)))
     return {
         (EMLEARN + IN_C, Precision.FP32.value): TimedProgram(EMLEARN, (*command, EMLEARN)),
         (RuntimeName.NATIVE.value + IN_C, Precision.INT8.value): TimedProgram("native", (*command, str(artifact))),

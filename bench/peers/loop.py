@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.command_line import BenchError
-from bench.peers.turns import serve, take_core
-from device.native.engine import Engine, library
-from policy.spec import PolicySpec
+from quarl.bench.command_line import BenchError
+from quarl.bench.peers.turns import serve, take_core
+from quarl.device.engine.engine import Engine, library
+from quarl.policy.spec import PolicySpec
 
 HERE = Path(__file__).resolve().parent
 EMLEARN = "emlearn"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.command_line import UsageError
-from convert.pipeline import build_graph
-from policy.bundle import Bundle
-from policy.network import hidden_activations, layer_names, normaliser_constants
-from policy.spec import Activation, ArtifactFormat, PolicySpec, Precision
+from quarl.bench.command_line import UsageError
+from quarl.convert.pipeline import build_graph
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import hidden_activations, layer_names, normaliser_constants
+from quarl.policy.spec import Activation, ArtifactFormat, PolicySpec, Precision
 
 
 def require_expressible(spec: PolicySpec) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
+from quarl.bench import command_line
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
+    from quarl.policy.bundle import Bundle
 
 
 def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
@@ -22,8 +22,8 @@ def committed(name: str) -> Bundle:
     Raises:
         UsageError: there is none of that name.
     """
-    from policy.bundle import Bundle
-    from policy.locate import ZOO
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.locate import ZOO
 
     folders = {path.parent.name: path.parent for path in ZOO.glob("**/policy.json")}
     if name not in folders:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.command_line import BenchError
-from policy.contract.enums import RuntimeName
+from quarl.bench.command_line import BenchError
+from quarl.policy.contract.enums import RuntimeName
 
 if TYPE_CHECKING:
-    from policy.spec import PolicySpec
+    from quarl.policy.spec import PolicySpec
 
 TURNS, TURN_S, PARTS, WARM_UP_S = 11, 0.2, 50, 0.3
 ACTIONS, BYTES = "actions", "bytes"
@@ -179,9 +179,9 @@ def _decision_ns(time_part: Callable[[int], float], count: int) -> float:
 def main(artifact: Path, runtime: RuntimeName, kernels: str) -> None:
     """Serve an artifact in a runtime."""
     take_core()
-    from device.agent.runtimes import open_artifact
-    from device.native import engine
-    from policy.spec import PolicySpec
+    from quarl.device.agent.runtimes import open_artifact
+    from quarl.device.engine import engine
+    from quarl.policy.spec import PolicySpec
 
     spec = PolicySpec.from_json((artifact.parent / "spec.json").read_bytes())
     data = artifact.read_bytes()

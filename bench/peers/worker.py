@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.turns import Decide, serve, take_core
+from quarl.bench.peers.turns import Decide, serve, take_core
 
 ONNX = {"fp32": "fp32.onnx", "int8": "int8.onnx"}
 NCNN_INT8 = 0x000D4B38

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.command_line import BenchError
-from device.host.places import cache_folder
-from device.virtual_pi.programs import missing_packages
-from policy.files import locked
+from quarl.bench.command_line import BenchError
+from quarl.device.deploy.places import cache_folder
+from quarl.device.virtual_pi.programs import missing_packages
+from quarl.policy.files import locked
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "counter.c", HERE / "cache.h")

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench.command_line import BenchError
-from bench.qemu_counter.building import HERE, plugin, require_programs
-from bench.qemu_counter.environment import import_path
-from bench.qemu_counter.sysroot import PYTHON, sysroot
-from policy.spec import Precision, RuntimeName
+from quarl.bench.command_line import BenchError
+from quarl.bench.qemu_counter.building import HERE, plugin, require_programs
+from quarl.bench.qemu_counter.environment import import_path
+from quarl.bench.qemu_counter.sysroot import PYTHON, sysroot
+from quarl.policy.spec import Precision, RuntimeName
 
 WARMUP, RUNS = 10, 11
 TIMEOUT_S = 900

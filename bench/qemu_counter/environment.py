@@ -6,13 +6,13 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from bench.command_line import BenchError, say
-from bench.qemu_counter.building import kept, made_once
-from bench.qemu_counter.sysroot import SERIES
-from device.host.payload import CODE, code_files
-from device.host.places import project_root
-from device.host.wheels import NUMPY, Wheel, fetch, load_pins
-from policy.spec import RuntimeName
+from quarl.bench.command_line import BenchError, say
+from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.bench.qemu_counter.sysroot import SERIES
+from quarl.device.deploy.payload import CODE, code_files
+from quarl.device.deploy.places import project_root
+from quarl.device.deploy.wheels import NUMPY, Wheel, fetch, load_pins
+from quarl.policy.spec import RuntimeName
 
 MACHINE = "aarch64"
 

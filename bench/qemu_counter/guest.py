@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from device.agent.server import Agent
+from quarl.device.agent.server import Agent
 
 BEGIN, END, EMPTY_CACHES = 0x60, 0x61, 0x62
 """Numbers of the hints, as in counter.c."""

@@ -10,10 +10,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from bench.command_line import say
-from bench.qemu_counter.building import kept, made_once
-from bench.qemu_counter.unpacking import unpack
-from device.virtual_pi.sources import own_sources
+from quarl.bench.command_line import say
+from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.bench.qemu_counter.unpacking import unpack
+from quarl.device.virtual_pi.sources import own_sources
 
 SUITE = "bookworm"
 """Debian 12, what Raspberry Pi OS bookworm is made of: Python 3.11, glibc 2.36."""

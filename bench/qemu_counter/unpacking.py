@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.command_line import BenchError, say
-from bench.qemu_counter.building import kept, made_once
-from device.virtual_pi.sources import own_sources
+from quarl.bench.command_line import BenchError, say
+from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.device.virtual_pi.sources import own_sources
 
 TIMEOUT_S = 600
 

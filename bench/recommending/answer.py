@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.recommending.thresholds import number
-from bench.recommending.verdict import Row, Verdict
-from bench.report.document import Report
-from bench.report.notes import machine_notes, report_notes
-from bench.report.pivot import Pivot
-from bench.report.store import answer_file, kept_answer
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, nanoseconds, three_digits
+from quarl.bench.recommending.thresholds import number
+from quarl.bench.recommending.verdict import Row, Verdict
+from quarl.bench.report.document import Report
+from quarl.bench.report.notes import machine_notes, report_notes
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.store import answer_file, kept_answer
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, filled, nanoseconds, three_digits
 
 NEAR = 2.0  # times as large or small; what is further off says that the choice stands
 RECOMMEND = "recommend"

@@ -18,9 +18,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.recommending.thresholds import deadline_at_least, deadline_below, floor_above, floor_at_most
-from bench.report.intervals import Estimate
-from policy.spec import Precision, RuntimeName
+from quarl.bench.recommending.thresholds import deadline_at_least, deadline_below, floor_above, floor_at_most
+from quarl.bench.report.intervals import Estimate
+from quarl.policy.spec import Precision, RuntimeName
 
 CONTAINER_BITS = 8
 COMPARED = ("artifact_bytes", "resident_bytes")  # of those as fast, one after the other

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.command_line import BenchError, UsageError, progress_bar, say
-from bench.recommending.deciding import Demand, DeployableArtifact, PlayedArtifact
-from bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
-from bench.report.intervals import Estimate
-from device.agent.runtimes import PREFERENCE
-from policy.contract.enums import executions
-from policy.spec import Precision, RuntimeName
+from quarl.bench.command_line import BenchError, UsageError, progress_bar, say
+from quarl.bench.recommending.deciding import Demand, DeployableArtifact, PlayedArtifact
+from quarl.bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
+from quarl.bench.report.intervals import Estimate
+from quarl.device.agent.runtimes import PREFERENCE
+from quarl.policy.contract.enums import executions
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.report.document import Report
-    from policy.bundle import Bundle
-    from train.suites.task import Evaluation, Task
+    from quarl.bench.report.document import Report
+    from quarl.policy.bundle import Bundle
+    from quarl.train.suites.task import Evaluation, Task
 
 FULL = (Precision.FP32, Precision.FP16, Precision.INT8)
 PACKED = (Precision.MIXED, Precision.INT4)  # of which the native engine gains
@@ -92,10 +92,10 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
         BenchError: the target is emulated.
         PolicyError: an artifact fails the parity gate.
     """
-    from bench.device_session.access import connected
-    from device.host.probe import is_emulated, probe
-    from policy.bundle import Bundle
-    from policy.bundle_writer import copy_bundle
+    from quarl.bench.device_session.access import connected
+    from quarl.device.deploy.probe import is_emulated, probe
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.bundle_writer import copy_bundle
 
     name = bundle.spec.name
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
@@ -211,7 +211,7 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
 
     And fewer bits where they are packed.
     """
-    from convert.pipeline import impossible
+    from quarl.convert.pipeline import impossible
 
     runtimes = [each for each in runtimes if not impossible(bundle.spec, each.artifact_format)]
     found = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)
@@ -233,7 +233,7 @@ def played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
 
 def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
     """Make every artifact that is timed or played, each verified in every runtime of this machine."""
-    from convert.pipeline import convert_each
+    from quarl.convert.pipeline import convert_each
 
     jobs = list(dict.fromkeys((precision, runtime.artifact_format) for precision, runtime in pairs))
     words = ", ".join(dict.fromkeys(precision.value for precision, _ in jobs))
@@ -246,7 +246,7 @@ def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
 
 def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> Evaluation:
     """One artifact's greedy episodes, in a runtime's own process on this machine."""
-    from train.runs.artifact import ArtifactPolicy, find_artifact
+    from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
     precision, runtime = pair
     entry = find_artifact(copy, copy.spec.name, precision, runtime)
@@ -265,7 +265,7 @@ def chosen_preset(task: Task, preset: str | None) -> str:
     Raises:
         UsageError: the task has none, or not this one.
     """
-    from airlearning_envs.config import PRESETS
+    from quarl.airlearning_envs.config import PRESETS
 
     first = task.presets[0]
     if preset is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-from airlearning_envs.flights import Z_95
-from bench.report.intervals import Estimate
+from quarl.airlearning_envs.flights import Z_95
+from quarl.bench.report.intervals import Estimate
 
 FLOOR_STEPS = 1000  # floors are named in thousandths
 DEADLINE_DIGITS = 3

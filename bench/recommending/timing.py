@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.device_session.questions import Served, ask_latency, ask_memory
-from bench.report.document import Kind, Report, new_run
-from policy.spec import Precision, RuntimeName
+from quarl.bench.device_session.questions import Served, ask_latency, ask_memory
+from quarl.bench.report.document import Kind, Report, new_run
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from bench.command_line import Progress
-    from bench.device_session.access import Device
-    from device.host.probe import TargetFacts
-    from policy.bundle import Bundle
+    from quarl.bench.command_line import Progress
+    from quarl.bench.device_session.access import Device
+    from quarl.device.deploy.probe import TargetFacts
+    from quarl.policy.bundle import Bundle
 
 WARMUP = 200
 DEPLOYMENT_WAIT_S = 60.0
@@ -29,8 +29,8 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
     Raises:
         UnsupportedDeviceError: it has none for any.
     """
-    from device.host.errors import UnsupportedDeviceError
-    from device.host.wheels import select
+    from quarl.device.deploy.errors import UnsupportedDeviceError
+    from quarl.device.deploy.wheels import select
 
     kept: list[RuntimeName] = []
     refused: dict[RuntimeName, UnsupportedDeviceError] = {}
@@ -88,9 +88,9 @@ def deployed(device: Device, copy: Bundle, pairs: Sequence[Pair]) -> Iterator[st
     Yields:
         What stays on the target, in words.
     """
-    from device.host.deploy import deploy
-    from device.host.progress import progress_bars
-    from device.host.releases import rollback
+    from quarl.device.deploy.deploy import deploy
+    from quarl.device.deploy.progress import progress_bars
+    from quarl.device.deploy.releases import rollback
 
     policy = copy.spec.name
     precisions, runtimes = (list(dict.fromkeys(each)) for each in zip(*pairs, strict=True))

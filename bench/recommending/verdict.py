@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from bench.recommending.deciding import (
+from quarl.bench.recommending.deciding import (
     CONTAINER_BITS,
     Decision,
     Demand,
@@ -17,14 +17,14 @@ from bench.recommending.deciding import (
     decide,
     fewest_bits,
 )
-from bench.recommending.measurements import Measurements, Question
-from bench.recommending.thresholds import episodes_until_met, number
-from bench.report.intervals import Estimate
-from policy.spec import Precision
+from quarl.bench.recommending.measurements import Measurements, Question
+from quarl.bench.recommending.thresholds import episodes_until_met, number
+from quarl.bench.report.intervals import Estimate
+from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from train.suites.task import Task
+    from quarl.policy.bundle import Bundle
+    from quarl.train.suites.task import Task
 
 Row = dict[str, Any]
 ESTIMATES = ("quality", "mean_return")
@@ -76,8 +76,8 @@ class Verdict(Question):
     @classmethod
     def of(cls, bundle: Bundle, task: Task, question: Question, measurements: Measurements) -> Verdict:
         """The verdict on what was measured."""
-        from bench.report.machine import this_machine
-        from policy.locate import code_version
+        from quarl.bench.report.machine import this_machine
+        from quarl.policy.locate import code_version
 
         decision, reference = decide(measurements.candidates, question.demand), measurements.reference
         widths = [

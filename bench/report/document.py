@@ -18,8 +18,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from device.agent.measure import required_runs
-from policy.locate import code_version
+from quarl.device.agent.measure import required_runs
+from quarl.policy.locate import code_version
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
 SCHEMA_VERSION = 1

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from bench.report.intervals import Estimate
-from bench.report.store import RESULTS
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.store import RESULTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from train.intervals import CONFIDENCE, half_width, is_known
+from quarl.train.intervals import CONFIDENCE, half_width, is_known
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Estimate:
     @classmethod
     def of_rate(cls, successes: Sequence[bool]) -> Estimate:
         """A share of successes with Wilson's interval."""
-        from airlearning_envs.flights import wilson_interval
+        from quarl.airlearning_envs.flights import wilson_interval
 
         wins = sum(map(bool, successes))
         return cls(wins / len(successes), *wilson_interval(wins, len(successes)))
@@ -165,7 +165,7 @@ def independent_difference(a: int, of_a: int, b: int, of_b: int) -> tuple[float,
 
     low = d − sqrt((p_A − l_A)² + (u_B − p_B)²),   high = d + sqrt((u_A − p_A)² + (p_B − l_B)²)
     """
-    from airlearning_envs.flights import wilson_interval
+    from quarl.airlearning_envs.flights import wilson_interval
 
     (p_a, p_b), (l_a, u_a), (l_b, u_b) = (a / of_a, b / of_b), wilson_interval(a, of_a), wilson_interval(b, of_b)
     return p_a - p_b, p_a - p_b - math.hypot(p_a - l_a, u_b - p_b), p_a - p_b + math.hypot(u_a - p_a, p_b - l_b)
@@ -182,7 +182,7 @@ def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tupl
     With e, f, g, h = both, only_a, only_b, neither: φ = c / sqrt((e+f)(g+h)(e+g)(f+h)), where c = eh − fg, lowered by
     n/2 (but not below 0) when it is positive; φ = 0 when the root is 0.
     """
-    from airlearning_envs.flights import wilson_interval
+    from quarl.airlearning_envs.flights import wilson_interval
 
     e, f, g, h = both, only_a, only_b, neither
     n = e + f + g + h

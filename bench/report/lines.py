@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bench.report.figures import COLUMNS, Line, Panel, facets
-from bench.report.pivot import Row, alike, summary
-from bench.report.text import environment
+from quarl.bench.report.figures import COLUMNS, Line, Panel, facets
+from quarl.bench.report.pivot import Row, alike, summary
+from quarl.bench.report.text import environment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

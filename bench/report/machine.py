@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report import text as words
-from device.agent.fingerprint import fingerprint
+from quarl.bench.report import text as words
+from quarl.device.agent.fingerprint import fingerprint
 
 IDENTITY = ("machine", "cpu_model", "cores", "memory_total_bytes", "kernel")
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.report.document import Report, Transport
-from bench.report.intervals import Estimate
-from bench.report.pivot import Pivot
-from bench.report.selection import paired, speed_up, turn_ratios
-from bench.report.store import StoreError
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
+from quarl.bench.report.document import Report, Transport
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import paired, speed_up, turn_ratios
+from quarl.bench.report.store import StoreError
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
 
 EMULATED = (
     "EMULATED: the instructions were emulated. No time is shown, only multiples of the fp32 artifact's p50 in "
@@ -52,7 +52,7 @@ def slow_clock(report: Report) -> str:
 
 def dynamics_note(preset: str) -> str:
     """How the drones fly."""
-    from airlearning_envs.config import PRESETS
+    from quarl.airlearning_envs.config import PRESETS
 
     return (
         f"The drones fly as AirSim's SimpleFlight does {PRESETS[preset].altitude_m:g} m high (docs/flight-dynamics.md)."

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, environment, filled
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, environment, filled
 
 Row = Mapping[str, Any]
 """A row of a summary: names of factors, measures and estimates, and their values."""

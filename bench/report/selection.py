@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.document import BASELINES, Kind, Report, Success, Where
-from bench.report.intervals import PairedDifference, paired_difference
-from policy.contract.enums import Precision
+from quarl.bench.report.document import BASELINES, Kind, Report, Success, Where
+from quarl.bench.report.intervals import PairedDifference, paired_difference
+from quarl.policy.contract.enums import Precision
 
 FP32 = "fp32"
 MEASURED = "measured"
@@ -114,7 +114,7 @@ def flown_late(report: Report) -> float | str | None:
 
 def flown_today(reports: Iterable[Report]) -> list[Report]:
     """All but flights of another task than today's of that name: other dynamics, another arena."""
-    from airlearning_envs.config import preset
+    from quarl.airlearning_envs.config import preset
 
     def is_today(success: Success) -> bool:
         return success.task == preset(success.preset).with_settings(success.settings).digest()

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import json_lines
-from bench.report.document import Report
-from bench.report.json_lines import StoreError
-from policy.files import write_atomically
-from policy.locate import PROJECT_ROOT
+from quarl.bench.report import json_lines
+from quarl.bench.report.document import Report
+from quarl.bench.report.json_lines import StoreError
+from quarl.policy.files import write_atomically
+from quarl.policy.locate import PROJECT_ROOT
 
 ROOM_BYTES = 2_000_000  # what a command may add
 RESULTS = PROJECT_ROOT / "results"

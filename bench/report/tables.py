@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.report.text import NOT_KNOWN
-from policy.hints import as_typed
-from policy.locate import PROJECT_ROOT
+from quarl.bench.report.text import NOT_KNOWN
+from quarl.policy.hints import as_typed
+from quarl.policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -183,7 +183,7 @@ def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
     Raises:
         PageError: a marker without its partner, or a table that no page has a place for; nothing is written.
     """
-    from policy.files import write_atomically  # loads numpy
+    from quarl.policy.files import write_atomically  # loads numpy
 
     before = {path: path.read_text(encoding="utf-8") for path in pages(root)}
     for table in tables:

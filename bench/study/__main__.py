@@ -7,24 +7,24 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bench import command_line
-from policy.hints import as_typed
+from quarl.bench import command_line
+from quarl.policy.hints import as_typed
 
 STUDIES = {
-    "sweep": ("bench.study.sweep", "how few bits does a policy take?"),
-    "qat": ("bench.study.learning.qat", "is learning with quantizers worth it?"),
-    "native": ("bench.study.learning.native", "what do packed bits reach, and how many rows have to be active?"),
-    "weights": ("bench.study.weights", "what do a policy's weights look like?"),
-    "width": ("bench.study.width", "do wider weights quantize worse?"),
-    "cells": ("bench.study.cells", "what do the benchmark's policies reach in each precision?"),
-    "ptq": ("bench.study.ptq_table", "what does quantizing after training cost, beside the paper's figures?"),
-    "speed": ("bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
-    "mixed": ("bench.study.mixed", "does training in 16 bits run faster, and as well?"),
-    "actorq-breakdown": ("bench.study.actorq.breakdown", "where does an actor's time go?"),
-    "actorq-trainings": ("bench.study.actorq.trainings", "do quantized actors make distributed training faster?"),
-    "actorq-scaling": ("bench.study.actorq.scaling", "how many actors can a learner feed?"),
+    "sweep": ("quarl.bench.study.sweep", "how few bits does a policy take?"),
+    "qat": ("quarl.bench.study.learning.qat", "is learning with quantizers worth it?"),
+    "native": ("quarl.bench.study.learning.native", "what do packed bits reach, and how many rows have to be active?"),
+    "weights": ("quarl.bench.study.weights", "what do a policy's weights look like?"),
+    "width": ("quarl.bench.study.width", "do wider weights quantize worse?"),
+    "cells": ("quarl.bench.study.cells", "what do the benchmark's policies reach in each precision?"),
+    "ptq": ("quarl.bench.study.ptq_table", "what does quantizing after training cost, beside the paper's figures?"),
+    "speed": ("quarl.bench.study.speed", "how fast is training, beside Stable-Baselines3?"),
+    "mixed": ("quarl.bench.study.mixed", "does training in 16 bits run faster, and as well?"),
+    "actorq-breakdown": ("quarl.bench.study.actorq.breakdown", "where does an actor's time go?"),
+    "actorq-trainings": ("quarl.bench.study.actorq.trainings", "do quantized actors make distributed training faster?"),
+    "actorq-scaling": ("quarl.bench.study.actorq.scaling", "how many actors can a learner feed?"),
 }
-EVERYTHING = "bench.study.everything"
+EVERYTHING = "quarl.bench.study.everything"
 ONE_THREAD = ("sweep", "cells")
 """With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
 robot's episode is another one; small products are not faster with several."""
@@ -41,15 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = STUDIES[name][0] if name else EVERYTHING
     if name in ONE_THREAD:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is loaded
-    elif module.startswith("bench.study.actorq"):
-        from train.actorq import VARIABLES  # numpy reads them when it is loaded
+    elif module.startswith("quarl.bench.study.actorq"):
+        from quarl.train.actorq import VARIABLES  # numpy reads them when it is loaded
 
         os.environ.update(VARIABLES)
     loaded = importlib.import_module(module)
     if hasattr(loaded, "main"):
         status: int = loaded.main(words)
         return status
-    from bench.study import command
+    from quarl.bench.study import command
 
     return command.main(module, words) if hasattr(loaded, "EXPERIMENT") else command.join(name, module, words)
 

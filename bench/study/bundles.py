@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench import command_line
-from bench.study.experiment import EpisodePlan, SeedResult
-from policy.bundle import Bundle
-from policy.errors import PolicyError
-from policy.locate import ARTIFACTS, shipped_folder, working_bundle
-from policy.manifest import MANIFEST_FILE
-from policy.observing.pilot import on_rows
-from policy.reading.bundle_files import WEIGHTS_FILE
-from policy.simulated import Widths, simulate
-from policy.spec import ContinuousHead, PolicySpec
-from train.deciding import decide_with, float_decide
+from quarl.bench import command_line
+from quarl.bench.study.experiment import EpisodePlan, SeedResult
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import PolicyError
+from quarl.policy.locate import ARTIFACTS, shipped_folder, working_bundle
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.observing.pilot import on_rows
+from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.simulated import Widths, simulate
+from quarl.policy.spec import ContinuousHead, PolicySpec
+from quarl.train.deciding import decide_with, float_decide
 
 if TYPE_CHECKING:
-    from train.suites.episodes import Decide
-    from train.suites.task import Task
+    from quarl.train.suites.episodes import Decide
+    from quarl.train.suites.task import Task
 
 SEEDS = (0, 2, 4)
 """The paper's seeds."""
@@ -76,9 +76,9 @@ def task_of(bundle: Bundle) -> Task:
     Raises:
         UsageError: it is not known or not installed here, or its episodes cannot be compared.
     """
-    from train.evaluate import check_task, task_options, trained_on
-    from train.suites.errors import TaskError
-    from train.suites.make import make_task
+    from quarl.train.evaluate import check_task, task_options, trained_on
+    from quarl.train.suites.errors import TaskError
+    from quarl.train.suites.make import make_task
 
     try:
         name = trained_on(bundle.spec)
@@ -98,8 +98,8 @@ def bundle_identity(name: str) -> str:
     """Hash that returns belong to: of the bundle's weights, and of the navigation task's digests where it flies it."""
     bundle = load(name)
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256
-    from airlearning_envs.config import PRESETS
-    from train.suites.names import NAVIGATION_ID
+    from quarl.airlearning_envs.config import PRESETS
+    from quarl.train.suites.names import NAVIGATION_ID
 
     if bundle.spec.environment.id != NAVIGATION_ID:
         return weights

@@ -22,26 +22,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.figures import Pictures
-from bench.report.intervals import Estimate
-from bench.report.pivot import Pivot
-from bench.report.text import NOT_KNOWN, three_digits
-from bench.study import command
-from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
-from bench.study.curves import curve_of, curves_figure
-from bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
-from bench.study.records import Condition
-from policy.locate import ZOO, meant
-from train.intervals import RETURN_INTERVAL, brackets
-from train.suites.cells import Cell, load_cells
+from quarl.bench import command_line
+from quarl.bench.report.figures import Pictures
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import NOT_KNOWN, three_digits
+from quarl.bench.study import command
+from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
+from quarl.bench.study.curves import curve_of, curves_figure
+from quarl.bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
+from quarl.bench.study.records import Condition
+from quarl.policy.locate import ZOO, meant
+from quarl.train.intervals import RETURN_INTERVAL, brackets
+from quarl.train.suites.cells import Cell, load_cells
 
 if TYPE_CHECKING:
     import argparse
 
-    from policy.bundle import Bundle
-    from policy.spec import PolicySpec
-    from train.suites.task import Evaluation
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.spec import PolicySpec
+    from quarl.train.suites.task import Evaluation
 
 EPISODES, SEED, CHOOSING_SEED = 100, 8, 7
 LARGEST_BYTES = 16e6
@@ -95,11 +95,11 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Convert a copy of the bundle to one precision, in every format, and play the runtime's artifact."""
-    from convert.pipeline import convert_all
-    from policy.bundle import Bundle
-    from policy.bundle_writer import copy_bundle
-    from policy.spec import ArtifactFormat, Precision, RuntimeName
-    from train.runs.artifact import ArtifactPolicy, find_artifact
+    from quarl.convert.pipeline import convert_all
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+    from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
     bundle, task = open_bundle(subject)
     spec, origin = bundle.spec, bundle.spec.provenance
@@ -336,8 +336,8 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
         BenchError: its mean return is lower than that of the bundle there, or it is too large for a repository.
         PolicyError: it is no readable bundle, or of another task than it says.
     """
-    from policy.bundle import HOST_FILES, Bundle
-    from policy.bundle_writer import write_bundle
+    from quarl.policy.bundle import HOST_FILES, Bundle
+    from quarl.policy.bundle_writer import write_bundle
 
     fresh = Bundle.load(source)
     name = cell_name(fresh)
@@ -382,7 +382,7 @@ def cell_name(bundle: Bundle) -> str:
     Raises:
         BenchError: the provenance does not say them.
     """
-    from train.suites.names import resolve
+    from quarl.train.suites.names import resolve
 
     origin = bundle.spec.provenance
     missing = [key for key in ("task", "algorithm", "seed", "steps", "cpu_s") if key not in origin]
@@ -397,7 +397,7 @@ def cell_name(bundle: Bundle) -> str:
 
 def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
     """The float policy on the episodes of its own task on which bundles are chosen."""
-    from train.deciding import greedy
+    from quarl.train.deciding import greedy
 
     task = task_of(bundle)
     return task.evaluate(greedy(bundle.spec, bundle.weights()), episodes, CHOOSING_SEED, task.presets[0])

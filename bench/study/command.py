@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.figures import FIGURES, save
-from bench.study import records, running
-from bench.study.experiment import Results, current, in_order
+from quarl.bench import command_line
+from quarl.bench.report.figures import FIGURES, save
+from quarl.bench.study import records, running
+from quarl.bench.study.experiment import Results, current, in_order
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bench.report.tables import Table
-    from bench.study.experiment import Experiment
-    from bench.study.joined import Joined
-    from bench.study.records import Record
+    from quarl.bench.report.tables import Table
+    from quarl.bench.study.experiment import Experiment
+    from quarl.bench.study.joined import Joined
+    from quarl.bench.study.records import Record
 
 STUDY_FIGURES = FIGURES / "study"
 
@@ -91,7 +91,7 @@ def show(
     arguments: argparse.Namespace, made: Sequence[Table], drawn: Callable[[], Mapping[str, Figure]], values: Any
 ) -> int:
     """Print the tables, or with --json the values; fill docs/ with them and draw the pictures where that is asked."""
-    from bench.report import tables
+    from quarl.bench.report import tables
 
     if arguments.update_docs:
         command_line.update_docs(made)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.report.figures import BLUE, GREY, VERMILLION, headed
-from bench.report.intervals import Estimate
+from quarl.bench.report.figures import BLUE, GREY, VERMILLION, headed
+from quarl.bench.report.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from train.suites.cells import Cell
+    from quarl.train.suites.cells import Cell
 
 COLUMNS = 4
 POINTS = 120  # training episodes are averaged to so many points
@@ -50,7 +50,7 @@ class Curve:
 
 def curve_of(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None = None) -> Curve | None:
     """A bundle's curve; None where it has none."""
-    from train.runs.logs import CURVE_FILE, column, read_rows
+    from quarl.train.runs.logs import CURVE_FILE, column, read_rows
 
     if not (folder / CURVE_FILE).exists():
         return None

@@ -21,8 +21,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from bench import command_line
-from policy.locate import PROJECT_ROOT
+from quarl.bench import command_line
+from quarl.policy.locate import PROJECT_ROOT
 
 MEASURED = ("cells", "sweep")
 SHOWN = ("qat", "native", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")

@@ -13,18 +13,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.intervals import Estimate, paired_difference
-from bench.study import records
-from bench.study.records import Condition, Record
-from train.intervals import counted_once
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Estimate, paired_difference
+from quarl.bench.study import records
+from quarl.bench.study.records import Condition, Record
+from quarl.train.intervals import counted_once
 
 if TYPE_CHECKING:
     import argparse
 
     from matplotlib.figure import Figure
 
-    from bench.report.tables import Table
+    from quarl.bench.report.tables import Table
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results, stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bench.report.tables import Table
-    from bench.study.experiment import Experiment
+    from quarl.bench.report.tables import Table
+    from quarl.bench.study.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from operator import truediv
 from statistics import correlation, fmean, median
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.intervals import Estimate
-from bench.report.pivot import Pivot
-from bench.report.text import joined, times
-from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
-from bench.study.records import Condition, Record, cell
-from policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import joined, times
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
+from quarl.bench.study.records import Condition, Record, cell
+from quarl.policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
 
 if TYPE_CHECKING:
     import argparse
@@ -137,7 +137,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
-    from bench.study.measures import mixed_timing as timing
+    from quarl.bench.study.measures import mixed_timing as timing
 
     facts = timing.prepare(condition["threads"], condition["type"])
     policy = POLICIES.get(subject)

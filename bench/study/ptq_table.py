@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import command_line
-from bench.report.intervals import Estimate
-from bench.report.pivot import Pivot
-from bench.report.text import NOT_KNOWN
-from bench.study import cells, sweep
-from bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
-from bench.study.experiment import RETURN, Results
-from bench.study.joined import Joined, results_of
-from train.suites.cells import Cell, load_cells
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.study import cells, sweep
+from quarl.bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
+from quarl.bench.study.experiment import RETURN, Results
+from quarl.bench.study.joined import Joined, results_of
+from quarl.train.suites.cells import Cell, load_cells
 
 EIGHT_BITS = 8
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import json_lines
-from bench.report.store import RESULTS
-from policy.files import locked
+from quarl.bench.report import json_lines
+from quarl.bench.report.store import RESULTS
+from quarl.policy.files import locked
 
 FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]

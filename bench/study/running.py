@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench import command_line
-from bench.study import records
-from bench.study.experiment import EpisodePlan, Experiment
-from bench.study.records import Condition, Record
-from train.actorq.address import ClusterError, refuse_unreachable
+from quarl.bench import command_line
+from quarl.bench.study import records
+from quarl.bench.study.experiment import EpisodePlan, Experiment
+from quarl.bench.study.records import Condition, Record
+from quarl.train.actorq.address import ClusterError, refuse_unreachable
 
 if TYPE_CHECKING:
     import argparse
@@ -101,9 +101,9 @@ def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> l
 
 def measured(module: str, cell: StudyCell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
-    from bench.report.machine import this_machine
-    from policy.locate import code_version
-    from train.__main__ import quiet_libraries
+    from quarl.bench.report.machine import this_machine
+    from quarl.policy.locate import code_version
+    from quarl.train.__main__ import quiet_libraries
 
     quiet_libraries()
     experiment: Experiment = importlib.import_module(module).EXPERIMENT
@@ -168,9 +168,9 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
         import ray
     except ImportError:
         raise ClusterError("Ray is not installed here. Type: make actorq") from None
-    from train.actorq import VARIABLES
-    from train.actorq.cluster import outcome, reach
-    from train.actorq.processes import GoneError
+    from quarl.train.actorq import VARIABLES
+    from quarl.train.actorq.cluster import outcome, reach
+    from quarl.train.actorq.processes import GoneError
 
     reach(address, runtime_env={"env_vars": VARIABLES})
     try:
@@ -210,7 +210,7 @@ def refuse_dirty() -> None:
     Raises:
         BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
     """
-    from policy.locate import changed_code
+    from quarl.policy.locate import changed_code
 
     if changed := changed_code():
         raise command_line.BenchError(

@@ -25,14 +25,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.pivot import Pivot, alike
-from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
-from bench.study.measures.children import started
-from bench.study.peers import beside_rltools
-from bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
-from bench.study.records import Condition, rows
-from policy.locate import PROJECT_ROOT
+from quarl.bench import command_line
+from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
+from quarl.bench.study.measures.children import started
+from quarl.bench.study.peers import beside_rltools
+from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
+from quarl.bench.study.records import Condition, rows
+from quarl.policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
     import argparse
@@ -90,8 +90,8 @@ def settings_file(cell: SpeedCell) -> Path:
     Raises:
         BenchError: there is none.
     """
-    from train.runs.presets import settings_path
-    from train.suites.names import resolve
+    from quarl.train.runs.presets import settings_path
+    from quarl.train.suites.names import resolve
 
     found = settings_path(resolve(cell.task), cell.method)
     if found is None:
@@ -177,7 +177,7 @@ def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, di
     """One ``python -m train``, and what its bundle says."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
-        command = [sys.executable, "-m", "train", "--task", cell.task, "--method", cell.method]
+        command = [sys.executable, "-m", "quarl.train", "--task", cell.task, "--method", cell.method]
         command += ["--seed", str(seed), f"--stop-at-return={cell.target}", "--evaluate-every", str(cell.every)]
         command += ["--evaluate-episodes", str(EPISODES), "--final-episodes", str(EPISODES), "--quiet"]
         command += ["--output-path", str(bundle), *(["--steps", str(limit)] if limit else [])]

@@ -21,24 +21,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.lines import Lines, in_order
-from bench.report.pivot import Pivot, alike
-from bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
-from bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
-from bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
-from bench.study.records import Condition
-from policy.locate import meant
-from policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
-from policy.quantizing.network import trained_with
-from policy.simulated import HALF_BITS, WEIGHTS_ONLY, Widths
-from train.suites.names import Suite, resolve
+from quarl.bench import command_line
+from quarl.bench.report.lines import Lines, in_order
+from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
+from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
+from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
+from quarl.bench.study.records import Condition
+from quarl.policy.locate import meant
+from quarl.policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
+from quarl.policy.quantizing.network import trained_with
+from quarl.policy.simulated import HALF_BITS, WEIGHTS_ONLY, Widths
+from quarl.train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
     import argparse
 
-    from bench.report.intervals import Estimate
-    from policy.spec import PolicySpec
+    from quarl.bench.report.intervals import Estimate
+    from quarl.policy.spec import PolicySpec
 
 Row = Mapping[str, Any]
 FP16, FLOAT = Scheme.FP16.value, "float"

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.study.bundles import open_bundle, quantized
-from bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
-from bench.study.measures.children import started
-from bench.study.records import rounded
-from policy.files import locked
-from policy.locate import ARTIFACTS, code_version
+from quarl.bench.study.bundles import open_bundle, quantized
+from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
+from quarl.bench.study.measures.children import started
+from quarl.bench.study.records import rounded
+from quarl.policy.files import locked
+from quarl.policy.locate import ARTIFACTS, code_version
 
 if TYPE_CHECKING:
-    from policy.bundle import Bundle
-    from policy.simulated import Widths
-    from train.runs.request import RunRequest
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.simulated import Widths
+    from quarl.train.runs.request import RunRequest
 
 TRAINED = ARTIFACTS / "trained"
 DIGITS = 4  # of a return: an interval over trainings is wider than what that loses
@@ -50,8 +50,8 @@ class Training:
 @functools.cache
 def identity(cell: Training, *more: object) -> str:
     """SHA-256 of what the trainings of a cell share, the settings file's numbers among it, and of what is given."""
-    from train.runs.models import DEFAULT_POLICY
-    from train.runs.presets import load_settings
+    from quarl.train.runs.models import DEFAULT_POLICY
+    from quarl.train.runs.presets import load_settings
 
     found = asdict(load_settings(cell.task, cell.method, cell.policy or DEFAULT_POLICY))
     shared = [asdict(cell), {name: found[name] for name in ("steps", "settings", "task", "network")}, *more]
@@ -92,7 +92,7 @@ def of_cells(
 
 def settings_of(request: RunRequest) -> dict[str, Any]:
     """All options of a training but its seed."""
-    from policy.spec import network_values
+    from quarl.policy.spec import network_values
 
     return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
 
@@ -108,8 +108,8 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
     Raises:
         BenchError: training failed, or ended without the quantizers that were asked for.
     """
-    from policy.bundle import Bundle
-    from policy.errors import PolicyError
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.errors import PolicyError
 
     typed = ["--task", cell.task, "--method", cell.method, "--seed", str(seed), "--quiet", "--final-episodes", "1"]
     typed += ["--policy", cell.policy] if cell.policy else []
@@ -121,16 +121,16 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
         try:
             return Bundle.load(folder)
         except PolicyError:
-            started([sys.executable, "-m", "train", *typed, "--output-path", str(folder)])
+            started([sys.executable, "-m", "quarl.train", *typed, "--output-path", str(folder)])
             return Bundle.load(folder)
 
 
 def requested(words: list[str]) -> RunRequest:
     """The request that ``python -m train`` makes of these arguments; nothing is trained."""
-    from train.__main__ import make_request, parser, quantization_settings
-    from train.runs.models import DEFAULT_POLICY
-    from train.runs.presets import load_settings
-    from train.suites.make import make_task
+    from quarl.train.__main__ import make_request, parser, quantization_settings
+    from quarl.train.runs.models import DEFAULT_POLICY
+    from quarl.train.runs.presets import load_settings
+    from quarl.train.suites.make import make_task
 
     arguments = parser().parse_args(words)
     found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
@@ -151,7 +151,7 @@ def flown(
         purpose: of the study.
         measures: are kept beside the training's name, which has the hash of its settings.
     """
-    from train.suites.task import episode_seed
+    from quarl.train.suites.task import episode_seed
 
     provenance = bundle.spec.provenance
     decide, _ = quantized(bundle, widths)
@@ -169,7 +169,7 @@ def flown(
 
 def origin(bundle: Bundle) -> dict[str, Any]:
     """Origin of a training, for the rows that are of the training itself: its steps, settings and weights."""
-    from policy.reading.bundle_files import WEIGHTS_FILE
+    from quarl.policy.reading.bundle_files import WEIGHTS_FILE
 
     provenance = bundle.spec.provenance
     return {

@@ -19,14 +19,23 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from rich.console import Console
 
-from bench import command_line
-from bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
-from bench.report.tables import print_table
-from bench.study import command
-from bench.study.measures.levels import KINDS, SCHEMES, Levels, Parameter, all_weights, parameters, table_of, title_of
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT, working_bundle
-from policy.quantization import FLOAT_BITS, Scheme
+from quarl.bench import command_line
+from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
+from quarl.bench.report.tables import print_table
+from quarl.bench.study import command
+from quarl.bench.study.measures.levels import (
+    KINDS,
+    SCHEMES,
+    Levels,
+    Parameter,
+    all_weights,
+    parameters,
+    table_of,
+    title_of,
+)
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT, working_bundle
+from quarl.policy.quantization import FLOAT_BITS, Scheme
 
 if TYPE_CHECKING:
     import argparse
@@ -64,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     bundles = [working_bundle(name) for name in arguments.bundles]
     if arguments.activations:
-        from bench.study.measures.activations import activation_ranges, table
+        from quarl.bench.study.measures.activations import activation_ranges, table
 
         arguments.output_path = None
         ranges = [activation_ranges(bundle) for bundle in bundles]

@@ -18,17 +18,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from bench import command_line
-from bench.report.figures import error_scale
-from bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
-from bench.report.lines import Lines
-from bench.report.pivot import Pivot
-from bench.study import cells, sweep
-from bench.study.experiment import Results
-from bench.study.joined import Joined, results_of
-from bench.study.measures.levels import all_weights
-from policy.bundle import Bundle
-from policy.locate import ZOO
+from quarl.bench import command_line
+from quarl.bench.report.figures import error_scale
+from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
+from quarl.bench.report.lines import Lines
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.study import cells, sweep
+from quarl.bench.study.experiment import Results
+from quarl.bench.study.joined import Joined, results_of
+from quarl.bench.study.measures.levels import all_weights
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import ZOO
 
 DEVICE, QUARL_8, QUARL_4 = "int8 artifact", "QuaRL's 8 bits", "QuaRL's 4 bits"
 SOURCES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bench.report.document import BASELINES, Kind, Report
-from bench.report.notes import (
+from quarl.bench.report.document import BASELINES, Kind, Report
+from quarl.bench.report.notes import (
     circumstances,
     gained,
     machine_notes,
@@ -17,9 +17,9 @@ from bench.report.notes import (
     time_cell,
     withheld_notes,
 )
-from bench.report.pivot import Pivot
-from bench.report.selection import FP32, Selection
-from bench.report.text import joined
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import FP32, Selection
+from quarl.bench.report.text import joined
 
 LATENCY_WORDS = """\
 Latency of one decision

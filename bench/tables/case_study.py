@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.report.document import BLIND, Kind, Report
-from bench.report.notes import (
+from quarl.bench.report.document import BLIND, Kind, Report
+from quarl.bench.report.notes import (
     circumstances,
     facts_of,
     gained,
@@ -19,11 +19,11 @@ from bench.report.notes import (
     standing_on,
     withheld_notes,
 )
-from bench.report.pivot import Pivot, Row
-from bench.report.selection import FP32, Selection, paired, speed_up
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, joined
-from bench.tables.paper import PAPER, PAPER_DEVICE
+from quarl.bench.report.pivot import Pivot, Row
+from quarl.bench.report.selection import FP32, Selection, paired, speed_up
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, filled, joined
+from quarl.bench.tables.paper import PAPER, PAPER_DEVICE
 
 CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
 MISSING = "no measurement of a policy is stored yet.\n  next: make demo"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.report.pivot import Pivot
+from quarl.bench.report.pivot import Pivot
 
 DYNAMICS, RISES = "flight-dynamics", "flight-rises"
 COMMAND = (

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.episode.latency import CommandLatency
-from bench.report.document import BASELINES, Kind, Report
-from bench.report.notes import circumstances, facts_of, gained, rate, standing_on
-from bench.report.pivot import Pivot
-from bench.report.selection import FP32, MEASURED, Selection, flown_late, policy_order, precision_order
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, joined
-from policy.locate import shipped_folder
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.episode.latency import CommandLatency
+from quarl.bench.report.document import BASELINES, Kind, Report
+from quarl.bench.report.notes import circumstances, facts_of, gained, rate, standing_on
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import FP32, MEASURED, Selection, flown_late, policy_order, precision_order
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, joined
+from quarl.policy.locate import shipped_folder
 
 LATENCY_FLOWN, ZOO = "latency-flown", "zoo"
 LATE = """\

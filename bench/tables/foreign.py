@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report.pivot import Pivot
-from bench.report.text import NOT_KNOWN
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import NOT_KNOWN
 
 REFUSED = (
     "swish_split_dynamo",

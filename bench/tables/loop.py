@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airlearning_envs.config import PRESETS
-from bench.report import store
-from bench.report.pivot import Pivot
-from bench.report.selection import Selection
-from bench.tables.flights import LATENCY_FLOWN, late_rows
-from device.agent.measure import PERCENTILES, required_runs
+from quarl.airlearning_envs.config import PRESETS
+from quarl.bench.report import store
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import Selection
+from quarl.bench.tables.flights import LATENCY_FLOWN, late_rows
+from quarl.device.agent.measure import PERCENTILES, required_runs
 
 PRESET = "hard"
 MEASURED_ON = """\

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report.document import BLIND, Kind, Report, Success
-from bench.report.figures import GREY, STYLES, band, marks, plain, save
-from bench.report.intervals import Estimate
-from bench.report.notes import circumstances
-from bench.report.selection import Selection
-from bench.report.store import StoreError
-from bench.report.text import joined, machine, nanoseconds
-from bench.tables.case_study import PATH
-from bench.tables.paper import PAPER, PAPER_DEVICE
-from device.agent.measure import required_runs
+from quarl.bench.report.document import BLIND, Kind, Report, Success
+from quarl.bench.report.figures import GREY, STYLES, band, marks, plain, save
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.notes import circumstances
+from quarl.bench.report.selection import Selection
+from quarl.bench.report.store import StoreError
+from quarl.bench.report.text import joined, machine, nanoseconds
+from quarl.bench.tables.case_study import PATH
+from quarl.bench.tables.paper import PAPER, PAPER_DEVICE
+from quarl.device.agent.measure import required_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.pivot import Pivot
-from bench.report.tables import Table
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.tables import Table
 
 PAGE_BYTES = 4096
 SD_BUS_BYTES_PER_S = 25e6

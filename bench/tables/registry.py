@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report import store
-from bench.report.document import Report
-from bench.report.pivot import Pivot
-from bench.report.selection import Selection, flown_today
-from bench.report.tables import Table
-from bench.tables import (
+from quarl.bench.report import store
+from quarl.bench.report.document import Report
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import Selection, flown_today
+from quarl.bench.report.tables import Table
+from quarl.bench.tables import (
     case_study,
     flight_dynamics,
     flights,
@@ -27,7 +27,7 @@ from bench.tables import (
     trained,
     virtual_pi,
 )
-from policy.locate import ZOO
+from quarl.policy.locate import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bench.report.document import Report
-from bench.report.intervals import Estimate, independent_difference
-from bench.report.notes import facts_of, machine_notes, rate, reports_of, standing_on
-from bench.report.pivot import Pivot
-from bench.report.selection import policy_order, precision_order
-from bench.report.tables import Table
+from quarl.bench.report.document import Report
+from quarl.bench.report.intervals import Estimate, independent_difference
+from quarl.bench.report.notes import facts_of, machine_notes, rate, reports_of, standing_on
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import policy_order, precision_order
+from quarl.bench.report.tables import Table
 
 AIRSIM_FLIGHTS = "airsim-flights"
 MISSING = """\

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.report.pivot import Pivot
-from bench.report.selection import policy_order
-from bench.report.store import StoreError
-from bench.report.tables import Table
-from policy.locate import ZOO
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.selection import policy_order
+from quarl.bench.report.store import StoreError
+from quarl.bench.report.tables import Table
+from quarl.policy.locate import ZOO
 
 METHODS = {
     "ppo": "PPO",

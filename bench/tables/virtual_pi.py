@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.report.document import Kind, Report, Where
-from bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, standing_on, versions
-from bench.report.pivot import Pivot, Row
-from bench.report.selection import Selection, policy_order, precision_order
-from bench.report.tables import Table
-from bench.report.text import NOT_KNOWN, filled, times
+from quarl.bench.report.document import Kind, Report, Where
+from quarl.bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, standing_on, versions
+from quarl.bench.report.pivot import Pivot, Row
+from quarl.bench.report.selection import Selection, policy_order, precision_order
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import NOT_KNOWN, filled, times
 
 VIRTUAL_PI = "virtual-pi"
 TARGET = "pi@virtual"

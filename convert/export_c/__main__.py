@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy import interruption
-from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, refused
-from policy.locate import ARTIFACTS, shown, working_bundle
-from policy.spec import Precision
+from quarl.policy import interruption
+from quarl.policy.errors import PolicyError
+from quarl.policy.hints import Parser, as_typed, refused
+from quarl.policy.locate import ARTIFACTS, shown, working_bundle
+from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
-    from convert.export_c.writing import Export
+    from quarl.convert.export_c.writing import Export
 
 EXAMPLES = """examples:
   python -m convert.export_c --policy III --bits 4
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Export; the exit code is 0, or 1 when something was refused (and then no folder was written)."""
     arguments = parser().parse_args(argv)
-    from convert.export_c.writing import export, refuse_taken
+    from quarl.convert.export_c.writing import export, refuse_taken
 
     folder: Path | None = arguments.output_path
     try:

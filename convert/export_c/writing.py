@@ -13,16 +13,16 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from convert.pipeline import convert_each, impossible, missing
-from convert.rebuild import check_artifact
-from device.native import building
-from device.native.engine import Engine, library, memory_needed
-from policy.bundle import Bundle
-from policy.errors import PolicyError
-from policy.files import write_folder
-from policy.locate import shown
-from policy.manifest import ArtifactEntry
-from policy.spec import ArtifactFormat, PolicySpec, Precision
+from quarl.convert.pipeline import convert_each, impossible, missing
+from quarl.convert.rebuild import check_artifact
+from quarl.device.engine import building
+from quarl.device.engine.engine import Engine, library, memory_needed
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import PolicyError
+from quarl.policy.files import write_folder
+from quarl.policy.locate import shown
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 
 TEMPLATES = Path(__file__).parent / "templates"
 ENGINE = (

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from convert.native.layout import CHUNK, CHUNKS, HEAD_BYTES, LARGEST_IN, LAYER_BYTES, LINE, FileRecord, LayerRecord
-from policy.errors import QuantizationError
-from policy.integer import IntegerLayer, IntegerNetwork, requantization_multipliers, vector_map
-from policy.network import head_outputs, normaliser_bounds, normaliser_constants
-from policy.quantization import INT8_MAX, INT8_MIN, Affine, dequantize_affine
-from policy.spec import Activation, PolicySpec, observation_shape
+from quarl.convert.native.layout import (
+    CHUNK,
+    CHUNKS,
+    HEAD_BYTES,
+    LARGEST_IN,
+    LAYER_BYTES,
+    LINE,
+    FileRecord,
+    LayerRecord,
+)
+from quarl.policy.errors import QuantizationError
+from quarl.policy.integer import IntegerLayer, IntegerNetwork, requantization_multipliers, vector_map
+from quarl.policy.network import head_outputs, normaliser_bounds, normaliser_constants
+from quarl.policy.quantization import INT8_MAX, INT8_MIN, Affine, dequantize_affine
+from quarl.policy.spec import Activation, PolicySpec, observation_shape
 
 ACTIVATIONS = {
     Activation.NONE: 0,

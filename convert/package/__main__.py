@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy import interruption
-from policy.errors import PolicyError
-from policy.hints import Parser, as_typed, refused
-from policy.locate import shown, working_bundle
-from policy.spec import Precision
+from quarl.policy import interruption
+from quarl.policy.errors import PolicyError
+from quarl.policy.hints import Parser, as_typed, refused
+from quarl.policy.locate import shown, working_bundle
+from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
-    from convert.package.packing import Package
+    from quarl.convert.package.packing import Package
 
 HUB, LEAPP = "hub", "leapp"
 DEFAULT_PRECISIONS = {HUB: "int8,fp32", LEAPP: "int8"}
@@ -34,7 +34,7 @@ Made for it: {{ made | join(", ") }}.
 {% endif %}
 {% if hub %}
 Written: {{ folder }}, a bundle with a model card. \
-Next: python -m device.host deploy --policy {{ typed }} --bits {{ bits }}
+Next: python -m device.deploy deploy --policy {{ typed }} --bits {{ bits }}
 {% else %}
 Written: {{ folder }}. Next, where leapp is installed: leapp.InferenceManager({{ yaml }})
 {% endif %}"""
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Pack; the exit code is 0, or 1 when something was refused (and then no folder was written)."""
     arguments = parser().parse_args(argv)
-    from convert.package.packing import PackageFormat, pack, refuse_taken
+    from quarl.convert.package.packing import PackageFormat, pack, refuse_taken
 
     try:
         with interruption.interruptible():

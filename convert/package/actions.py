@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from policy.spec import ContinuousHead, PolicySpec, Squash
+from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
 
 
 def action_bounds(spec: PolicySpec) -> list[tuple[float, float]]:

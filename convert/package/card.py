@@ -11,11 +11,11 @@ from typing import Any
 
 import jinja2
 
-from convert.foreign.words import network_words, squashed_words
-from convert.package.actions import action_bounds
-from policy.manifest import Manifest
-from policy.spec import ContinuousHead, DiscreteHead, Normaliser, PolicySpec
-from train.intervals import brackets, judged_interval
+from quarl.convert.importers.words import network_words, squashed_words
+from quarl.convert.package.actions import action_bounds
+from quarl.policy.manifest import Manifest
+from quarl.policy.spec import ContinuousHead, DiscreteHead, Normaliser, PolicySpec
+from quarl.train.intervals import brackets, judged_interval
 
 CARD_FILE, TEMPLATE = "README.md", "card.md.jinja"
 CURVE_FILE = "learning_curve.png"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy.errors import PolicyError
+from quarl.policy.errors import PolicyError
 
 
 class PackageError(PolicyError):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from convert.package.card import CARD_FILE, card
-from policy.bundle import Bundle
-from policy.manifest import MANIFEST_FILE, Manifest
-from policy.spec import Precision
+from quarl.convert.package.card import CARD_FILE, card
+from quarl.policy.bundle import Bundle
+from quarl.policy.manifest import MANIFEST_FILE, Manifest
+from quarl.policy.spec import Precision
 
 
 def packed_manifest(bundle: Bundle, precisions: Collection[Precision]) -> Manifest:

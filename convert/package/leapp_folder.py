@@ -21,12 +21,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save
 
-from convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
-from convert.package.actions import action_bounds
-from convert.package.yaml_text import document
-from policy.bundle import Bundle
-from policy.manifest import ArtifactEntry
-from policy.spec import DiscreteHead, ObservationField, PolicySpec, Remembered
+from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
+from quarl.convert.package.actions import action_bounds
+from quarl.convert.package.yaml_text import document
+from quarl.policy.bundle import Bundle
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.spec import DiscreteHead, ObservationField, PolicySpec, Remembered
 
 CONFIG_VERSION = "1.3"
 INITIAL = "_initial_values.safetensors"

@@ -8,17 +8,17 @@ from enum import Enum
 from itertools import product
 from pathlib import Path
 
-from convert.package.errors import PackageError
-from convert.package.hub import hub_files
-from convert.package.leapp_folder import leapp_files
-from convert.pipeline import Converted, convert_each, missing, possible
-from convert.rebuild import check_artifact
-from policy.bundle import Bundle
-from policy.files import write_folder
-from policy.json_values import shortened
-from policy.locate import shown
-from policy.reading.names import is_file_name
-from policy.spec import ArtifactFormat, Precision
+from quarl.convert.package.errors import PackageError
+from quarl.convert.package.hub import hub_files
+from quarl.convert.package.leapp_folder import leapp_files
+from quarl.convert.pipeline import Converted, convert_each, missing, possible
+from quarl.convert.rebuild import check_artifact
+from quarl.policy.bundle import Bundle
+from quarl.policy.files import write_folder
+from quarl.policy.json_values import shortened
+from quarl.policy.locate import shown
+from quarl.policy.reading.names import is_file_name
+from quarl.policy.spec import ArtifactFormat, Precision
 
 
 class PackageFormat(Enum):

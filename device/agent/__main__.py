@@ -14,9 +14,9 @@ from typing import BinaryIO, NamedTuple
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
-from device.agent import AGENT_VERSION  # noqa: E402
-from device.agent.protocol import MAX_LINE_BYTES, AgentError, ErrorCode, encode  # noqa: E402
-from device.agent.server import Agent, error_reply  # noqa: E402
+from quarl.device.agent import AGENT_VERSION  # noqa: E402
+from quarl.device.agent.protocol import MAX_LINE_BYTES, AgentError, ErrorCode, encode  # noqa: E402
+from quarl.device.agent.server import Agent, error_reply  # noqa: E402
 
 DRAIN_BYTES = 65536
 MOST_THREADS = 64

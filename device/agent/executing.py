@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from device.agent.protocol import AgentError, ErrorCode
-from policy.spec import RuntimeName
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.policy.spec import RuntimeName
 
 Input = Any
 """An observation as an executor takes it: made by its ``input``."""

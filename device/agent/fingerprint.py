@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from device.agent.conditions import CPU, ROOT, look, number, read_cpuinfo, read_number, read_text
+from quarl.device.agent.conditions import CPU, ROOT, look, number, read_cpuinfo, read_number, read_text
 
 ARM_PARTS = {
     "0xc07": "Cortex-A7",

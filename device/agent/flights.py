@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent import conditions
-from device.agent.measure import Statistics
-from device.agent.operations import FlyEpisodes
-from device.agent.protocol import AgentError, ErrorCode
-from device.agent.serving import Serving
-from policy.observing.history import remembers
-from policy.observing.pilot import Histories
+from quarl.device.agent import conditions
+from quarl.device.agent.measure import Statistics
+from quarl.device.agent.operations import FlyEpisodes
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.device.agent.serving import Serving
+from quarl.policy.observing.history import remembers
+from quarl.policy.observing.pilot import Histories
 
 CONFIDENCE = 0.95
 MAX_TIMED = 200_000
@@ -90,10 +90,10 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
         SpecError: the settings make another observation than the policy's; names the field.
     """
     try:
-        from airlearning_envs.config import preset
-        from airlearning_envs.errors import SettingsError
-        from airlearning_envs.flights import FlightResults, fly, shown_to
-        from airlearning_envs.rules.actions import ACTION_NAMES
+        from quarl.airlearning_envs.config import preset
+        from quarl.airlearning_envs.errors import SettingsError
+        from quarl.airlearning_envs.flights import FlightResults, fly, shown_to
+        from quarl.airlearning_envs.rules.actions import ACTION_NAMES
     except ImportError as error:
         raise AgentError(
             ErrorCode.UNAVAILABLE, f"the simulator is not on this device ({error}).", "Deploy again."

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from device.agent.executing import Executor, Input, results
-from device.agent.protocol import AgentError, ErrorCode
-from policy.manifest import ArtifactEntry
-from policy.reading.bundle_files import ExpectedRows, GoldenRows
-from policy.spec import PolicySpec, RuntimeName
+from quarl.device.agent.executing import Executor, Input, results
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.reading.bundle_files import ExpectedRows, GoldenRows
+from quarl.policy.spec import PolicySpec, RuntimeName
 
 SMALLEST = sys.float_info.min
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from device.agent.protocol import AgentError, ErrorCode
-from policy.spec import PolicySpec
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.policy.spec import PolicySpec
 
 Floats = NDArray[np.float32]
 NOTHING: Floats = np.zeros(0, np.float32)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device.agent.executing import Input, runtime_error
-from device.agent.protocol import AgentError, ErrorCode
-from policy.spec import PolicySpec, RuntimeName
+from quarl.device.agent.executing import Input, runtime_error
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.policy.spec import PolicySpec, RuntimeName
 
 CHECKED = 8
 """Observations on which the engine decides alike before and after its layers' modes were chosen."""
@@ -73,7 +73,7 @@ class NativeExecutor:
         Raises:
             AgentError: RUNTIME: the engine then decides otherwise than before, which no choice may make it do.
         """
-        from device.native import modes  # as import_runtime: by name, and only where it is asked for
+        from quarl.device.engine import modes  # as import_runtime: by name, and only where it is asked for
 
         engine, path, few = self._engine, modes.kept_file(bundle), observations[:CHECKED]
         before = [(self.decide(each), self.outputs().tobytes())[1] for each in few]

@@ -11,9 +11,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Union
 
-from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, bad_field, short
-from policy.errors import PolicyError
-from policy.spec import Precision, RuntimeName, parse_enum
+from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, bad_field, short
+from quarl.policy.errors import PolicyError
+from quarl.policy.spec import Precision, RuntimeName, parse_enum
 
 MAX_INTEGER = 10**9
 MAX_ROWS = 8192

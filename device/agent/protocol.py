@@ -59,7 +59,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from policy.errors import PolicyError
+from quarl.policy.errors import PolicyError
 
 PROTOCOL_VERSION = 1
 # A row of an 84×84 depth image is about 150 kB of JSON; 64 such rows and some air.

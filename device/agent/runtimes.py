@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from device import native
-from device.agent.executing import Executor, runtime_error
-from device.agent.protocol import AgentError, ErrorCode
-from policy.spec import PolicySpec, RuntimeName
+from quarl.device import engine as native
+from quarl.device.agent.executing import Executor, runtime_error
+from quarl.device.agent.protocol import AgentError, ErrorCode
+from quarl.policy.spec import PolicySpec, RuntimeName
 
 PREFERENCE = (RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE)
 
@@ -64,7 +64,7 @@ def imported_runtime() -> RuntimeName | None:
 
 def _module_of(name: RuntimeName) -> str:
     if name is RuntimeName.NATIVE:
-        return "device.native.engine"
+        return "quarl.device.engine.engine"
     return PACKAGES[name] if name is RuntimeName.ONNXRUNTIME else f"{PACKAGES[name]}.interpreter"
 
 
@@ -78,7 +78,7 @@ def import_runtime(name: RuntimeName) -> Any:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         if name is RuntimeName.NATIVE:
-            from device.native import engine  # by name, so that it is found to be a part of a release
+            from quarl.device.engine import engine  # by name, so that it is found to be a part of a release
 
             return engine
         return importlib.import_module(_module_of(name))
@@ -114,10 +114,12 @@ def open_artifact(name: RuntimeName, model: Path | bytes, spec: PolicySpec, thre
     module = import_runtime(name)
     try:
         if name is RuntimeName.NATIVE:
-            from device.agent.native_executor import NativeExecutor  # numpy or the engine's face: what is used alone
+            from quarl.device.agent.native_executor import (
+                NativeExecutor,  # numpy or the engine's face: what is used alone
+            )
 
             return NativeExecutor(module, model, spec, threads)
-        from device.agent.graph_executors import LiteExecutor, OnnxExecutor
+        from quarl.device.agent.graph_executors import LiteExecutor, OnnxExecutor
 
         if name is RuntimeName.ONNXRUNTIME:
             return OnnxExecutor(module, model, spec, threads)

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from device.agent import AGENT_VERSION, conditions, measure, memory
-from device.agent.fingerprint import emulation, fingerprint, mhz_nominal
-from device.agent.measure import Statistics
-from device.agent.memory import MemoryLog
-from device.agent.operations import (
+from quarl.device.agent import AGENT_VERSION, conditions, measure, memory
+from quarl.device.agent.fingerprint import emulation, fingerprint, mhz_nominal
+from quarl.device.agent.measure import Statistics
+from quarl.device.agent.memory import MemoryLog
+from quarl.device.agent.operations import (
     Act,
     FlyEpisodes,
     Hello,
@@ -30,15 +30,15 @@ from device.agent.operations import (
     help_reply,
     parse_request,
 )
-from device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
-from device.agent.runtimes import installed_runtimes
-from device.agent.serving import Serving, load
-from policy.errors import BundleError, PolicyError, SpecError
-from policy.reading.bundle_files import read_manifest, read_spec
-from policy.reading.files import is_regular
+from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
+from quarl.device.agent.runtimes import installed_runtimes
+from quarl.device.agent.serving import Serving, load
+from quarl.policy.errors import BundleError, PolicyError, SpecError
+from quarl.policy.reading.bundle_files import read_manifest, read_spec
+from quarl.policy.reading.files import is_regular
 
 PROGRESS_INTERVAL_NS = 500_000_000
-SIMULATOR = ("numpy", "airlearning_envs.flights")
+SIMULATOR = ("numpy", "quarl.airlearning_envs.flights")
 """What flights on the device need."""
 SLOW_CLOCK = 0.9
 """A clock below this share of the nominal one is mentioned."""
@@ -112,7 +112,7 @@ class Agent:
                 "flights on this device need numpy, which is not installed here.",
                 "Let the host fly (bench/success.py --on loop), or install numpy here (apt-get install python3-numpy).",
             )
-        from device.agent.flights import fly_episodes  # the simulator costs import time
+        from quarl.device.agent.flights import fly_episodes  # the simulator costs import time
 
         return fly_episodes(serving, request, self._progress("episodes"))
 

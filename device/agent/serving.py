@@ -12,18 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from device.agent import memory
-from device.agent.executing import Executor, Input, results, runtime_error
-from device.agent.golden import check_golden
-from device.agent.memory import MemoryLog
-from device.agent.operations import Load
-from device.agent.protocol import AgentError, ErrorCode, short
-from device.agent.runtimes import import_runtime, imported_runtime, installed_runtimes, open_artifact, way_to_install
-from policy.errors import BundleError
-from policy.manifest import ArtifactEntry
-from policy.observing.history import History, brought_of, remembers
-from policy.reading.bundle_files import DEVICE_FILES, BundleFiles
-from policy.spec import PolicySpec, RuntimeName
+from quarl.device.agent import memory
+from quarl.device.agent.executing import Executor, Input, results, runtime_error
+from quarl.device.agent.golden import check_golden
+from quarl.device.agent.memory import MemoryLog
+from quarl.device.agent.operations import Load
+from quarl.device.agent.protocol import AgentError, ErrorCode, short
+from quarl.device.agent.runtimes import (
+    import_runtime,
+    imported_runtime,
+    installed_runtimes,
+    open_artifact,
+    way_to_install,
+)
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.observing.history import History, brought_of, remembers
+from quarl.policy.reading.bundle_files import DEVICE_FILES, BundleFiles
+from quarl.policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")
 """Environments whose simulator ships to the device and feeds the policy there."""
@@ -241,7 +247,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
         check = check_golden(bundle.spec, entry, executor, observations, expected, golden, runtime)
         checked = time.perf_counter_ns()
         if runtime is RuntimeName.NATIVE:
-            from device.agent.native_executor import NativeExecutor
+            from quarl.device.agent.native_executor import NativeExecutor
 
             assert isinstance(executor, NativeExecutor)
             executor.choose_modes(observations, bundle.path, entry.record.sha256)
@@ -282,8 +288,8 @@ def check_simulator(spec: PolicySpec) -> None:
     """
     if spec.environment.id in (*NAVIGATION_IDS, NAVIGATION_DEPTH_ID):
         # Only where it is needed: it costs import time.
-        from airlearning_envs.config import NavigationConfig
-        from airlearning_envs.rules.observation import depth_fields, observation_fields
+        from quarl.airlearning_envs.config import NavigationConfig
+        from quarl.airlearning_envs.rules.observation import depth_fields, observation_fields
 
         fields = depth_fields if spec.environment.id == NAVIGATION_DEPTH_ID else observation_fields
         spec.check_observation(fields(NavigationConfig()))

@@ -1,7 +1,7 @@
 """A Raspberry Pi 3b that anyone can start: four emulated Cortex-A53 cores, 1 GiB, Debian arm64, sshd.
 
     python -m device.virtual_pi start                    # or: make pi
-    python -m device.host status --target pi@virtual     # from here on it is a device like any other
+    python -m device.deploy status --target pi@virtual     # from here on it is a device like any other
     python -m device.virtual_pi stop                     # or: make pi-stop
 
 What makes ``pi@virtual`` a name is what would make any host one: a stanza in an ssh_config file (address, port, key)
@@ -15,6 +15,6 @@ running.py     start, stop, status: one folder per machine, a copy-on-write card
 naming.py      ssh_config stanza and host key
 """
 
-from policy import project_python
+from quarl.policy import project_python
 
 project_python.begin()

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from device.host.verbs import Verbs, run_verb
-from device.virtual_pi import naming, running
-from device.virtual_pi.image import ensure_image
-from device.virtual_pi.machine import MEMORY_MB, MachineSettings
-from device.virtual_pi.recipe import Init, MachineKind
-from policy.hints import Parser
+from quarl.device.deploy.verbs import Verbs, run_verb
+from quarl.device.virtual_pi import naming, running
+from quarl.device.virtual_pi.image import ensure_image
+from quarl.device.virtual_pi.machine import MEMORY_MB, MachineSettings
+from quarl.device.virtual_pi.recipe import Init, MachineKind
+from quarl.policy.hints import Parser
 
 
 def _say(text: str) -> None:

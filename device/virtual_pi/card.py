@@ -6,7 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from device.virtual_pi.errors import BuildError
+from quarl.device.virtual_pi.errors import BuildError
 
 MIB = 1 << 20
 SECTOR = 512

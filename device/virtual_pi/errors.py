@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device.host.errors import HostError
+from quarl.device.deploy.errors import HostError
 
 
 class VirtualPiError(HostError):

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from device.virtual_pi.errors import BuildError
-from device.virtual_pi.recipe import DRIVERS, GUEST_FILES, MachineKind
+from quarl.device.virtual_pi.errors import BuildError
+from quarl.device.virtual_pi.recipe import DRIVERS, GUEST_FILES, MachineKind
 
 
 def normal(name: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.virtual_pi.errors import StartError
-from device.virtual_pi.image import Image
-from device.virtual_pi.recipe import Init, MachineKind
+from quarl.device.virtual_pi.errors import StartError
+from quarl.device.virtual_pi.image import Image
+from quarl.device.virtual_pi.recipe import Init, MachineKind
 
 QEMU = "qemu-system-aarch64"
 MEMORY_MB = 1024

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from device.host.hostkeys import named_hosts
-from device.host.hostkeys.named_hosts import config_file, unregister
-from device.host.target import LOCAL
-from device.virtual_pi.errors import MachineNameError
-from device.virtual_pi.recipe import USER
+from quarl.device.deploy.hostkeys import named_hosts
+from quarl.device.deploy.hostkeys.named_hosts import config_file, unregister
+from quarl.device.deploy.target import LOCAL
+from quarl.device.virtual_pi.errors import MachineNameError
+from quarl.device.virtual_pi.recipe import USER
 
 __all__ = ["DEFAULT_NAME", "check_name", "config_file", "host_key_alias", "register", "unregister"]
 

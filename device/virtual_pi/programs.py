@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 
-from device.virtual_pi.errors import MissingProgramsError
+from quarl.device.virtual_pi.errors import MissingProgramsError
 
 RUNNING = {"qemu-system-aarch64": "qemu-system-arm", "qemu-img": "qemu-utils"}
 """Program -> Debian package, to run an image."""

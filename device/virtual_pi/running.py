@@ -16,16 +16,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from device.host.connection import connect
-from device.host.errors import HostError
-from device.host.local_device import free_port
-from device.host.target import Target
-from device.virtual_pi import naming, programs
-from device.virtual_pi.errors import StartError
-from device.virtual_pi.image import Image, Tell, base_folder, ensure_image
-from device.virtual_pi.machine import MachineSettings, command
-from device.virtual_pi.recipe import USER, Init, MachineKind
-from policy.files import locked
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.local_device import free_port
+from quarl.device.deploy.target import Target
+from quarl.device.virtual_pi import naming, programs
+from quarl.device.virtual_pi.errors import StartError
+from quarl.device.virtual_pi.image import Image, Tell, base_folder, ensure_image
+from quarl.device.virtual_pi.machine import MachineSettings, command
+from quarl.device.virtual_pi.recipe import USER, Init, MachineKind
+from quarl.policy.files import locked
 
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0

@@ -6,7 +6,7 @@ import os
 import uuid
 from pathlib import Path
 
-from device.virtual_pi.recipe import USER
+from quarl.device.virtual_pi.recipe import USER
 
 GROUPS = {"messagebus": 101, "systemd-journal": 102, "crontab": 103}
 """Made beside those that image.py writes."""

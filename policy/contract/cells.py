@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from policy.contract.checks import require, require_member
-from policy.contract.features import FloatOperator, FloatStep
-from policy.json_values import shortened
+from quarl.policy.contract.checks import require, require_member
+from quarl.policy.contract.features import FloatOperator, FloatStep
+from quarl.policy.json_values import shortened
 
 MOST_UNITS = 1024
 """Of a recurrent layer: its gates together are a value of a float program."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from policy.errors import SpecError
-from policy.json_values import shortened
-from policy.reading.names import LONGEST_NAME, is_text
+from quarl.policy.errors import SpecError
+from quarl.policy.json_values import shortened
+from quarl.policy.reading.names import LONGEST_NAME, is_text
 
 # The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
 LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
-from policy.errors import SpecError
-from policy.json_values import JsonValueError, read
+from quarl.policy.errors import SpecError
+from quarl.policy.json_values import JsonValueError, read
 
 E = TypeVar("E", bound=Enum)
 
@@ -92,7 +92,7 @@ class RuntimeName(Enum):
     LITERT = "litert"
     ONNXRUNTIME = "onnxruntime"
     NATIVE = "native"
-    """The project's own engine: ``device/native``."""
+    """The project's own engine: ``device/engine``."""
 
     @property
     def artifact_format(self) -> ArtifactFormat:

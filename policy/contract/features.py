@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from policy.contract.checks import LARGEST_FLOAT32, require, require_member
-from policy.json_values import OMITTED, shortened
+from quarl.policy.contract.checks import LARGEST_FLOAT32, require, require_member
+from quarl.policy.json_values import OMITTED, shortened
 
 MOST_STEPS, MOST_ELEMENTS, MOST_TOGETHER = 256, 4096, 65_536
 """Most steps of a program, elements of a value, and of all values: float operators stay small beside the network."""

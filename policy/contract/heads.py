@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from policy.contract.checks import (
+from quarl.policy.contract.checks import (
     LARGEST_FLOAT32,
     require,
     require_few_outputs,
@@ -16,8 +16,8 @@ from policy.contract.checks import (
     require_name,
     require_names,
 )
-from policy.contract.enums import Squash
-from policy.json_values import OMITTED, shortened
+from quarl.policy.contract.enums import Squash
+from quarl.policy.json_values import OMITTED, shortened
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from policy.contract.cells import STATE, Recurrence
-from policy.contract.checks import LARGEST_SIDE, MOST_LAYERS, require, require_member
-from policy.contract.enums import Activation
-from policy.json_values import OMITTED, shortened
+from quarl.policy.contract.cells import STATE, Recurrence
+from quarl.policy.contract.checks import LARGEST_SIDE, MOST_LAYERS, require, require_member
+from quarl.policy.contract.enums import Activation
+from quarl.policy.json_values import OMITTED, shortened
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Optional
 
-from policy.contract.checks import (
+from quarl.policy.contract.checks import (
     LARGEST_DIVISOR,
     LARGEST_FLOAT32,
     LARGEST_SIDE,
@@ -18,7 +18,7 @@ from policy.contract.checks import (
     require_name,
     require_names,
 )
-from policy.json_values import OMITTED, null_is, shortened
+from quarl.policy.json_values import OMITTED, null_is, shortened
 
 
 class Remembered(Enum):

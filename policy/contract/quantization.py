@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from policy.contract.checks import LARGEST_FLOAT32, require, require_member
+from quarl.policy.contract.checks import LARGEST_FLOAT32, require, require_member
 
 SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS = 2, 8
 """Widths of the integers that weights are stored as."""

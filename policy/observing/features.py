@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.features import FloatOperator, FloatStep
+from quarl.policy.contract.features import FloatOperator, FloatStep
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.observation import ObservationField, Remembered
-from policy.errors import SpecError
-from policy.network import choose_actions
-from policy.observing.history import remembers
-from policy.spec import PolicySpec
+from quarl.policy.contract.observation import ObservationField, Remembered
+from quarl.policy.errors import SpecError
+from quarl.policy.network import choose_actions
+from quarl.policy.observing.history import remembers
+from quarl.policy.spec import PolicySpec
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import quantization
-from policy.activations import IntegerTable, activation_map, linear_map
-from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from policy.errors import QuantizationError
-from policy.integer import IntegerCell, IntegerLayer, IntegerNetwork, IntegerNorm, WeightBits
-from policy.network import Weights, has_linear_part, is_normalised, layer_names, linear_part
-from policy.quantization import Affine, Floats, scales_of_zeros, silent_map
-from policy.quantizing.trained import hidden_map
-from policy.quantizing.trained import kernel_scales as scales_of_kernel
-from policy.ranges import Range, calibrated_ranges
-from policy.spec import Activation, NetworkSpec, PolicySpec
+from quarl.policy import quantization
+from quarl.policy.activations import IntegerTable, activation_map, linear_map
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
+from quarl.policy.errors import QuantizationError
+from quarl.policy.integer import IntegerCell, IntegerLayer, IntegerNetwork, IntegerNorm, WeightBits
+from quarl.policy.network import Weights, has_linear_part, is_normalised, layer_names, linear_part
+from quarl.policy.quantization import Affine, Floats, scales_of_zeros, silent_map
+from quarl.policy.quantizing.trained import hidden_map
+from quarl.policy.quantizing.trained import kernel_scales as scales_of_kernel
+from quarl.policy.ranges import Range, calibrated_ranges
+from quarl.policy.spec import Activation, NetworkSpec, PolicySpec
 
 INT32_MAX = 2**31 - 1
 # agreeing_scales: more than the relative error of a float32 multiplier and its product (three roundings, 3 · 2⁻²⁴).

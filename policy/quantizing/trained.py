@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.contract.quantization import TrainedQuantization, WeightRange
-from policy.exact import product
-from policy.quantization import (
+from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
+from quarl.policy.exact import product
+from quarl.policy.quantization import (
     SMALLEST_SCALE,
     Affine,
     Floats,

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from policy.errors import BundleError
-from policy.json_values import shortened
+from quarl.policy.errors import BundleError
+from quarl.policy.json_values import shortened
 
 LARGEST_ARRAYS = 64 * 2**20
 """Bytes of all arrays of a file, in float32: those of 252 images of 84 × 84 × 4 have 28 million."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from policy.errors import BundleError, SpecError
-from policy.json_values import shortened
-from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
-from policy.reading import hashing
-from policy.reading.arrays import LARGEST_NPZ, Stored, Wanted, read_arrays
-from policy.reading.files import (
+from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.json_values import shortened
+from quarl.policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Manifest
+from quarl.policy.reading import hashing
+from quarl.policy.reading.arrays import LARGEST_NPZ, Stored, Wanted, read_arrays
+from quarl.policy.reading.files import (
     LARGEST_MANIFEST,
     LARGEST_OTHER,
     LARGEST_SPEC,
@@ -26,7 +26,7 @@ from policy.reading.files import (
     verified,
     verify,
 )
-from policy.spec import ArtifactFormat, PolicySpec, Precision, output_spans, weight_shapes
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, output_spans, weight_shapes
 
 SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
     "policy.json",

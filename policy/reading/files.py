@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from policy.errors import BundleError
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.reading.hashing import sha256
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.reading.hashing import sha256
 
 MIB = 2**20
 LARGEST_MANIFEST = MIB

@@ -12,13 +12,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import blind_policy, fly
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.simulators.simulator import Call, Simulator, Track
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import blind_policy, fly
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.simulators.simulator import Call, Simulator, Track
+from quarl.airlearning_envs.task import NavigationTask
 
 CONFIG = NavigationConfig(arena_m=40.0, static_obstacles=(2, 2), moving_obstacles=(1, 1))
 Point = tuple[float, float]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.dynamics import Flight
-from airlearning_envs.simulators.simulator import Call
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight
+from quarl.airlearning_envs.simulators.simulator import Call
+from quarl.airlearning_envs.task import NavigationTask
 
 PERIOD = 0.25
 STEPS_S = np.arange(1, 6).astype(np.float32) * np.float32(0.05)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs import compare_flight
-from airlearning_envs.comparing import pictures
-from airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, follow, rise_times
-from airlearning_envs.comparing.recording import Recording, config_at, read_recording
-from policy.locate import PROJECT_ROOT
+from quarl.airlearning_envs import compare_flight
+from quarl.airlearning_envs.comparing import pictures
+from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, follow, rise_times
+from quarl.airlearning_envs.comparing.recording import Recording, config_at, read_recording
+from quarl.policy.locate import PROJECT_ROOT
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = ("responses.json", "responses-4m.json", "responses-6m.json")
@@ -116,7 +116,7 @@ def written(folder: Path, document: Any) -> Recording:
 
 
 def test_json_end_to_end() -> None:
-    command = [sys.executable, "-m", "airlearning_envs.compare_flight", str(RECORDINGS / NAMES[0]), "--json"]
+    command = [sys.executable, "-m", "quarl.airlearning_envs.compare_flight", str(RECORDINGS / NAMES[0]), "--json"]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True, timeout=120)
     assert done.stderr == ""
     found = json.loads(done.stdout)

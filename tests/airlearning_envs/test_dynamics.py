@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode import rng
-from airlearning_envs.episode.layout import build_layouts
-from airlearning_envs.episode.wind import mean_wind, next_wind
-from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
-from airlearning_envs.rules.energy import power_w
-from airlearning_envs.simulators.embedded.attitude import Attitude
-from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
-from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
-from airlearning_envs.simulators.simulator import Call
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode import rng
+from quarl.airlearning_envs.episode.layout import build_layouts
+from quarl.airlearning_envs.episode.wind import mean_wind, next_wind
+from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
+from quarl.airlearning_envs.rules.energy import power_w
+from quarl.airlearning_envs.simulators.embedded.attitude import Attitude
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from quarl.airlearning_envs.simulators.simulator import Call
 
 CONFIG = NavigationConfig()
 STEP_S = CONFIG.control_period_s / CONFIG.substeps

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import blind_policy, fly
-from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
-from airlearning_envs.simulators.simulator import Simulator
+from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import blind_policy, fly
+from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from quarl.airlearning_envs.simulators.simulator import Simulator
 from tests.airlearning_envs.simulator_contract import SimulatorContract
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import (
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.flights import (
     as_it_is,
     blind_policy,
     depth_observation,
@@ -15,10 +15,10 @@ from airlearning_envs.flights import (
     shown_to,
     wilson_interval,
 )
-from airlearning_envs.gym_env import NavigationDepthVectorEnv
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import depth_fields, observation_fields
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.gym_env import NavigationDepthVectorEnv
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.observation import depth_fields, observation_fields
+from quarl.airlearning_envs.task import NavigationTask
 
 
 def test_wilson_interval_worked_by_hand() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import FAR_AWAY_M
-from airlearning_envs.rules.observation import ray_angles
-from airlearning_envs.simulators.embedded import geometry
-from airlearning_envs.simulators.embedded.sensing import RangeSensor
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import FAR_AWAY_M
+from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.simulators.embedded import geometry
+from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 
 ROOT_2 = np.sqrt(2.0)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from airlearning_envs import gym_env, register
-from airlearning_envs.episode.layout import build_layouts
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs import gym_env, register
+from quarl.airlearning_envs.episode.layout import build_layouts
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.causes import EndCause
 
 IDS = ["AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0", "AirLearning/NavigationDepth-v0"]
 MODES = ["NextStep", "SameStep", "Disabled"]
@@ -29,7 +29,7 @@ def test_gymnasiums_checker_finds_nothing(name: str, recwarn: pytest.WarningsRec
 def test_registering_twice_and_the_full_name() -> None:
     register()
     register()
-    env = gym.make("airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="easy", wind_m_s=1.5)
+    env = gym.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0", preset="easy", wind_m_s=1.5)
     assert env.unwrapped.config.arena_m == 50.0 and env.unwrapped.config.wind_m_s == 1.5  # type: ignore[attr-defined]
 
 
@@ -160,7 +160,7 @@ def test_curriculum_in_the_vector_environment() -> None:
     envs = gym.make_vec(IDS[0], num_envs=64, preset="easy", curriculum=True, autoreset_mode="SameStep")
     observation, info = envs.reset(seed=0)
     assert observation[:, 25].max() <= 16.0 + 1e-3 and (info["zone"] == 0).all()
-    from airlearning_envs.flights import blind_policy
+    from quarl.airlearning_envs.flights import blind_policy
 
     for _ in range(600):
         observation, *_, info = envs.step(blind_policy(observation))

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.episode.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
+from quarl.airlearning_envs.errors import SettingsError
 
 EPISODES = 600
 

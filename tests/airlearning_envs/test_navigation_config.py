@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airlearning_envs.config import PRESETS, NavigationConfig, RewardStyle
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules.curriculum import Curriculum, zone_bounds, zone_config
-from airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
+from quarl.airlearning_envs.config import PRESETS, NavigationConfig, RewardStyle
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules.curriculum import Curriculum, zone_bounds, zone_config
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 
 
 def test_presets_are_air_learnings_arenas() -> None:

@@ -10,18 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS, NavigationConfig
-from airlearning_envs.episode.layout import Slots, build_layouts
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.rules import rewards
-from airlearning_envs.rules.actions import COMMAND_HIGH
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.ends import Ends
-from airlearning_envs.rules.observation import observation_bounds
-from airlearning_envs.simulators.embedded.contact import Contact
-from airlearning_envs.simulators.obstacles import Obstacles
-from airlearning_envs.simulators.simulator import Track
-from airlearning_envs.task import OBSERVATION_FIELDS, NavigationTask
+from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from quarl.airlearning_envs.episode.layout import Slots, build_layouts
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rules import rewards
+from quarl.airlearning_envs.rules.actions import COMMAND_HIGH
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.ends import Ends
+from quarl.airlearning_envs.rules.observation import observation_bounds
+from quarl.airlearning_envs.simulators.embedded.contact import Contact
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.simulators.simulator import Track
+from quarl.airlearning_envs.task import OBSERVATION_FIELDS, NavigationTask
 
 EMPTY = PRESETS["hard"].with_settings({"static_obstacles": [0, 0], "moving_obstacles": [0, 0]})
 NOISY = PRESETS["hard"].with_settings(
@@ -379,9 +379,10 @@ def test_wrong_order_and_wrong_ids_are_refused() -> None:
 
 def test_the_core_imports_numpy_and_the_contract_only() -> None:
     code = (
-        "import sys; import airlearning_envs.task, airlearning_envs.flights; "
-        "known = set(sys.stdlib_module_names) | {'numpy', 'cython_runtime', 'policy', 'airlearning_envs'}; "
-        "print(*sorted({m.split('.')[0] for m in sys.modules if not m.startswith('_')} - known))"
+        "import sys; import quarl.airlearning_envs.task, quarl.airlearning_envs.flights; "
+        "known = set(sys.stdlib_module_names) | {'numpy', 'cython_runtime', 'quarl', 'policy', 'airlearning_envs'}; "
+        "names = (m.removeprefix('quarl.').split('.')[0] for m in sys.modules if not m.startswith('_')); "
+        "print(*sorted(set(names) - known))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) - {"sitecustomize", "usercustomize"}
@@ -390,7 +391,7 @@ def test_the_core_imports_numpy_and_the_contract_only() -> None:
 DIGEST = """
 import hashlib
 import numpy as np
-from airlearning_envs.task import PRESETS, NavigationTask
+from quarl.airlearning_envs.task import PRESETS, NavigationTask
 settings = {"wind_m_s": 3, "gust_m_s": 1, "range_noise_m": 0.1, "motion_noise": 0.05, "gain_spread": 0.1,
             "latency": {"kind": "normal", "values_s": [0.1, 0.05]}}
 core, digest = NavigationTask(PRESETS["hard"].with_settings(settings), 33), hashlib.sha256()

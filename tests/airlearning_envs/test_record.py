@@ -8,7 +8,7 @@ from pathlib import Path
 import imageio.v3 as imageio
 import pytest
 
-from airlearning_envs import record
+from quarl.airlearning_envs import record
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])

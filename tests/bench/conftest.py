@@ -13,11 +13,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import wilson_interval
-from bench.report.document import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
-from bench.study.records import Record
-from device.agent.measure import Statistics, thin
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.flights import wilson_interval
+from quarl.bench.report.document import Artifact, Kind, Latency, Memory, Report, Success, Transport, Where
+from quarl.bench.study.records import Record
+from quarl.device.agent.measure import Statistics, thin
 
 RUN = "a" * 32
 DEVICE: dict[str, Any] = {

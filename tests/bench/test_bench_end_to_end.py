@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airlearning_envs.config import CONTROL_PERIOD_S, preset
-from airlearning_envs.flights import blind_policy
-from airlearning_envs.rules.actions import ACTION_NAMES
-from airlearning_envs.rules.observation import observation_fields
-from airlearning_envs.task import NavigationTask
-from bench import latency, memory, success, table
-from bench.command_line import BenchError
-from bench.device_session.baseline import framework_calls
-from bench.device_session.questions import ask_latency
-from bench.report import store
-from bench.report.document import Kind, Transport
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec, weight_shapes
+from quarl.airlearning_envs.config import CONTROL_PERIOD_S, preset
+from quarl.airlearning_envs.flights import blind_policy
+from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.rules.observation import observation_fields
+from quarl.airlearning_envs.task import NavigationTask
+from quarl.bench import latency, memory, success, table
+from quarl.bench.command_line import BenchError
+from quarl.bench.device_session.baseline import framework_calls
+from quarl.bench.device_session.questions import ask_latency
+from quarl.bench.report import store
+from quarl.bench.report.document import Kind, Transport
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec, weight_shapes
 
 
 def recorded(rows: int, seed: int) -> np.ndarray:

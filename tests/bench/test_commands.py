@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, latency, success, table
-from bench.report import store
-from bench.report import tables as rendering
-from bench.report.document import Report
-from bench.study.__main__ import STUDIES as STUDY_NAMES
-from bench.study.__main__ import main as studies
-from bench.tables.registry import TABLES
+from quarl.bench import command_line, latency, success, table
+from quarl.bench.report import store
+from quarl.bench.report import tables as rendering
+from quarl.bench.report.document import Report
+from quarl.bench.study.__main__ import STUDIES as STUDY_NAMES
+from quarl.bench.study.__main__ import main as studies
+from quarl.bench.tables.registry import TABLES
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Pat
 
 def test_help_of_a_study_loads_no_framework(tmp_path: Path) -> None:
     """All in one process: what one of them loads is seen behind it."""
-    watch = "import sys\nfrom bench.study.__main__ import main\n"
+    watch = "import sys\nfrom quarl.bench.study.__main__ import main\n"
     for name in STUDIES:
         watch += (
             f"try: main({[*filter(None, [name]), '--help']!r})\nexcept SystemExit as ended: assert not ended.code\n"
@@ -73,7 +73,7 @@ def test_an_unknown_study_is_told_which_there_are(capsys: pytest.CaptureFixture[
 
 
 def test_a_command_is_a_module_too(tmp_path: Path) -> None:
-    assert run(sys.executable, "-m", "bench.table", "--help", cwd=tmp_path).returncode == 0
+    assert run(sys.executable, "-m", "quarl.bench.table", "--help", cwd=tmp_path).returncode == 0
 
 
 def test_no_file_shadows_a_module() -> None:
@@ -165,7 +165,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, latency_report: Ma
         (tmp_path / page).write_text(f"<!-- table:{name} -->\n<!-- /table:{name} -->\n")
     monkeypatch.setattr(store, "RESULTS", results)
     monkeypatch.setattr(store, "DEFAULT_STORE", results / "results.jsonl")
-    monkeypatch.setattr("bench.report.figures.FIGURES", tmp_path / "docs" / "figures")
+    monkeypatch.setattr("quarl.bench.report.figures.FIGURES", tmp_path / "docs" / "figures")
     monkeypatch.setattr(rendering.update_pages, "__defaults__", (tmp_path,))
     return tmp_path
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, foreign
-from bench.report import store
-from bench.tables.foreign import FOREIGN
+from quarl.bench import command_line, foreign
+from quarl.bench.report import store
+from quarl.bench.tables.foreign import FOREIGN
 
 
 def test_files_are_imported_and_flown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import instructions
-from bench.command_line import BenchError
-from bench.qemu_counter import building, counting, sysroot
-from bench.qemu_counter.counting import COLUMNS, PAIR, PATHS, Counted, median, parse_lines, summarised
-from bench.qemu_counter.guest import marker_code
+from quarl.bench import instructions
+from quarl.bench.command_line import BenchError
+from quarl.bench.qemu_counter import building, counting, sysroot
+from quarl.bench.qemu_counter.counting import COLUMNS, PAIR, PATHS, Counted, median, parse_lines, summarised
+from quarl.bench.qemu_counter.guest import marker_code
 
 # `.ci/run` installs both.
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from bench.cost import cost_model
-from bench.cost.cost_model import Level, Weights
-from bench.instructions import TARGET
-from bench.qemu_counter.counting import COLUMNS, PATHS, Counted
-from bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
-from bench.report.selection import Selection
-from bench.report.store import StoreError
-from bench.tables import virtual_pi
-from policy.locate import ZOO
-from policy.spec import PolicySpec, Precision
+from quarl.bench.cost import cost_model
+from quarl.bench.cost.cost_model import Level, Weights
+from quarl.bench.instructions import TARGET
+from quarl.bench.qemu_counter.counting import COLUMNS, PATHS, Counted
+from quarl.bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
+from quarl.bench.report.selection import Selection
+from quarl.bench.report.store import StoreError
+from quarl.bench.tables import virtual_pi
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import PolicySpec, Precision
 
 Make = Callable[..., Report]
 EMULATED = {"emulated": True, "cpu_model": "Cortex-A53", "model": "virtual"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench import loop
-from bench.tables.loop import may_be_late, punctuality, round_trips
+from quarl.bench import loop
+from quarl.bench.tables.loop import may_be_late, punctuality, round_trips
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.memory_pressure import probe as pressure_probe
-from bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
-from bench.tables.pressure import Case, pressure_table, speed_ups
-from convert.pipeline import convert_all
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.locate import ZOO
-from policy.spec import ArtifactFormat, Precision
+from quarl.bench.memory_pressure import probe as pressure_probe
+from quarl.bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
+from quarl.bench.tables.pressure import Case, pressure_table, speed_ups
+from quarl.convert.pipeline import convert_all
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import ArtifactFormat, Precision
 
 
 @pytest.fixture(scope="module")

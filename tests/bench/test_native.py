@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line, native
-from bench.peers import turns
-from bench.report import store
-from device.native.engine import kernels_here, library
+from quarl.bench import command_line, native
+from quarl.bench.peers import turns
+from quarl.bench.report import store
+from quarl.device.engine.engine import kernels_here, library
 
 
 def test_every_contestant_decides_in_every_turn(

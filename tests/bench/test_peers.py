@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import command_line
-from bench.peers import __main__ as peers
-from bench.peers import turns
-from bench.peers.contestants import PROGRAMS
-from bench.peers.network import write_network
-from bench.peers.policies import committed
-from bench.peers.turns import TimedProgram, timed_in_turns
-from bench.peers.worker import ncnn_network
-from bench.report import store
-from policy.locate import PROJECT_ROOT
-from policy.network import forward_float
+from quarl.bench import command_line
+from quarl.bench.peers import __main__ as peers
+from quarl.bench.peers import turns
+from quarl.bench.peers.contestants import PROGRAMS
+from quarl.bench.peers.network import write_network
+from quarl.bench.peers.policies import committed
+from quarl.bench.peers.turns import TimedProgram, timed_in_turns
+from quarl.bench.peers.worker import ncnn_network
+from quarl.bench.report import store
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.network import forward_float
 
 PYTHON = PROJECT_ROOT / peers.PYTHON
 

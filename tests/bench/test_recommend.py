@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from bench import recommend
-from bench.command_line import BenchError, UsageError
-from bench.device_session import access
-from bench.device_session.access import Device
-from bench.device_session.questions import Served
-from bench.recommending import measurements
-from bench.recommending.answer import CANDIDATES, sentences
-from bench.recommending.deciding import Demand
-from bench.recommending.measurements import (
+from quarl.bench import recommend
+from quarl.bench.command_line import BenchError, UsageError
+from quarl.bench.device_session import access
+from quarl.bench.device_session.access import Device
+from quarl.bench.device_session.questions import Served
+from quarl.bench.recommending import measurements
+from quarl.bench.recommending.answer import CANDIDATES, sentences
+from quarl.bench.recommending.deciding import Demand
+from quarl.bench.recommending.measurements import (
     Measurements,
     Question,
     candidate_pairs,
@@ -31,19 +31,19 @@ from bench.recommending.measurements import (
     released,
     return_kept,
 )
-from bench.recommending.timing import runtimes_of, time_in_turns
-from bench.recommending.verdict import Verdict
-from bench.report.document import Report, Transport
-from bench.report.tables import Table
-from device.host import __main__ as cli
-from device.host.errors import UnsupportedDeviceError
-from device.host.probe import PythonFacts, TargetFacts
-from policy.bundle import Bundle
-from policy.locate import working_bundle
-from policy.manifest import ArtifactEntry, FileRecord
-from policy.spec import ArtifactFormat, Precision, RuntimeName
-from train.suites.make import make_task
-from train.suites.task import Evaluation
+from quarl.bench.recommending.timing import runtimes_of, time_in_turns
+from quarl.bench.recommending.verdict import Verdict
+from quarl.bench.report.document import Report, Transport
+from quarl.bench.report.tables import Table
+from quarl.device.deploy import __main__ as cli
+from quarl.device.deploy.errors import UnsupportedDeviceError
+from quarl.device.deploy.probe import PythonFacts, TargetFacts
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import working_bundle
+from quarl.policy.manifest import ArtifactEntry, FileRecord
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.train.suites.make import make_task
+from quarl.train.suites.task import Evaluation
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
@@ -74,7 +74,7 @@ def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys:
 
 
 def test_p99_has_as_many_runs_as_it_needs() -> None:
-    from device.agent.measure import required_runs
+    from quarl.device.agent.measure import required_runs
 
     assert required_runs(0.99) == recommend.FEWEST_RUNS
 
@@ -176,7 +176,7 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     def connected(target: str) -> Iterator[Device]:
         yield Device(target, None)  # type: ignore[arg-type]
 
-    probe = import_module("device.host.probe")  # the package names its function by the same name
+    probe = import_module("quarl.device.deploy.probe")  # the package names its function by the same name
     monkeypatch.setattr(access, "connected", connected)
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
@@ -323,7 +323,7 @@ def test_for_real_on_the_embedded_device(
     monkeypatch.chdir(tmp_path)
     bundle = balancing(tmp_path / "artifacts" / "pole")
     # What the user has made and deployed before is there and serves afterwards.
-    from convert.__main__ import main as convert
+    from quarl.convert.__main__ import main as convert
 
     assert convert(["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]) == 0
     assert cli.main(["deploy", "--policy", str(bundle.path), "--bits", "8", "--runtime", "litert"]) == 0

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bench.recommending.answer import apart, sentences
-from bench.recommending.deciding import Demand, DeployableArtifact
-from bench.recommending.measurements import Measurements, Question
-from bench.recommending.verdict import Verdict, training_command
-from bench.report.intervals import Estimate
-from policy.bundle import Bundle
-from train.suites.make import make_task
+from quarl.bench.recommending.answer import apart, sentences
+from quarl.bench.recommending.deciding import Demand, DeployableArtifact
+from quarl.bench.recommending.measurements import Measurements, Question
+from quarl.bench.recommending.verdict import Verdict, training_command
+from quarl.bench.report.intervals import Estimate
+from quarl.policy.bundle import Bundle
+from quarl.train.suites.make import make_task
 
 Answer = Callable[..., Verdict]
 
@@ -219,7 +219,7 @@ def test_shares_that_no_floor_fits(answer: Answer) -> None:
 
 
 def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
-    from train.__main__ import parser
+    from quarl.train.__main__ import parser
 
     command = shlex.split(training_command(balancing(tmp_path / "pole")))
     assert command[:3] == ["python", "-m", "train"]

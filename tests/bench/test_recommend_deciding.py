@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airlearning_envs.flights import wilson_interval
-from bench.recommending.deciding import Decision, Demand, DeployableArtifact, decide, fewest_bits
-from bench.recommending.thresholds import (
+from quarl.airlearning_envs.flights import wilson_interval
+from quarl.bench.recommending.deciding import Decision, Demand, DeployableArtifact, decide, fewest_bits
+from quarl.bench.recommending.thresholds import (
     deadline_at_least,
     deadline_below,
     episodes_for_mean,
@@ -20,8 +20,8 @@ from bench.recommending.thresholds import (
     number,
     two_digits_up,
 )
-from bench.report.intervals import Estimate
-from policy.spec import Precision
+from quarl.bench.report.intervals import Estimate
+from quarl.policy.spec import Precision
 
 DEMAND = Demand(0.95, 20.0)
 

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
-from airlearning_envs.simulators.airsim.server import Server
-from airlearning_envs.simulators.airsim.stand_in import StandIn
-from bench.report import store
-from bench.success import main
+from quarl.airlearning_envs.simulators.airsim.server import Server
+from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.bench.report import store
+from quarl.bench.success import main
 
 
 def test_what_was_flown_is_stored_when_the_server_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,14 +19,14 @@ from unittest.mock import Mock
 
 import numpy as np
 
-from convert.mixed import weight_bits
-from convert.pipeline import FLOATS, INTEGERS, possible, quantize
-from policy.bundle import Bundle, Golden
-from policy.contract.network import network_shapes
-from policy.contract.quantization import TrainedQuantization, WeightRange
-from policy.locate import PROJECT_ROOT
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.convert.mixed import weight_bits
+from quarl.convert.pipeline import FLOATS, INTEGERS, possible, quantize
+from quarl.policy.bundle import Bundle, Golden
+from quarl.policy.contract.network import network_shapes
+from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.executor import RuntimeProcess, runtime_processes
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.spec import (
+from quarl.convert.executor import RuntimeProcess, runtime_processes
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,

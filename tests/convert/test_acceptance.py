@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from convert import __main__ as cli
-from convert import pipeline
-from convert.acceptance import FLOOR, AcceptanceError, agreement
-from convert.executor import RuntimeProcess
-from convert.parity import ParityError, check
-from convert.reference import integer_reference
-from policy.bundle import Bundle
-from policy.bundle_writer import npz, write_bundle
-from policy.coverage import excited
-from policy.integer import IntegerNetwork
-from policy.locate import ZOO
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.quantizing.network import quantize_network
-from policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
-from policy.spec import (
+from quarl.convert import __main__ as cli
+from quarl.convert import pipeline
+from quarl.convert.acceptance import FLOOR, AcceptanceError, agreement
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.parity import ParityError, check
+from quarl.convert.reference import integer_reference
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import npz, write_bundle
+from quarl.policy.coverage import excited
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.locate import ZOO
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,
@@ -154,7 +154,7 @@ def test_where_a_tanh_is_flat_next_to_nothing_is_allowed(tilting: Bundle) -> Non
 
 def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict[str, np.ndarray], object]) -> None:
     """A deep network's tolerance grows with its layers, not with the units that are off."""
-    from policy.float_errors import float_tolerance
+    from quarl.policy.float_errors import float_tolerance
 
     spec, weights, *_, observations = small
     off = {**weights, "dense_0/bias": weights["dense_0/bias"] - np.float32(1e3)}  # all of the first layer is off
@@ -173,7 +173,7 @@ def test_golden_vectors_excite_every_unit_that_the_calibration_excites(tmp_path:
 
 
 def test_the_parity_of_a_continuous_policy_is_told_output_by_output(tilting: Bundle) -> None:
-    from convert.executor import ExecutionResult
+    from quarl.convert.executor import ExecutionResult
 
     network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
     reference = integer_reference(tilting.spec, network, tilting.golden().observations)

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import pipeline
-from convert.executor import RuntimeProcess
-from policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer
-from policy.network import forward_float
-from policy.quantization import Affine, Scheme
-from policy.quantizing.network import quantize_network
-from policy.simulated import Widths, forward_simulated, simulate
-from policy.spec import (
+from quarl.convert import pipeline
+from quarl.convert.executor import RuntimeProcess
+from quarl.policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import forward_float
+from quarl.policy.quantization import Affine, Scheme
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulated import Widths, forward_simulated, simulate
+from quarl.policy.spec import (
     Activation,
     ContinuousHead,
     Convolution,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convert.calibration import inspect
-from policy.errors import QuantizationError
-from policy.quantizing.network import quantize_network
-from policy.spec import PolicySpec
+from quarl.convert.calibration import inspect
+from quarl.policy.errors import QuantizationError
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import PolicySpec
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
 

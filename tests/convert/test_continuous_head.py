@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import pipeline
-from convert.executor import RuntimeProcess
-from convert.reference import output_steps
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.integer import head_inputs
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.convert import pipeline
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.reference import output_steps
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.integer import head_inputs
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,

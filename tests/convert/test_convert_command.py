@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import __main__ as cli
-from convert import pipeline
-from convert.pipeline import Converted, convert_each
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.errors import BundleError
-from policy.integer import forward_integer
-from policy.quantizing.network import quantize_network
-from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.convert import __main__ as cli
+from quarl.convert import pipeline
+from quarl.convert.pipeline import Converted, convert_each
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.integer import forward_integer
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 
 def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_converting_again_gives_the_same_bytes(bundle: Bundle) -> None:
 
 def test_a_copy_of_the_bundle_converts_from_any_folder(bundle: Bundle, tmp_path: Path) -> None:
     copy = copy_bundle(bundle, tmp_path / "elsewhere" / "small", origin="zoo")
-    command = [sys.executable, "-m", "convert", "--policy", "./small", "--bits", "8", "--format", "onnx"]
+    command = [sys.executable, "-m", "quarl.convert", "--policy", "./small", "--bits", "8", "--format", "onnx"]
     done = subprocess.run(command, cwd=copy.path.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (copy.path / "int8.onnx").exists()
@@ -81,7 +81,7 @@ def test_a_copy_of_the_bundle_converts_from_any_folder(bundle: Bundle, tmp_path:
 
 def test_conversion_imports_no_tensorflow(bundle: Bundle) -> None:
     script = (
-        "import sys; from convert.__main__ import main; code = main(sys.argv[1:]); "
+        "import sys; from quarl.convert.__main__ import main; code = main(sys.argv[1:]); "
         "heavy = {'tensorflow', 'keras', 'tf2onnx'} & set(sys.modules); "
         "print(heavy, file=sys.stderr); sys.exit(code or bool(heavy))"
     )
@@ -94,7 +94,7 @@ def test_a_conversion_that_is_killed_leaves_nothing(bundle: Bundle, tmp_path: Pa
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     before = set(bundle.path.iterdir())
-    command = [sys.executable, "-m", "convert", "--policy", str(bundle.path), "--bits", "8", "--format", "onnx"]
+    command = [sys.executable, "-m", "quarl.convert", "--policy", str(bundle.path), "--bits", "8", "--format", "onnx"]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.DEVNULL) as process:
         started = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and not started.read_text():  # until a runtime's process is there
@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_is_said(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "fp32.tflite")
 
-    monkeypatch.setattr("policy.files.os.fsync", full)
+    monkeypatch.setattr("quarl.policy.files.os.fsync", full)
     assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
     assert "fp32.tflite cannot be written: No space left" in capsys.readouterr().err
     assert Bundle.load(bundle.path).manifest.artifacts == {}

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import pipeline
-from convert.executor import RuntimeProcess
-from convert.reference import integer_reference
-from policy.bundle_writer import write_bundle
-from policy.contract.features import FloatOperator as Operator
-from policy.contract.features import FloatStep, sizes_of
-from policy.errors import SpecError
-from policy.float_errors import float_tolerance
-from policy.integer import forward_integer, head_inputs
-from policy.network import apply_head, forward_float
-from policy.observing.features import exact_program, program_variance, run_program
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.convert import pipeline
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.reference import integer_reference
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.features import FloatOperator as Operator
+from quarl.policy.contract.features import FloatStep, sizes_of
+from quarl.policy.errors import SpecError
+from quarl.policy.float_errors import float_tolerance
+from quarl.policy.integer import forward_integer, head_inputs
+from quarl.policy.network import apply_head, forward_float
+from quarl.policy.observing.features import exact_program, program_variance, run_program
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     DiscreteHead,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convert.executor import RuntimeProcess
-from convert.pipeline import FLOATS, INTEGERS
-from convert.rounding import forward_fixed_point
-from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
-from policy.quantization import Affine
-from policy.spec import (
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import FLOATS, INTEGERS
+from quarl.convert.rounding import forward_fixed_point
+from quarl.policy.integer import IntegerLayer, IntegerNetwork, forward_integer
+from quarl.policy.quantization import Affine
+from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from convert import onnx_graph, tflite_graph
-from convert.calibration import inspect
-from convert.executor import RuntimeProcess
-from convert.parity import ParityError
-from convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
-from convert.reference import NORM_STEPS, STEP_SLACK
-from convert.rounding import forward_fixed_point
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.float_errors import float_tolerance
-from policy.integer import forward_integer
-from policy.network import Weights, forward_float, normalise
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.convert import onnx_graph, tflite_graph
+from quarl.convert.calibration import inspect
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.parity import ParityError
+from quarl.convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
+from quarl.convert.reference import NORM_STEPS, STEP_SLACK
+from quarl.convert.rounding import forward_fixed_point
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.float_errors import float_tolerance
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import Weights, forward_float, normalise
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     Convolution,

@@ -10,14 +10,14 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from onnx import numpy_helper
 
-from convert import onnx_graph, tflite_graph
-from convert.executor import RuntimeProcess
-from convert.pipeline import INTEGERS
-from convert.reference import STEP_SLACK
-from policy.integer import IntegerLayer, IntegerNetwork, forward_integer
-from policy.quantization import Affine
-from policy.quantizing.network import quantize_network
-from policy.spec import NetworkSpec, PolicySpec, RuntimeName
+from quarl.convert import onnx_graph, tflite_graph
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import INTEGERS
+from quarl.convert.reference import STEP_SLACK
+from quarl.policy.integer import IntegerLayer, IntegerNetwork, forward_integer
+from quarl.policy.quantization import Affine
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import NetworkSpec, PolicySpec, RuntimeName
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
 

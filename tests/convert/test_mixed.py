@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import __main__ as cli
-from convert import mixed
-from convert.executor import RuntimeProcess
-from convert.mixed import Layers, bits_of, kernel_sizes, output_error, total_bits
-from convert.pipeline import convert
-from convert.rebuild import check_artifact
-from policy.bundle import Bundle
-from policy.errors import BundleError, QuantizationError
-from policy.integer import forward_integer
-from policy.locate import ZOO
-from policy.manifest import MANIFEST_FILE
-from policy.network import Weights, forward_float, layer_names
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from quarl.convert import __main__ as cli
+from quarl.convert import mixed
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.mixed import Layers, bits_of, kernel_sizes, output_error, total_bits
+from quarl.convert.pipeline import convert
+from quarl.convert.rebuild import check_artifact
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import BundleError, QuantizationError
+from quarl.policy.integer import forward_integer
+from quarl.policy.locate import ZOO
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.network import Weights, forward_float, layer_names
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, Weights, np.ndarray, np.ndarray]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from convert.executor import RuntimeProcess
-from convert.pipeline import INTEGERS
-from policy.network import forward_float, normaliser_constants
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import INTEGERS
+from quarl.policy.network import forward_float, normaliser_constants
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,

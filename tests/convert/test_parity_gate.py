@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from convert import __main__ as cli
-from convert import executor, pipeline, tflite_graph
-from convert.executor import ExecutionError, ExecutionResult, RuntimeProcess
-from convert.parity import ParityError, check
-from convert.reference import float_reference, integer_reference
-from policy.bundle import Bundle
-from policy.float_errors import UNIT_ROUNDOFF, float_tolerance
-from policy.integer import IntegerNetwork
-from policy.network import forward_float
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from quarl.convert import __main__ as cli
+from quarl.convert import executor, pipeline, tflite_graph
+from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProcess
+from quarl.convert.parity import ParityError, check
+from quarl.convert.reference import float_reference, integer_reference
+from quarl.policy.bundle import Bundle
+from quarl.policy.float_errors import UNIT_ROUNDOFF, float_tolerance
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.network import forward_float
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convert.executor import RuntimeProcess
-from convert.pipeline import convert
-from convert.rebuild import check_artifact
-from policy.bundle import Bundle
-from policy.bundle_writer import npz
-from policy.errors import BundleError
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.reading.bundle_files import CALIBRATION_FILE
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import convert
+from quarl.convert.rebuild import check_artifact
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import npz
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.conftest import AgentProcess
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

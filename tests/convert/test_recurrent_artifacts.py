@@ -9,15 +9,15 @@ import onnx
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
-from convert import pipeline
-from convert.executor import RuntimeProcess
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer
-from policy.network import choose_actions, forward_float
-from policy.observing.pilot import deciding
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.convert import pipeline
+from quarl.convert.executor import RuntimeProcess
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.observing.pilot import deciding
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, weights_of
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
@@ -85,8 +85,8 @@ def test_an_episode_in_a_runtime_is_that_of_the_reference(
 
 
 def test_the_native_artifact_refuses_broken_gates(tmp_path: Path) -> None:
-    from convert.native.writer import native_artifact
-    from device.native.engine import Engine, NativeError, library
+    from quarl.convert.native.writer import native_artifact
+    from quarl.device.engine.engine import Engine, NativeError, library
 
     spec = recurrent_spec("gru")
     weights = weights_of(spec)
@@ -109,7 +109,7 @@ def test_the_native_artifact_refuses_broken_gates(tmp_path: Path) -> None:
 def test_a_leapp_folder_feeds_each_state_back_by_name(tmp_path: Path) -> None:
     import onnxruntime
 
-    from convert.package.leapp_folder import with_fields
+    from quarl.convert.package.leapp_folder import with_fields
 
     bundle = bundle_of(tmp_path, "three", False)
     spec, rows = bundle.spec, bundle.golden().observations[:5]
@@ -126,7 +126,7 @@ def test_a_leapp_folder_feeds_each_state_back_by_name(tmp_path: Path) -> None:
 
 
 def test_a_policy_in_c_says_where_its_states_are(tmp_path: Path) -> None:
-    from convert.export_c.writing import export
+    from quarl.convert.export_c.writing import export
 
     bundle = bundle_of(tmp_path, "gru", True)
     made = export(bundle, tmp_path / "c", Precision.INT8, accept=True)  # its golden test runs here

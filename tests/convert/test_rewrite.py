@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import rewrite
-from convert.executor import RuntimeProcess
-from convert.pipeline import convert
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.contract.quantization import TrainedQuantization
-from policy.network import Weights
-from policy.reading.bundle_files import CALIBRATION_FILE
-from policy.rewrites import Rewrite
-from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
+from quarl.convert import rewrite
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import convert
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.quantization import TrainedQuantization
+from quarl.policy.network import Weights
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE
+from quarl.policy.rewrites import Rewrite
+from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
 from tests.convert.conftest import make_observations, make_spec, make_weights
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convert import tflite_graph
-from convert.executor import RuntimeProcess
-from convert.pipeline import INTEGERS
-from convert.rounding import (
+from quarl.convert import tflite_graph
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.pipeline import INTEGERS
+from quarl.convert.rounding import (
     fixed_point_multipliers,
     fixed_point_requantize,
     forward_fixed_point,
     quantize_by_inverse,
     quantize_half_away,
 )
-from policy.integer import IntegerLayer, forward_integer, requantization_multipliers
-from policy.quantization import Affine, quantize_affine
-from policy.quantizing.network import agreeing_scales, quantize_network
-from policy.spec import (
+from quarl.policy.integer import IntegerLayer, forward_integer, requantization_multipliers
+from quarl.policy.quantization import Affine, quantize_affine
+from quarl.policy.quantizing.network import agreeing_scales, quantize_network
+from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,
     NetworkSpec,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.core import _multiarray_umath as umath
 
-from policy import exact
-from policy.locate import PROJECT_ROOT
+from quarl.policy import exact
+from quarl.policy.locate import PROJECT_ROOT
 from tests.convert.bytes_of import NAMES, PINNED
 
 # What this processor has of what numpy decides on as it starts.

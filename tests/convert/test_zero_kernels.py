@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import tflite_graph
-from convert.pipeline import convert_all
-from convert.rebuild import check_artifact
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.errors import QuantizationError
-from policy.integer import forward_integer, requantization_multipliers
-from policy.network import forward_float
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, Precision
+from quarl.convert import tflite_graph
+from quarl.convert.pipeline import convert_all
+from quarl.convert.rebuild import check_artifact
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.errors import QuantizationError
+from quarl.policy.integer import forward_integer, requantization_multipliers
+from quarl.policy.network import forward_float
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, GOLDEN, SPEC, WEIGHTS
 
 

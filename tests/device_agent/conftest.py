@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.flights import blind_policy
-from airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
-from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from device.native import building
-from policy.bundle import Bundle, Expected
-from policy.bundle_writer import add_artifact, write_bundle
-from policy.integer import forward_integer
-from policy.manifest import ArtifactEntry, FileRecord, Parity
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.airlearning_envs.flights import blind_policy
+from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle, Expected
+from quarl.policy.bundle_writer import add_artifact, write_bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.manifest import ArtifactEntry, FileRecord, Parity
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     DiscreteHead,
@@ -54,7 +54,7 @@ class AgentProcess:
 
     def __init__(self, bundle: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "device.agent", "--bundle", str(bundle), *arguments],
+            [sys.executable, "-m", "quarl.device.agent", "--bundle", str(bundle), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,7 +93,7 @@ class AgentProcess:
 def run_conversation(bundle: Path, lines: Sequence[bytes], *arguments: str) -> tuple[list[dict[str, Any]], bytes]:
     """Send all lines, close the input, and return all replies and the log of an agent that ended with exit code 0."""
     done = subprocess.run(
-        [sys.executable, "-m", "device.agent", "--bundle", str(bundle), *arguments],
+        [sys.executable, "-m", "quarl.device.agent", "--bundle", str(bundle), *arguments],
         input=b"".join(line + b"\n" for line in lines),
         capture_output=True,
         timeout=60,
@@ -164,10 +164,10 @@ def continuous_policy() -> tuple[PolicySpec, dict[str, np.ndarray]]:
 
 def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     """Real fp32 and int8 artifacts in every format, with the tolerances of conversion."""
-    from convert import onnx_graph, tflite_graph
-    from convert.native.writer import native_artifact
-    from convert.pipeline import impossible
-    from convert.reference import integer_reference
+    from quarl.convert import onnx_graph, tflite_graph
+    from quarl.convert.native.writer import native_artifact
+    from quarl.convert.pipeline import impossible
+    from quarl.convert.reference import integer_reference
 
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()
     integers = quantize_network(spec, weights, bundle.calibration())

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from device.agent import conditions, server
-from device.agent.conditions import Conditions, Throttled
-from device.agent.fingerprint import emulation, fingerprint
+from quarl.device.agent import conditions, server
+from quarl.device.agent.conditions import Conditions, Throttled
+from quarl.device.agent.fingerprint import emulation, fingerprint
 
 QUIET = Conditions(1200.0, 1200.0, "performance", 50.0, Throttled.of(0), 0.1)
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policy.bundle import Bundle
-from policy.integer import forward_integer
-from policy.network import forward_float
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.bundle import Bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import forward_float
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 Start = Callable[..., Any]
 LOADED_KEYS = {
@@ -74,7 +74,7 @@ def test_a_whole_conversation_in_each_runtime(
 def test_everything_that_conversion_lists_is_served_in_every_runtime_that_it_names(
     copied: Path, start_agent: Start
 ) -> None:
-    from convert.pipeline import convert_all
+    from quarl.convert.pipeline import convert_all
 
     precisions = [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4]
     convert_all([Bundle.load(copied)], precisions, list(ArtifactFormat), accept=True)

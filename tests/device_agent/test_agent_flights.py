@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import preset
-from airlearning_envs.flights import FlightResults, depth_observation, fly, wilson_interval
-from airlearning_envs.rules.actions import ACTION_NAMES
-from airlearning_envs.rules.observation import depth_fields
-from airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
-from device.agent.flights import TimedPilot
-from device.agent.serving import check_simulator
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.errors import SpecError
-from policy.network import choose_actions, forward_float
-from policy.spec import (
+from quarl.airlearning_envs.config import preset
+from quarl.airlearning_envs.flights import FlightResults, depth_observation, fly, wilson_interval
+from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.rules.observation import depth_fields
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
+from quarl.device.agent.flights import TimedPilot
+from quarl.device.agent.serving import check_simulator
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.errors import SpecError
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.spec import (
     Convolution,
     DiscreteHead,
     EnvironmentSpec,

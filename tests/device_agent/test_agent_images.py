@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device.agent.protocol import MAX_LINE_BYTES
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.network import forward_float
-from policy.spec import (
+from quarl.device.agent.protocol import MAX_LINE_BYTES
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.network import forward_float
+from quarl.policy.spec import (
     Convolution,
     DiscreteHead,
     EnvironmentSpec,

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device import native
-from device.agent import runtimes
-from device.agent.golden import check_golden
-from device.agent.graph_executors import _match, _Tensor
-from device.agent.protocol import AgentError
-from device.agent.runtimes import installed_runtimes
-from policy.bundle import Bundle
-from policy.bundle_writer import npz, write_bundle
-from policy.manifest import FileRecord
-from policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
+from quarl.device import engine as native
+from quarl.device.agent import runtimes
+from quarl.device.agent.golden import check_golden
+from quarl.device.agent.graph_executors import _match, _Tensor
+from quarl.device.agent.protocol import AgentError
+from quarl.device.agent.runtimes import installed_runtimes
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import npz, write_bundle
+from quarl.policy.manifest import FileRecord
+from quarl.policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
 from tests.device_agent.conftest import add_artifacts, flying_policy, recorded_observations
 
 Start = Callable[..., Any]
@@ -315,9 +315,9 @@ def test_the_next_runtime_is_taken_where_the_bundle_has_no_artifact_for_the_pref
 def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
     monkeypatch: pytest.MonkeyPatch, pilot: Bundle
 ) -> None:
-    from device.agent import serving as loading
-    from device.agent.operations import Load
-    from policy.spec import Precision
+    from quarl.device.agent import serving as loading
+    from quarl.device.agent.operations import Load
+    from quarl.policy.spec import Precision
 
     request = Load(Precision.INT8, RuntimeName.LITERT, None)
     monkeypatch.setattr(loading, "installed_runtimes", lambda: {RuntimeName.TFLITE_RUNTIME: "2.14.0"})

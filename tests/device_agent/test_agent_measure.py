@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from device.agent import memory
-from device.agent.measure import (
+from quarl.device.agent import memory
+from quarl.device.agent.measure import (
     Statistics,
     median_ranks,
     percentile,
@@ -117,7 +117,7 @@ def test_the_garbage_collector_is_off_while_timing_and_on_again_after_an_error(
 def test_the_device_is_looked_at_between_runs_and_the_caches_are_warmed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("device.agent.measure.CHUNK_NS", 0)  # every run ends a chunk
+    monkeypatch.setattr("quarl.device.agent.measure.CHUNK_NS", 0)  # every run ends a chunk
     looks: list[int] = []
     seen: list[int] = []
     times = time_calls(seen.append, [1, 2], warmup=0, runs=3, between=looks.append)
@@ -149,7 +149,7 @@ def test_memory_is_read_in_bytes() -> None:
 
 ALLOCATING = """
 import dataclasses, json
-from device.agent import memory
+from quarl.device.agent import memory
 found = [memory.read()]
 block = bytearray(b"x") * (64 * 2**20)  # touched, so resident
 found.append(memory.read())

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.contract.features import FloatOperator, FloatStep
-from policy.network import forward_float
-from policy.observing.history import History
-from policy.spec import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.features import FloatOperator, FloatStep
+from quarl.policy.network import forward_float
+from quarl.policy.observing.history import History
+from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,
     Memory,

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from policy.bundle import Bundle
-from policy.spec import RuntimeName
+from quarl import policy
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import RuntimeName
 
 Start = Callable[..., Any]
 Converse = Callable[..., tuple[list[dict[str, Any]], bytes]]
 
-OWN = {"policy", "airlearning_envs", "device", "numpy"}
+OWN = {"quarl", "policy", "airlearning_envs", "device", "numpy"}
 FORBIDDEN = {"tensorflow", "keras", "gymnasium", "safetensors", "paramiko", "rich", "onnx", "convert", "train", "bench"}
 PACKAGES = {"litert": "ai_edge_litert", "tflite-runtime": "tflite_runtime", "onnxruntime": "onnxruntime"}
 NATIVE = "device"
@@ -44,10 +45,10 @@ def test_the_agent_imports_the_standard_library_numpy_the_contract_the_simulator
     script = """
         import sys
         before = set(sys.modules)
-        from device.agent.__main__ import main
+        from quarl.device.agent.__main__ import main
         code = main(["--bundle", sys.argv[1]])
         loaded = {n for n, module in sys.modules.items() if n not in before and getattr(module, "__file__", None)}
-        print("MODULES", *sorted({n.split(".")[0] for n in loaded}), file=sys.stderr)
+        print("MODULES", *sorted({n.removeprefix("quarl.").split(".")[0] for n in loaded}), file=sys.stderr)
         sys.exit(code)
     """
     row = json.dumps([1.0] * 32).encode()
@@ -79,29 +80,29 @@ def test_the_agent_imports_the_standard_library_numpy_the_contract_the_simulator
 def test_before_anything_is_loaded_no_runtime_and_no_simulator_are_imported(pilot: Bundle) -> None:
     script = """
         import sys
-        from device.agent.__main__ import main
+        from quarl.device.agent.__main__ import main
         main(["--bundle", sys.argv[1]])
         print("MODULES", *sorted(sys.modules), file=sys.stderr)
     """
     done = run_script(script, pilot.path, [b'{"op": "hello"}', b'{"op": "help"}'])
     listed = next(line for line in done.stderr.decode().splitlines() if line.startswith("MODULES"))
     modules = set(listed.split()[1:])
-    assert not modules & set(PACKAGES.values()) and "airlearning_envs.task" not in modules
+    assert not modules & set(PACKAGES.values()) and "quarl.airlearning_envs.task" not in modules
 
 
 def test_what_a_runtime_prints_never_reaches_the_replies(pilot: Bundle) -> None:
     script = """
         import os, subprocess, sys
-        from device.agent import runtimes
-        from device.agent.__main__ import main
+        from quarl.device.agent import runtimes
+        from quarl.device.agent.__main__ import main
         real = runtimes.open_artifact
         def noisy(*arguments):
             print("NOISE from Python")
             os.write(1, b'{"ok": true, "noise": "from C"}\\n')
             subprocess.run(["echo", "NOISE from a child"], check=True)
             return real(*arguments)
-        import device.agent.serving
-        device.agent.serving.open_artifact = noisy
+        import quarl.device.agent.serving
+        quarl.device.agent.serving.open_artifact = noisy
         code = main(["--bundle", sys.argv[1]])
         print("NOISE at the end")
         sys.exit(code)
@@ -123,7 +124,7 @@ def test_blank_lines_are_ignored_and_the_end_of_input_ends_it(pilot: Bundle, con
 
 def test_a_last_line_without_its_newline_is_answered(pilot: Bundle) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "device.agent", "--bundle", str(pilot.path)],
+        [sys.executable, "-m", "quarl.device.agent", "--bundle", str(pilot.path)],
         input=b'{"op": "help"}',
         capture_output=True,
         timeout=60,
@@ -166,7 +167,7 @@ def test_sigterm_ends_it_cleanly(busy: bool, pilot: Bundle, start_agent: Start) 
 def test_it_ends_quietly_when_whoever_asked_is_gone(pilot: Bundle) -> None:
     read, write = os.pipe()
     agent = subprocess.Popen(
-        [sys.executable, "-m", "device.agent", "--bundle", str(pilot.path)],
+        [sys.executable, "-m", "quarl.device.agent", "--bundle", str(pilot.path)],
         stdin=subprocess.PIPE,
         stdout=write,
         stderr=subprocess.PIPE,
@@ -180,7 +181,7 @@ def test_it_ends_quietly_when_whoever_asked_is_gone(pilot: Bundle) -> None:
 def test_a_closed_input_is_an_ended_one(pilot: Bundle) -> None:
     script = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     done = subprocess.run(
-        [sys.executable, "-c", script, "-m", "device.agent", "--bundle", str(pilot.path)],
+        [sys.executable, "-c", script, "-m", "quarl.device.agent", "--bundle", str(pilot.path)],
         capture_output=True,
         timeout=60,
         check=False,
@@ -190,17 +191,14 @@ def test_a_closed_input_is_an_ended_one(pilot: Bundle) -> None:
 
 def test_it_runs_with_an_empty_environment_from_a_folder_of_its_own(pilot: Bundle, tmp_path: Path) -> None:
     # As a release on a device: nothing but the code, on a PYTHONPATH of that folder.
-    import policy
-
-    root = Path(policy.__file__).parents[1]
-    for package in ("policy", "airlearning_envs"):
-        (tmp_path / package).symlink_to(root / package)
-    (tmp_path / "device").mkdir()
-    (tmp_path / "device" / "__init__.py").write_text("")
-    for package in ("agent", "native"):
-        (tmp_path / "device" / package).symlink_to(root / "device" / package)
+    root, place = Path(policy.__file__).parents[1], tmp_path / "quarl"
+    (place / "device").mkdir(parents=True)
+    (place / "__init__.py").write_text("")
+    (place / "device" / "__init__.py").write_text("")
+    for package in ("policy", "airlearning_envs", "device/agent", "device/engine"):
+        (place / package).symlink_to(root / package)
     done = subprocess.run(
-        [sys.executable, "-B", "-m", "device.agent", "--bundle", str(pilot.path)],
+        [sys.executable, "-B", "-m", "quarl.device.agent", "--bundle", str(pilot.path)],
         input=b'{"op": "load", "precision": "int8"}\n{"op": "episodes", "episodes": 1}\n',
         capture_output=True,
         timeout=60,
@@ -215,6 +213,9 @@ def test_it_runs_with_an_empty_environment_from_a_folder_of_its_own(pilot: Bundl
 @pytest.mark.parametrize("arguments", [[], ["--bundle", "x", "--threads", "0"], ["--bundle", "x", "--threads", "many"]])
 def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "device.agent", *arguments], capture_output=True, stdin=subprocess.DEVNULL, check=False
+        [sys.executable, "-m", "quarl.device.agent", *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     assert done.returncode == 2 and b"usage:" in done.stderr and done.stdout == b""

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.agent.operations import OPERATIONS, FlyEpisodes, Latency, Load, TimedPath, parse_request
-from device.agent.protocol import AgentError, ErrorCode, encode, parse_json, request_id
-from device.agent.server import Agent
-from policy.spec import Precision, RuntimeName
+from quarl.device.agent.operations import OPERATIONS, FlyEpisodes, Latency, Load, TimedPath, parse_request
+from quarl.device.agent.protocol import AgentError, ErrorCode, encode, parse_json, request_id
+from quarl.device.agent.server import Agent
+from quarl.policy.spec import Precision, RuntimeName
 
 NOWHERE = Path("no-such-bundle")
 

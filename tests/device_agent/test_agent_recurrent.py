@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import preset
-from airlearning_envs.flights import FlightResults, fly
-from device.agent.flights import TimedPilot
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.contract.cells import Cell, Recurrence
-from policy.network import forward_float
-from policy.observing.history import History
-from policy.observing.pilot import Pilot
-from policy.spec import NetworkSpec, PolicySpec, Precision
+from quarl.airlearning_envs.config import preset
+from quarl.airlearning_envs.flights import FlightResults, fly
+from quarl.device.agent.flights import TimedPilot
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.network import forward_float
+from quarl.policy.observing.history import History
+from quarl.policy.observing.pilot import Pilot
+from quarl.policy.spec import NetworkSpec, PolicySpec, Precision
+from quarl.train.deciding import reference
 from tests.device_agent.conftest import HIDDEN, AgentProcess, add_artifacts, flying_policy, recorded_observations
 from tests.recurrent_policies import state_fields
-from train.deciding import reference
 
 EPISODES, SEED = 60, 11
 NETWORK = NetworkSpec((HIDDEN,), recurrences=(Recurrence(Cell.GRU, HIDDEN, 1),))

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from policy.spec import RuntimeName
+from quarl.policy.spec import RuntimeName
 
 
 @pytest.mark.parametrize("runtime", RuntimeName)
 def test_importing_a_runtime_writes_nothing_into_the_home_folder(runtime: RuntimeName, tmp_path: Path) -> None:
-    program = (
-        f"from device.agent.runtimes import import_runtime, RuntimeName as R; import_runtime(R('{runtime.value}'))"
-    )
+    module = "quarl.device.agent.runtimes"
+    program = f"from {module} import import_runtime, RuntimeName as R; import_runtime(R('{runtime.value}'))"
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = subprocess.run(
         [sys.executable, "-c", program],

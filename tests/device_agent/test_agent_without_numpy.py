@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
-from device.agent.loop.client import Client
-from device.host.payload import code_files
-from device.host.places import project_root
-from policy.bundle import Bundle
-from policy.network import choose_actions
-from policy.spec import ArtifactFormat, Precision
+from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
+from quarl.device.agent.loop.client import Client
+from quarl.device.deploy.payload import code_files
+from quarl.device.deploy.places import project_root
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import choose_actions
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import LoopProcess, in_python
 from tests.device_agent.test_static_agent import bundle
 
 __all__ = ["bundle"]  # Policy I with its native int8 artifact
 
-START = "import sys; sys.path[:0] = [{code!r}]; from device.agent.{module} import main; sys.exit(main())"
+START = "import sys; sys.path[:0] = [{code!r}]; from quarl.device.agent.{module} import main; sys.exit(main())"
 HERE = platform.machine()
 
 
@@ -96,7 +96,7 @@ def test_a_loop_and_its_client_without_packages(bundle: Bundle, tmp_path: Path) 
             assert action.index == int(np.argmax(action.outputs))
     program = (
         f"import sys; sys.path[:0] = [{place!r}]\n"
-        "from device.agent.loop.client import Client\n"
+        "from quarl.device.agent.loop.client import Client\n"
         f"with Client.connect({str(loop.socket)!r}) as policy:\n"
         f"    policy.send({golden.observations[3].tolist()!r})\n"
         "    print(policy.receive(60.0).index, 'numpy' in sys.modules)\n"

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.agent.measure import Statistics
-from device.agent.operations import OPERATIONS
-from device.host.static_agent import __main__ as command
-from device.native import building
-from policy.bundle import Bundle
-from policy.locate import ZOO
-from policy.spec import Precision
+from quarl.device.agent.measure import Statistics
+from quarl.device.agent.operations import OPERATIONS
+from quarl.device.deploy.static_agent import __main__ as command
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import Precision
 from tests.device_agent.conftest import AgentProcess
 from tests.device_agent.test_agent_protocol import FIELD_NAMES, JSON_VALUES, WRONG_LINES
 

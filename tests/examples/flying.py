@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.task import EndCause, NavigationTask
-from device.agent.loop.client import Client, LoopError
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT
-from policy.spec import Precision
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.task import EndCause, NavigationTask
+from quarl.device.agent.loop.client import Client, LoopError
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.spec import Precision
 from tests.examples.vehicle import Vehicle
 
 START_S, SETPOINT_S = 60.0, 30.0
@@ -51,7 +51,14 @@ def served(bundle: Bundle, precision: Precision) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.sock"
         options = [f"--precision={precision.value}", "--pace=observation", f"--rate={PATIENT_HERTZ}", "--priority=0"]
-        command = [sys.executable, "-m", "device.agent.loop", f"--bundle={bundle.path}", f"--socket={path}", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "quarl.device.agent.loop",
+            f"--bundle={bundle.path}",
+            f"--socket={path}",
+            *options,
+        ]
         with ended(subprocess.Popen(command, stderr=subprocess.DEVNULL)) as loop:
             deadline = time.monotonic() + START_S
             while not path.exists():

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from convert.pipeline import convert_all
-from device.agent.loop.client import LoopError, request
-from policy.bundle import Bundle
-from policy.spec import ArtifactFormat, Precision
-from tests.device_host.devices import eventually, runs
+from quarl.convert.pipeline import convert_all
+from quarl.device.agent.loop.client import LoopError, request
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import ArtifactFormat, Precision
+from tests.device_deploy.devices import eventually, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,7 +115,7 @@ def test_a_robot_leaves_no_loop_behind(place: Path, converted: Path, tmp_path: P
     starter.chmod(0o755)
     words = ["examples/robot_loop.py", "600", str(starter)]
     if how == "error":  # in the robot's own part, while it flies
-        spoilt = "from airlearning_envs.gym_env import NavigationEnv as E; E.step = lambda self, action: 1 / 0; "
+        spoilt = "from quarl.airlearning_envs.gym_env import NavigationEnv as E; E.step = lambda self, action: 1 / 0; "
         words = [
             "-c",
             f"import runpy, sys; {spoilt}del sys.argv[0]; runpy.run_path(sys.argv[0], None, '__main__')",

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS
-from convert.pipeline import convert_all
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.locate import PROJECT_ROOT, ZOO
-from policy.spec import ArtifactFormat, Precision
+from quarl.airlearning_envs.config import PRESETS
+from quarl.convert.pipeline import convert_all
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.locate import PROJECT_ROOT, ZOO
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.examples.flying import begun, flown_through, flown_without, served
 from tests.examples.vehicle import Vehicle
 

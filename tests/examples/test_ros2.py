@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT as ROOT
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT as ROOT
 from tests.device_agent.loop.loops import LoopProcess, in_python, until
 
 cyclonedds = pytest.importorskip("cyclonedds", reason="cyclonedds is not installed; type make robots")
@@ -43,10 +43,10 @@ while time.monotonic() < deadline:
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[LoopProcess]:
     """A loop over the committed policy I."""
-    from convert.pipeline import convert_all
-    from policy.bundle_writer import copy_bundle
-    from policy.locate import ZOO
-    from policy.spec import ArtifactFormat, Precision
+    from quarl.convert.pipeline import convert_all
+    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.locate import ZOO
+    from quarl.policy.spec import ArtifactFormat, Precision
 
     copy_bundle(Bundle.load(ZOO / "I"), tmp_path / "I", "zoo")
     convert_all([Bundle.load(tmp_path / "I")], [Precision.INT8], [ArtifactFormat.TFLITE])

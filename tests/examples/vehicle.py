@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from airlearning_envs.rules.observation import ray_angles
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.task import NavigationTask
 
 os.environ["MAVLINK20"] = "1"  # before pymavlink is imported: OBSTACLE_DISTANCE with fractions of a degree
 

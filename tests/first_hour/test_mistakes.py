@@ -51,7 +51,7 @@ WRONG = {  # what is typed: what must be said of it
     f"{PYTHON} -m train.evaluate --input-path nope": NO_POLICY.format("nope"),
     f"{PYTHON} -m convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .make train POLICY=I. or",
     f"{PYTHON} -m convert --policy 'my own'": "Train one of that name: .*--output-path 'artifacts/my own'",
-    f"{PYTHON} -m device.host nope": "invalid choice: 'nope' .choose from 'deploy'.*\n  next: .venv/bin/python -m",
+    f"{PYTHON} -m device.deploy nope": "invalid choice: 'nope' .choose from 'deploy'.*\n  next: .venv/bin/python -m",
 }
 FOREIGN = ("-m train --task cartpole", "bench/latency.py --policy I", "examples/ask_device.py", "examples/own_task.py")
 ELSEWHERE = {  # what is typed in / with the folder's name in front of it
@@ -186,7 +186,7 @@ def test_without_a_network_what_needs_none_works(workshop: Workshop, command: st
 def test_without_a_network_a_host_is_not_found_and_wheels_are_not_fetched(workshop: Workshop, tmp_path: Path) -> None:
     command = offline("make deploy POLICY=I TARGET=pi@no-such.invalid")
     refused(workshop, command, "'no-such.invalid' has no address.*\n  next: Check the name")
-    command = offline(f"{PYTHON} -m device.host prefetch --runtime litert")
+    command = offline(f"{PYTHON} -m device.deploy prefetch --runtime litert")
     printed = "could not download .*: the package index could not be reached.*\n  next: Is this machine online"
     refused(workshop, command, printed, XDG_CACHE_HOME=str(tmp_path))
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOTING = '#!/bin/bash\necho "python $*" >>calls\ncase " $* " in *" --target nowhere "*) exit 1;; esac\n'
 """Notes what it was called with; a device called nowhere is not there."""
-REACH = "python -m device.host reach --target"
+REACH = "python -m device.deploy reach --target"
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_the_local_device_is_not_started_only_to_look(checkout: Path, target: st
 def test_a_group_is_deployed_to_in_phases_with_what_was_typed_alone(checkout: Path) -> None:
     status, _, calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I")
     last = " ".join(calls[-1].split())
-    assert status == 0 and last == "python -m device.host fleet deploy --group arena --policy I"
+    assert status == 0 and last == "python -m device.deploy fleet deploy --group arena --policy I"
     more = ["BITS=4", "RUNTIME=native", "ROLLOUT=--canary 2 --soak 60"]
     calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I", *more)[2]
     assert calls[-1].endswith("--policy I --bits 4 --runtime native --canary 2 --soak 60")
     assert calls[0].startswith("python -m convert --missing --policy I --bits 4"), "nobody is asked before"
     calls = typed(checkout, "bench", "TARGET=@arena", "POLICY=I")[2]
     kinds = ("latency", "memory", "success")
-    assert calls == [f"python -m device.host fleet run {kind} --group arena --policy I" for kind in kinds]
+    assert calls == [f"python -m device.deploy fleet run {kind} --group arena --policy I" for kind in kinds]
     status, printed, calls = typed(checkout, "demo", "TARGET=@arena")
     assert status == 2 and not calls and "is a group of devices, and the demo is for one" in printed
 

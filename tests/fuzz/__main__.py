@@ -87,8 +87,8 @@ def run(kind: str, first: int, count: int, seed: int, base: Path) -> Outcome:
 
 def work(kind: str, first: int, count: int, seed: int, base: Path) -> None:
     """A worker: a line of JSON for each input, [word, seconds, bytes]."""
-    from device.agent import memory
-    from device.agent.__main__ import take_stdout, write_all
+    from quarl.device.agent import memory
+    from quarl.device.agent.__main__ import take_stdout, write_all
 
     replies = take_stdout()
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ Attempt = Callable[[int], str]
 def _bundles(base: Path, seed: int, place: Path) -> Attempt:
     import numpy as np
 
-    from policy.bundle import Bundle
+    from quarl.policy.bundle import Bundle
     from tests.fuzz import bundles
 
     files = bundles.files_of(base)
@@ -122,8 +122,8 @@ def _bundles(base: Path, seed: int, place: Path) -> Attempt:
 
 
 def _lines(base: Path, seed: int, place: Path) -> Attempt:
-    from device.agent.server import Agent
-    from policy.bundle import Bundle
+    from quarl.device.agent.server import Agent
+    from quarl.policy.bundle import Bundle
     from tests.fuzz import lines
 
     legal = lines.requests(Bundle.load(base).calibration()[:6].tolist())
@@ -181,11 +181,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def base_bundle(path: Path) -> Path:
     """Policy I, converted to fp32 and int8."""
-    from convert.pipeline import convert_all
-    from policy.bundle import Bundle
-    from policy.bundle_writer import copy_bundle
-    from policy.locate import ZOO
-    from policy.spec import ArtifactFormat, Precision
+    from quarl.convert.pipeline import convert_all
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.locate import ZOO
+    from quarl.policy.spec import ArtifactFormat, Precision
 
     copy = copy_bundle(Bundle.load(ZOO / "I"), path, "zoo")
     convert_all([copy], [Precision.FP32, Precision.INT8], list(ArtifactFormat))

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from convert.rebuild import check_artifact
-from device.agent.server import Agent
-from policy.bundle import HOST_FILES, Bundle
-from policy.bundle_writer import npz
-from policy.errors import PolicyError
-from policy.integer import forward_integer
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import choose_actions, forward_float
-from policy.quantization import to_fp16
-from policy.quantizing.network import quantize_network
-from policy.reading.bundle_files import GOLDEN_FILE
-from policy.spec import Precision
+from quarl.convert.rebuild import check_artifact
+from quarl.device.agent.server import Agent
+from quarl.policy.bundle import HOST_FILES, Bundle
+from quarl.policy.bundle_writer import npz
+from quarl.policy.errors import PolicyError
+from quarl.policy.integer import forward_integer
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.quantization import to_fp16
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading.bundle_files import GOLDEN_FILE
+from quarl.policy.spec import Precision
 from tests.fuzz.values import scrambled, spoiled, text_of
 
 Files = dict[str, bytes]

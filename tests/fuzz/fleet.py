@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from device.host.fleet.inventory import Fleet, FleetFileError
+from quarl.device.deploy.fleet.inventory import Fleet, FleetFileError
 from tests.fuzz.values import RAW, scrambled, spoiled
 
 LEGAL: dict[str, Any] = {

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.runs.request import RunRequest
-from train.runs.run import Run
-from train.suites.episodes import StepResult, judge
-from train.suites.task import Evaluation, Task
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.train.runs.request import RunRequest
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.task import Evaluation, Task
 
 LENGTH = 10  # cells from the start to the goal
 TIME_LIMIT = 40
@@ -74,8 +74,8 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         seed: int = 1,
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
-        from train.accelerator.table import accelerated
-        from train.networks.forward import Acting
+        from quarl.train.accelerator.table import accelerated
+        from quarl.train.networks.forward import Acting
 
         chosen = task or corridor_task()
         request = RunRequest(

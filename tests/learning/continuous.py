@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from policy.spec import ContinuousHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.deciding import greedy
-from train.runs.request import RunRequest, Trained
-from train.runs.results import policy_spec
-from train.runs.run import Run
-from train.suites.episodes import StepResult, judge
-from train.suites.task import Evaluation, Task
+from quarl.policy.spec import ContinuousHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.train.deciding import greedy
+from quarl.train.runs.request import RunRequest, Trained
+from quarl.train.runs.results import policy_spec
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.task import Evaluation, Task
 
 TIME_LIMIT = 10
 LOW, HIGH = -2.0, 4.0  # not symmetrical: a wrong unit of the action shows

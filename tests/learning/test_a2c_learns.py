@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from policy.spec import Convolution, NetworkSpec
-from train.algorithms import a2c
-from train.suites.make import make_task
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train.algorithms import a2c
+from quarl.train.suites.make import make_task
 
 SETTINGS = a2c.A2CSettings(
     environments=16, rollout_steps=16, learning_rate=3e-3, normaliser_steps=2048, discount=0.98, gae_lambda=0.95

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from quarl.train.algorithms import d4pg
+from quarl.train.runs.logs import column, read_rows
 from tests.learning.continuous import beginning, learned
-from train.algorithms import d4pg
-from train.runs.logs import column, read_rows
 
 SETTINGS = d4pg.D4PGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

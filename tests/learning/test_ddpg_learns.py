@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.train.algorithms import ddpg
+from quarl.train.runs.run import DivergenceError
 from tests.learning.continuous import beginning, learned
-from train.algorithms import ddpg
-from train.runs.run import DivergenceError
 
 SETTINGS = ddpg.DDPGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle_writer import write_bundle
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
-from train.algorithms import distill
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.train.algorithms import distill
 
 CELLS = 11
 SETTINGS = distill.DistillSettings(environments=16, rollout_steps=16, minibatch=128, learning_rate=2e-3, capacity=4096)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
-from train.algorithms import dqn
-from train.algorithms.common.replay import Replay
-from train.runs.checkpoint import load_checkpoint
-from train.runs.request import RunRequest
-from train.runs.run import Run
-from train.suites.episodes import StepResult, judge
-from train.suites.make import make_task
-from train.suites.task import Evaluation, Task
+from quarl.policy.spec import Convolution, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
+from quarl.train.algorithms import dqn
+from quarl.train.algorithms.common.replay import Replay
+from quarl.train.runs.checkpoint import load_checkpoint
+from quarl.train.runs.request import RunRequest
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.make import make_task
+from quarl.train.suites.task import Evaluation, Task
 
 SETTINGS = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.study.measures.catch import catch_task
-from policy.spec import Convolution, NetworkSpec
-from train.algorithms import dqn
-from train.quantization import mixed_precision
+from quarl.bench.study.measures.catch import catch_task
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train.algorithms import dqn
+from quarl.train.quantization import mixed_precision
 
 CORRIDOR = dqn.DQNSettings(
     environments=16, rollout_steps=16, updates=32, minibatch=64, learning_rate=1e-3, learning_starts=2048,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.study.measures.catch import catch_task
-from policy.spec import Convolution, NetworkSpec
-from train.algorithms import ppo
-from train.suites.make import make_task
+from quarl.bench.study.measures.catch import catch_task
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train.algorithms import ppo
+from quarl.train.suites.make import make_task
 
 SETTINGS = ppo.PPOSettings(
     environments=16, rollout_steps=64, minibatch=256, learning_rate=2e-3, normaliser_steps=2048, discount=0.98

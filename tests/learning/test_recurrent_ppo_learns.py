@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.contract.cells import Cell, Recurrence
-from policy.observing import pilot
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
-from train.algorithms import ppo, recurrent_ppo
-from train.deciding import greedy
-from train.runs.request import RunRequest
-from train.runs.results import policy_spec
-from train.runs.run import Run
-from train.suites.episodes import Observations, StepResult, judge
-from train.suites.task import Evaluation, Task
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.observing import pilot
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.train.algorithms import ppo, recurrent_ppo
+from quarl.train.deciding import greedy
+from quarl.train.runs.request import RunRequest
+from quarl.train.runs.results import policy_spec
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Observations, StepResult, judge
+from quarl.train.suites.task import Evaluation, Task
 
 LENGTH = 5
 GRU = NetworkSpec((16,), recurrences=(Recurrence(Cell.GRU, 16, 1),))
@@ -100,8 +100,8 @@ def test_with_the_state_forgotten_at_every_step_it_does_not(tmp_path: Path, monk
 
 
 def test_a_greedy_pilot_begins_where_it_is_told() -> None:
-    from train.algorithms.common.distributions import Categorical
-    from train.networks.recurrent import Memory
+    from quarl.train.algorithms.common.distributions import Categorical
+    from quarl.train.networks.recurrent import Memory
 
     seen: list[np.ndarray] = []
 

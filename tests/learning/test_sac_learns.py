@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from quarl.train.algorithms import sac
 from tests.learning.continuous import beginning, learned
-from train.algorithms import sac
 
 SETTINGS = sac.SACSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from quarl.train.algorithms import ddpg, td3
+from quarl.train.methods import METHODS, settings_class
 from tests.learning.continuous import learned
-from train.algorithms import ddpg, td3
-from train.methods import METHODS, settings_class
 
 SETTINGS = td3.TD3Settings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,

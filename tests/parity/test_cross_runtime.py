@@ -17,19 +17,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airlearning_envs.config import preset
-from airlearning_envs.flights import blind_policy, fly
-from airlearning_envs.rules.actions import ACTION_NAMES
-from airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
-from convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
-from convert.pipeline import build, judge
-from convert.reference import Reference
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.locate import ZOO
-from policy.network import forward_float, hidden_activations
-from policy.observing.pilot import watched
-from policy.spec import (
+from quarl.airlearning_envs.config import preset
+from quarl.airlearning_envs.flights import blind_policy, fly
+from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
+from quarl.convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
+from quarl.convert.pipeline import build, judge
+from quarl.convert.reference import Reference
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.network import forward_float, hidden_activations
+from quarl.policy.observing.pilot import watched
+from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -39,7 +39,7 @@ from policy.spec import (
     RuntimeName,
     weight_shapes,
 )
-from train.deciding import reference
+from quarl.train.deciding import reference
 
 OBSERVATIONS = 1_000
 EPISODES = 250

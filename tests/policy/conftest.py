@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
 from tests.policy.small_bundle import CALIBRATION, GOLDEN, SPEC, WEIGHTS
 
 

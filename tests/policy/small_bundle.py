@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from policy import json_values
-from policy.bundle import Expected
-from policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
-from policy.spec import (
+from quarl.policy import json_values
+from quarl.policy.bundle import Expected
+from quarl.policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
+from quarl.policy.spec import (
     ArtifactFormat,
     DiscreteHead,
     EnvironmentSpec,

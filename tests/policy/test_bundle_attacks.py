@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.bundle_writer import add_artifact, npz
-from policy.errors import BundleError
-from policy.manifest import MANIFEST_FILE
-from policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
-from policy.spec import ArtifactFormat, Precision
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import add_artifact, npz
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, WEIGHTS, change, entry_of, sign
 
 ALL_FILES = [

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from policy.bundle import Bundle, Contents, Expected
-from policy.bundle_writer import add_artifact, npz, write_bundle
-from policy.errors import BundleError
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import forward_float
-from policy.reading import files as reading_files
-from policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.bundle import Bundle, Contents, Expected
+from quarl.policy.bundle_writer import add_artifact, npz, write_bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.network import forward_float
+from quarl.policy.reading import files as reading_files
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
 
 
@@ -88,8 +88,8 @@ def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, mon
         read.append(path.name)
         reading_files.verify(path, record, largest)
 
-    monkeypatch.setattr("policy.reading.bundle_files.verified", opened)
-    monkeypatch.setattr("policy.reading.bundle_files.verify", checked)
+    monkeypatch.setattr("quarl.policy.reading.bundle_files.verified", opened)
+    monkeypatch.setattr("quarl.policy.reading.bundle_files.verify", checked)
     loaded = Bundle.load(bundle.path)
     for _ in range(2):
         contents = Contents.of(loaded)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from policy import bundle_checks
-from policy.bundle import Bundle, Golden
-from policy.bundle_writer import add_artifact, npz
-from policy.errors import BundleError
-from policy.float_errors import float_tolerance
-from policy.manifest import MANIFEST_FILE
-from policy.network import forward_float
-from policy.reading.bundle_files import DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
-from policy.spec import Precision
+from quarl.policy import bundle_checks
+from quarl.policy.bundle import Bundle, Golden
+from quarl.policy.bundle_writer import add_artifact, npz
+from quarl.policy.errors import BundleError
+from quarl.policy.float_errors import float_tolerance
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.network import forward_float
+from quarl.policy.reading.bundle_files import DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.spec import Precision
 from tests.policy.small_bundle import EXPECTED, GOLDEN, SPEC, WEIGHTS, change, entry_of, sign
 
 OTHER = {name: value[..., ::-1].copy() for name, value in WEIGHTS.items()}

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import policy.bundle_writer as writer_module
-from policy.bundle import Bundle, Expected
-from policy.bundle_writer import add_artifact, copy_bundle, write_bundle
-from policy.errors import BundleError, SpecError
-from policy.files import PART, write_atomically
-from policy.manifest import MANIFEST_FILE, FileRecord, Manifest
-from policy.spec import (
+import quarl.policy.bundle_writer as writer_module
+from quarl.policy.bundle import Bundle, Expected
+from quarl.policy.bundle_writer import add_artifact, copy_bundle, write_bundle
+from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.files import PART, write_atomically
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord, Manifest
+from quarl.policy.spec import (
     ArtifactFormat,
     Precision,
 )

@@ -7,13 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.errors import QuantizationError, SpecError
-from policy.integer import IntegerLayer, IntegerNetwork, forward_integer, forward_layer, requantization_multipliers
-from policy.network import as_batch, check_weights, choose_actions, forward_float, normalise
-from policy.quantization import Affine
-from policy.quantizing.network import quantize_network
-from policy.ranges import output_range
-from policy.spec import (
+from quarl.policy.errors import QuantizationError, SpecError
+from quarl.policy.integer import (
+    IntegerLayer,
+    IntegerNetwork,
+    forward_integer,
+    forward_layer,
+    requantization_multipliers,
+)
+from quarl.policy.network import as_batch, check_weights, choose_actions, forward_float, normalise
+from quarl.policy.quantization import Affine
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.ranges import output_range
+from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.hints import Parser, as_typed, make_room
+from quarl.policy.hints import Parser, as_typed, make_room
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = Path(sys.executable).with_name("python")
@@ -60,7 +60,7 @@ def test_other_words_stay(text: str) -> None:
     ("command", "next_step"),
     [
         ("-m convert --policy absent", "-m train --task navigation --policy I --output-path artifacts/absent"),
-        ("-m device.host deploy --policy absent", "-m train --task navigation --policy I"),
+        ("-m device.deploy deploy --policy absent", "-m train --task navigation --policy I"),
         ("bench/latency.py --policy absent", "-m train --task navigation --policy I"),
         ("-m train.evaluate --input-path absent", "-m train --task navigation --policy I"),
         ("-m train --task absent-v0", "-m train.list"),

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.contract.quantization import TrainedQuantization
-from policy.equalisation import equalise
-from policy.errors import QuantizationError, SpecError
-from policy.integer import forward_integer, input_levels
-from policy.network import check_weights, forward_float, hidden_activations, split
-from policy.quantization import Affine
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.policy.contract.quantization import TrainedQuantization
+from quarl.policy.equalisation import equalise
+from quarl.policy.errors import QuantizationError, SpecError
+from quarl.policy.integer import forward_integer, input_levels
+from quarl.policy.network import check_weights, forward_float, hidden_activations, split
+from quarl.policy.quantization import Affine
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,
     DiscreteHead,

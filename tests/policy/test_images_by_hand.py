@@ -9,15 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.errors import BundleError, SpecError
-from policy.integer import IntegerLayer, IntegerNorm, accumulate, forward_activation, forward_integer, forward_layer
-from policy.locate import ZOO, working_bundle
-from policy.network import IMAGES_AT_ONCE, as_batch, check_weights, convolve, forward_float, grey_levels, layer_norm
-from policy.quantization import Affine
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.integer import (
+    IntegerLayer,
+    IntegerNorm,
+    accumulate,
+    forward_activation,
+    forward_integer,
+    forward_layer,
+)
+from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.network import (
+    IMAGES_AT_ONCE,
+    as_batch,
+    check_weights,
+    convolve,
+    forward_float,
+    grey_levels,
+    layer_norm,
+)
+from quarl.policy.quantization import Affine
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,
     DiscreteHead,

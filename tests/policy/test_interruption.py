@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from policy.interruption import interruption_in
+from quarl.policy.interruption import interruption_in
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
-    "-m convert", "-m device.host", "-m device.virtual_pi", "-m train", "-m train.list", "-m train.evaluate",
+    "-m convert", "-m device.deploy", "-m device.virtual_pi", "-m train", "-m train.list", "-m train.evaluate",
     "-m bench.study", "-m bench.page", "-m airlearning_envs.record", "bench/latency.py",
 )  # fmt: skip
 COMMAND = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
-from policy import interruption
+from quarl.policy import interruption
 press = lambda: os.kill(os.getpid(), signal.SIGINT)
 interruption.CLEANUP_S = {cleanup_s}
 interruption.loading()

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle_writer import add_artifact, write_bundle
-from policy.errors import BundleError
-from policy.locate import similar, working_bundle
-from policy.spec import (
+from quarl.policy.bundle_writer import add_artifact, write_bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.locate import similar, working_bundle
+from quarl.policy.spec import (
     Normaliser,
 )
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, SPEC, WEIGHTS, entry_of

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 COMMANDS = (
-    "-m train", "-m train.evaluate", "-m train.list", "-m train.actorq", "-m convert", "-m device.host",
+    "-m train", "-m train.evaluate", "-m train.list", "-m train.actorq", "-m convert", "-m device.deploy",
     "-m device.virtual_pi", "-m airlearning_envs.record", "-m bench.study actorq-trainings", "-m bench.latency",
     "bench/latency.py",
 )  # fmt: skip
@@ -26,7 +26,7 @@ def run(python: str | Path, *words: str, cwd: Path) -> subprocess.CompletedProce
 def foreign() -> Path:
     """A Python that does not have the project installed."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    probe = "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('bench', 'rich'))))"
+    probe = "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('quarl', 'rich'))))"
     if not python.exists() or subprocess.run([python, "-c", probe], cwd="/", check=False).returncode:
         pytest.skip("the Python that this environment was made from has the project's packages too")
     return python
@@ -38,6 +38,7 @@ def bare(tmp_path: Path) -> Path:
     root = tmp_path / "a checkout"
     for room in ROOMS:
         shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "quarl", root / "quarl", symlinks=True)
     return root
 
 
@@ -76,5 +77,5 @@ def test_a_broken_environment_does_not_start_itself_for_ever(command: str, forei
 
 
 def test_importing_a_package_starts_nothing(foreign: Path) -> None:
-    done = run(foreign, "-c", "import convert, train, policy.project_python; print('imported')", cwd=ROOT)
+    done = run(foreign, "-c", "import quarl.convert, quarl.train; print('imported')", cwd=ROOT)
     assert done.stdout == "imported\n"

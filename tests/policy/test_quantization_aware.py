@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from policy.errors import SpecError
-from policy.integer import forward_layer
-from policy.quantization import Affine, affine_from_range, quantize_affine
-from policy.quantizing.network import quantize_network, trained_with
-from policy.quantizing.trained import kernel_scales, unsigned_affine
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
+from quarl.policy.errors import SpecError
+from quarl.policy.integer import forward_layer
+from quarl.policy.quantization import Affine, affine_from_range, quantize_affine
+from quarl.policy.quantizing.network import quantize_network, trained_with
+from quarl.policy.quantizing.trained import kernel_scales, unsigned_affine
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 RANGES = {INPUT: (-2.0, 2.0), "dense_0": (0.0, 3.0)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policy.errors import QuantizationError
-from policy.quantization import (
+from quarl.policy.errors import QuantizationError
+from quarl.policy.quantization import (
     Affine,
     affine_from_range,
     dequantize_affine,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.contract.quantization import TrainedQuantization
-from policy.errors import QuantizationError
-from policy.network import linear_part
-from policy.ranges import calibrated_ranges
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy.contract.quantization import TrainedQuantization
+from quarl.policy.errors import QuantizationError
+from quarl.policy.network import linear_part
+from quarl.policy.ranges import calibrated_ranges
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 SPEC = PolicySpec(
     name="by-hand",

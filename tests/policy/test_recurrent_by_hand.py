@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.contract.cells import Cell, Recurrence
-from policy.errors import SpecError
-from policy.float_errors import float_tolerance
-from policy.integer import forward_integer
-from policy.network import choose_actions, forward_float
-from policy.observing.history import History
-from policy.observing.pilot import Pilot, deciding
-from policy.quantizing.network import quantize_network
-from policy.ranges import calibrated_ranges
-from policy.simulated import Scheme, Widths, forward_simulated, simulate
-from policy.spec import (
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.errors import SpecError
+from quarl.policy.float_errors import float_tolerance
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.observing.history import History
+from quarl.policy.observing.pilot import Pilot, deciding
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.ranges import calibrated_ranges
+from quarl.policy.simulated import Scheme, Widths, forward_simulated, simulate
+from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,
     Memory,

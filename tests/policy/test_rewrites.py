@@ -8,15 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy import rewrites
-from policy.contract.quantization import TrainedQuantization
-from policy.errors import SpecError
-from policy.float_errors import float_tolerance
-from policy.integer import forward_integer
-from policy.network import forward_float, normalised
-from policy.quantizing.network import quantize_network
-from policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
-from policy.spec import ContinuousHead, NetworkSpec, Normaliser, ObservationField, PolicySpec, Squash, weight_shapes
+from quarl.policy import rewrites
+from quarl.policy.contract.quantization import TrainedQuantization
+from quarl.policy.errors import SpecError
+from quarl.policy.float_errors import float_tolerance
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import forward_float, normalised
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
+from quarl.policy.spec import (
+    ContinuousHead,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Squash,
+    weight_shapes,
+)
 from tests.policy.small_bundle import SPEC, WEIGHTS
 
 RANDOM = np.random.default_rng(3)

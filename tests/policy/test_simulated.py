@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.contract.quantization import TrainedQuantization, WeightRange
-from policy.errors import QuantizationError
-from policy.integer import forward_integer
-from policy.locate import ZOO
-from policy.network import Weights, forward_float, head_constants
-from policy.quantization import Affine, Scheme, quarl_released, to_fp16
-from policy.quantizing.network import quantize_network
-from policy.simulated import Widths, forward_simulated, simulate
-from policy.spec import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
+from quarl.policy.errors import QuantizationError
+from quarl.policy.integer import forward_integer
+from quarl.policy.locate import ZOO
+from quarl.policy.network import Weights, forward_float, head_constants
+from quarl.policy.quantization import Affine, Scheme, quarl_released, to_fp16
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulated import Widths, forward_simulated, simulate
+from quarl.policy.spec import (
     ContinuousHead,
     Convolution,
     DiscreteHead,

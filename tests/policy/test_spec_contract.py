@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from policy.errors import SpecError
-from policy.spec import (
+from quarl.policy.errors import SpecError
+from quarl.policy.spec import (
     Activation,
     ArtifactFormat,
     ContinuousHead,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.bundle import Bundle
-from train import __main__ as command
-from train.runs.logs import read_rows
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train.runs.logs import read_rows
 
 SMALL = ["--task", "CartPole-v1", "--policy", "I", "--seed", "3", "--quiet"]
 PPO = [*SMALL, "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.executor import ExecutionError
-from convert.pipeline import build_graph, convert_all
-from policy.bundle import Bundle
-from policy.errors import SpecError
-from policy.network import choose_actions, forward_float
-from policy.spec import (
+from quarl.convert.executor import ExecutionError
+from quarl.convert.pipeline import build_graph, convert_all
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import SpecError
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     Convolution,
@@ -30,13 +30,13 @@ from policy.spec import (
     Squash,
     weight_shapes,
 )
-from train import evaluate
-from train.runs.artifact import ArtifactPolicy
-from train.runs.film import film
-from train.suites.episodes import Decide, Judged
-from train.suites.errors import TaskError
-from train.suites.make import make_task
-from train.suites.task import Evaluation, Task
+from quarl.train import evaluate
+from quarl.train.runs.artifact import ArtifactPolicy
+from quarl.train.runs.film import film
+from quarl.train.suites.episodes import Decide, Judged
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_task
+from quarl.train.suites.task import Evaluation, Task
 
 Balancing = Callable[..., Bundle]
 
@@ -105,7 +105,7 @@ def test_a_committed_policy_is_judged_with_students_interval(
 
 def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
     script = (
-        "import sys; from train.evaluate import main\n"
+        "import sys; from quarl.train.evaluate import main\n"
         f"code = main(['--input-path', {str(bundle.path)!r}, '--precision', 'int8', '--episodes', '1'])\n"
         "print(code, [name for name in ('tensorflow', 'tflite_runtime', 'ai_edge_litert') if name in sys.modules])"
     )

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import wilson_interval
-from airlearning_envs.rules.curriculum import zone_bounds
-from convert.pipeline import convert_all
-from policy.bundle import Bundle
-from policy.locate import ZOO
-from policy.spec import ArtifactFormat, Precision
-from train import evaluate
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.flights import wilson_interval
+from quarl.airlearning_envs.rules.curriculum import zone_bounds
+from quarl.convert.pipeline import convert_all
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import ArtifactFormat, Precision
+from quarl.train import evaluate
 
 ZONED = ["--input-path", str(ZOO / "I"), "--zones"]
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.report.intervals import Estimate
-from train.intervals import brackets, judged_interval, mean_interval, student
-from train.runs.run import describe
-from train.suites.episodes import Judged
-from train.suites.task import Evaluation
+from quarl.bench.report.intervals import Estimate
+from quarl.train.intervals import brackets, judged_interval, mean_interval, student
+from quarl.train.runs.run import describe
+from quarl.train.suites.episodes import Judged
+from quarl.train.suites.task import Evaluation
 
 
 def test_students_interval_by_hand() -> None:

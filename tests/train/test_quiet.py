@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import ctypes
-from train.quiet import silenced
+from quarl.train.quiet import silenced
 libc = ctypes.CDLL(None)
 libc.puts(b"before")
 with silenced():

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train.algorithms.dqn import DQNSettings
+from quarl.train.methods import METHODS as METHODS_OF_HELP
+from quarl.train.methods import settings_class
+from quarl.train.runs.presets import load_settings
+from quarl.train.runs.request import TRAINING_FOLDER
+from quarl.train.task_help import sentence_of
 from tests.train.small_runs import AWARE, DISTILL, PPO, curve, train
-from train import __main__ as command
-from train.algorithms.dqn import DQNSettings
-from train.methods import METHODS as METHODS_OF_HELP
-from train.methods import settings_class
-from train.runs.presets import load_settings
-from train.runs.request import TRAINING_FOLDER
-from train.task_help import sentence_of
 
 NAVIGATION = ["--task", "navigation"]
 
@@ -123,7 +123,7 @@ def test_mistakes_are_answered_with_what_is_allowed(
 def test_late_commands_are_trained_with_kept_in_the_bundle_and_judged_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from train import evaluate
+    from quarl.train import evaluate
 
     small = [*NAVIGATION, "--quiet", "--set", "environments=16", "--set", "rollout_steps=16", "--set", "minibatch=128"]
     small += ["--minutes", "0"]
@@ -169,7 +169,7 @@ def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
 
 def test_help_needs_neither_tensorflow_nor_numpy() -> None:
     script = (
-        "import sys; from train.__main__ import main\n"
+        "import sys; from quarl.train.__main__ import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "print([name for name in ('tensorflow', 'numpy', 'gymnasium') if name in sys.modules], file=sys.stderr)"
@@ -181,7 +181,7 @@ def test_help_needs_neither_tensorflow_nor_numpy() -> None:
 
 def test_help_of_a_task_shows_its_defaults_with_their_source_and_loads_no_tensorflow() -> None:
     script = (
-        "import sys; from train.__main__ import main\n"
+        "import sys; from quarl.train.__main__ import main\n"
         "code = main(['--task', 'cartpole', '--method', 'dqn', '--help'])\n"
         "print(code, 'tensorflow' in sys.modules, file=sys.stderr)"
     )
@@ -234,7 +234,7 @@ def test_a_task_is_kept_under_one_name_and_its_default_folder_has_its_word(
 
 @pytest.mark.slow
 def test_evaluate_prints_the_baseline_beside_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from train import evaluate
+    from quarl.train import evaluate
 
     small = ["--task", "navigation", "--quiet", "--set", "environments=16", "--set", "rollout_steps=16"]
     assert train(tmp_path / "I", *small, "--set", "minibatch=128", "--steps", "256") == 0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from policy.bundle import Bundle
-from train.deciding import greedy
-from train.networks.policies import POLICIES
-from train.suites.make import make_task
+from quarl.policy.bundle import Bundle
+from quarl.train.deciding import greedy
+from quarl.train.networks.policies import POLICIES
+from quarl.train.suites.make import make_task
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo"
 BARS = {"I": 0.86, "II": 0.88, "III": 0.88}  # success on the hard arena that the project asks of each

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.executor import RuntimeProcess, runtime_processes
-from convert.pipeline import convert
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.spec import Precision, RuntimeName
-from train.evaluate import check_task, task_options
-from train.intervals import judged_interval
-from train.runs.logs import CURVE_FILE, column, read_rows
-from train.suites.errors import TaskError
-from train.suites.make import make_task
-from train.suites.names import resolve
+from quarl.convert.executor import RuntimeProcess, runtime_processes
+from quarl.convert.pipeline import convert
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.spec import Precision, RuntimeName
+from quarl.train.evaluate import check_task, task_options
+from quarl.train.intervals import judged_interval
+from quarl.train.runs.logs import CURVE_FILE, column, read_rows
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import resolve
 
 ZOO = Path(__file__).resolve().parents[2] / "zoo" / "benchmark"
 NAMES = sorted(path.parent.name for path in ZOO.glob("[!.]*/manifest.json"))

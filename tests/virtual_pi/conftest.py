@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from convert.pipeline import convert_all
-from device.host.connection import Connection, connect
-from device.host.deploy import deploy
-from device.host.places import cache_folder
-from device.host.releases import list_releases
-from device.host.target import Target
-from device.virtual_pi import programs, running
-from device.virtual_pi.image import base_folder, ensure_image, load_image
-from device.virtual_pi.machine import MachineSettings
-from device.virtual_pi.recipe import recipe_hash
-from device.virtual_pi.running import Running, Started
-from policy.bundle import Bundle
-from policy.bundle_writer import copy_bundle
-from policy.locate import ZOO
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.convert.pipeline import convert_all
+from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.deploy import deploy
+from quarl.device.deploy.places import cache_folder
+from quarl.device.deploy.releases import list_releases
+from quarl.device.deploy.target import Target
+from quarl.device.virtual_pi import programs, running
+from quarl.device.virtual_pi.image import base_folder, ensure_image, load_image
+from quarl.device.virtual_pi.machine import MachineSettings
+from quarl.device.virtual_pi.recipe import recipe_hash
+from quarl.device.virtual_pi.running import Running, Started
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, OLD, cut_power
 
 NAME = "under-test"

@@ -7,13 +7,13 @@ import os
 import signal
 from typing import Any
 
-from device.host.agent_session import AgentSession
-from device.host.connection import Connection
-from device.host.deploy import DeployResult, deploy
-from device.host.releases import list_releases
-from device.virtual_pi import running
-from policy.bundle import Bundle
-from policy.spec import Precision
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.deploy import DeployResult, deploy
+from quarl.device.deploy.releases import list_releases
+from quarl.device.virtual_pi import running
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Precision
 
 OLD = (Precision.INT8,)
 NEW = (Precision.INT8, Precision.FP32)

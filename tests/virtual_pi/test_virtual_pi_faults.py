@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from device.host.agent_session import AgentSession
-from device.host.deploy import deploy
-from device.host.errors import AgentError, ConnectionLostError, HostError
-from device.host.golden import Step
-from device.host.helper_session import HelperSession
-from device.host.releases import list_releases
-from device.virtual_pi import running
-from device.virtual_pi.machine import MachineSettings
-from policy.bundle import Bundle
-from policy.spec import Precision
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.deploy import deploy
+from quarl.device.deploy.errors import AgentError, ConnectionLostError, HostError
+from quarl.device.deploy.golden import Step
+from quarl.device.deploy.helper_session import HelperSession
+from quarl.device.deploy.releases import list_releases
+from quarl.device.virtual_pi import running
+from quarl.device.virtual_pi.machine import MachineSettings
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Precision
 from tests.virtual_pi.releases import NEW, OLD, other_than, recover, serving, state
 
 pytestmark = pytest.mark.slow

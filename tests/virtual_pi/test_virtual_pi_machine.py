@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device.host.agent_session import AgentSession
-from device.host.connection import connect
-from device.host.deploy import deploy
-from device.host.errors import HostError, UnknownHostKeyError
-from device.host.hostkeys.known_hosts import KnownHosts
-from device.host.probe import probe
-from device.host.target import Target
-from device.host.verbs import plain
-from device.virtual_pi import running
-from device.virtual_pi.machine import MachineSettings
-from device.virtual_pi.recipe import MachineKind
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT
-from policy.spec import RuntimeName
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.deploy import deploy
+from quarl.device.deploy.errors import HostError, UnknownHostKeyError
+from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.target import Target
+from quarl.device.deploy.verbs import plain
+from quarl.device.virtual_pi import running
+from quarl.device.virtual_pi.machine import MachineSettings
+from quarl.device.virtual_pi.recipe import MachineKind
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
 
 

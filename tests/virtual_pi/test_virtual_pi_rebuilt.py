@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from device.host.__main__ import main as host_main
-from device.host.connection import connect
-from device.host.errors import ChangedHostKeyError
-from device.host.hostkeys.known_hosts import KnownHosts
-from device.host.target import Target, resolve
-from device.virtual_pi import naming
-from device.virtual_pi.image import ensure_image
+from quarl.device.deploy.__main__ import main as host_main
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.errors import ChangedHostKeyError
+from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from quarl.device.deploy.target import Target, resolve
+from quarl.device.virtual_pi import naming
+from quarl.device.virtual_pi.image import ensure_image
 
 pytestmark = pytest.mark.slow
 

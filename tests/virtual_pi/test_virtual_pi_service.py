@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from device.host import __main__ as cli
-from device.host.deploy import deploy
-from device.host.errors import HostError
-from device.virtual_pi import running
-from device.virtual_pi.machine import MachineSettings
-from device.virtual_pi.recipe import Init
-from policy.bundle import Bundle
-from policy.spec import Precision
-from tests.device_host.devices import eventually
+from quarl.device.deploy import __main__ as cli
+from quarl.device.deploy.deploy import deploy
+from quarl.device.deploy.errors import HostError
+from quarl.device.virtual_pi import running
+from quarl.device.virtual_pi.machine import MachineSettings
+from quarl.device.virtual_pi.recipe import Init
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Precision
+from tests.device_deploy.devices import eventually
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0

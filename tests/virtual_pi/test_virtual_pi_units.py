@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from device.host.errors import ChangedHostKeyError
-from device.host.handshake import check_host_key
-from device.host.hostkeys.known_hosts import KnownHosts, Verdict
-from device.host.target import Target, resolve
-from device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
-from device.virtual_pi.__main__ import main
-from device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
-from device.virtual_pi.image import Image, given_to_user
-from device.virtual_pi.machine import MachineSettings
-from device.virtual_pi.recipe import MachineKind
-from tests.device_host.needs import needs_ssh
+from quarl.device.deploy.errors import ChangedHostKeyError
+from quarl.device.deploy.handshake import check_host_key
+from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, Verdict
+from quarl.device.deploy.target import Target, resolve
+from quarl.device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
+from quarl.device.virtual_pi.__main__ import main
+from quarl.device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
+from quarl.device.virtual_pi.image import Image, given_to_user
+from quarl.device.virtual_pi.machine import MachineSettings
+from quarl.device.virtual_pi.recipe import MachineKind
+from tests.device_deploy.needs import needs_ssh
 
 KEY_A = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8g"
 KEY_B = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICAfHh0cGxoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIB"
@@ -319,7 +319,7 @@ def test_errors_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_date_is_read_as_utc() -> None:
-    from device.virtual_pi.__main__ import read_clock
+    from quarl.device.virtual_pi.__main__ import read_clock
 
     assert read_clock("1970-01-02") == 86400
     assert read_clock("1970-01-01T02:00+01:00") == 3600

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import INPUT
-from train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
-from train.networks.weights import Weights, hidden_layers
-from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
-from train.quantization.weight_control import OFF, WeightControl
+from quarl.policy.contract.quantization import INPUT
+from quarl.train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
+from quarl.train.networks.weights import Weights, hidden_layers
+from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
+from quarl.train.quantization.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
 State = Mapping[str, Mapping[str, NDArray[Any]]]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.accelerator.layers import Learning, State, Vector, arrays_of, clip_by_norm
-from train.quantization.fake import FakeQuantization
+from quarl.train.accelerator.layers import Learning, State, Vector, arrays_of, clip_by_norm
+from quarl.train.quantization.fake import FakeQuantization
 
 Floats = NDArray[np.float32]
 Update = Callable[..., tuple[Any, ...]]

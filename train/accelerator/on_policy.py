@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.accelerator.layers import Learning, Perceptron, State, arrays_of
-from train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
-from train.quantization.fake import FakeQuantization
+from quarl.train.accelerator.layers import Learning, Perceptron, State, arrays_of
+from quarl.train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
+from quarl.train.quantization.fake import FakeQuantization
 
 Floats = NDArray[np.float32]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from policy.spec import NetworkSpec
-from train.accelerator.off_policy import ddpg_update, dqn_update
-from train.accelerator.on_policy import a2c_update, ppo_update
-from train.algorithms.common.settings import NUMPY
-from train.quantization.aware import fake_quantization
-from train.runs.presets import SettingsError
+from quarl.policy.spec import NetworkSpec
+from quarl.train.accelerator.off_policy import ddpg_update, dqn_update
+from quarl.train.accelerator.on_policy import a2c_update, ppo_update
+from quarl.train.algorithms.common.settings import NUMPY
+from quarl.train.quantization.aware import fake_quantization
+from quarl.train.runs.presets import SettingsError
 
 UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
     "ppo": ppo_update,

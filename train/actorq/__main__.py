@@ -21,14 +21,23 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from policy import interruption
-from train.__main__ import DIVERGED, INTERRUPTED, USAGE, answered, next_step, quiet_libraries, recorded, refuse_no_task
-from train.__main__ import parser as train_parser
-from train.actorq import METHODS
-from train.actorq.settings import ActorQSettings, option
+from quarl.policy import interruption
+from quarl.train.__main__ import (
+    DIVERGED,
+    INTERRUPTED,
+    USAGE,
+    answered,
+    next_step,
+    quiet_libraries,
+    recorded,
+    refuse_no_task,
+)
+from quarl.train.__main__ import parser as train_parser
+from quarl.train.actorq import METHODS
+from quarl.train.actorq.settings import ActorQSettings, option
 
 if TYPE_CHECKING:
-    from train.actorq.plan import Plan
+    from quarl.train.actorq.plan import Plan
 
 BEGAN = time.monotonic()
 EXAMPLES = """\
@@ -68,9 +77,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_training(arguments: argparse.Namespace) -> int:
     """Train as requested and write the bundle."""
-    from train.actorq.address import ClusterError, refuse_unreachable
-    from train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
-    from train.runs.resumption import resume_or_begin
+    from quarl.train.actorq.address import ClusterError, refuse_unreachable
+    from quarl.train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
+    from quarl.train.runs.resumption import resume_or_begin
 
     plan = make_plan(arguments)
     refuse_fruitless(plan)
@@ -93,12 +102,12 @@ def distribute(plan: Plan, address: str | None) -> int:
     Raises:
         ClusterError: Ray does not start, or the cluster is too small.
     """
-    from train.actorq.cluster import connected  # Ray is loaded here, not before the address was looked at
-    from train.actorq.history import GaveUpError
-    from train.actorq.processes import GoneError
-    from train.actorq.run import train
-    from train.runs.results import write_result
-    from train.runs.run import Run
+    from quarl.train.actorq.cluster import connected  # Ray is loaded here, not before the address was looked at
+    from quarl.train.actorq.history import GaveUpError
+    from quarl.train.actorq.processes import GoneError
+    from quarl.train.actorq.run import train
+    from quarl.train.runs.results import write_result
+    from quarl.train.runs.run import Run
 
     try:
         # Ray first: a run that can begin puts the last one of its name aside.

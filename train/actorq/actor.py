@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from device.agent.executing import Executor
-from device.agent.runtimes import open_artifact
-from policy.spec import RuntimeName
-from train.actorq.algorithms import make_explorer
-from train.actorq.plan import Plan
-from train.actorq.replay import Columns, Reply, steps_of
-from train.actorq.stepping import Choice, Step, Window
-from train.actorq.wire import Published, unpacked
-from train.suites.episodes import EpisodeStream
-from train.suites.task import episode_seed
+from quarl.device.agent.executing import Executor
+from quarl.device.agent.runtimes import open_artifact
+from quarl.policy.spec import RuntimeName
+from quarl.train.actorq.algorithms import make_explorer
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import Columns, Reply, steps_of
+from quarl.train.actorq.stepping import Choice, Step, Window
+from quarl.train.actorq.wire import Published, unpacked
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.task import episode_seed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "wait", "idle")
 """Where an actor's time goes: the environment; the artifact; asking for and receiving parameters; making the artifact's

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.accelerator.table import accelerated
-from train.actorq.plan import Plan
-from train.actorq.stepping import NO_CHOICE, Choice
-from train.algorithms import d4pg, dqn
-from train.algorithms.common.deterministic import fresh_learner
-from train.algorithms.common.exploration import (
+from quarl.train.accelerator.table import accelerated
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.stepping import NO_CHOICE, Choice
+from quarl.train.algorithms import d4pg, dqn
+from quarl.train.algorithms.common.deterministic import fresh_learner
+from quarl.train.algorithms.common.exploration import (
     ActionRange,
     EpsilonGreedy,
     ExplorationNoise,
     exploration_rate,
     noise_scale,
 )
-from train.algorithms.common.learner import learn
-from train.networks.forward import mlp
-from train.networks.weights import Weights
-from train.suites.task import Task
+from quarl.train.algorithms.common.learner import learn
+from quarl.train.networks.forward import mlp
+from quarl.train.networks.weights import Weights
+from quarl.train.suites.task import Task
 
 Floats = NDArray[np.float32]
 METRICS = {"d4pg": d4pg.METRICS, "dqn": dqn.METRICS}

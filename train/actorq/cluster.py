@@ -16,10 +16,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from train.actorq import VARIABLES
-from train.actorq.address import ClusterError, no_cluster
-from train.actorq.plan import Plan
-from train.actorq.processes import (
+from quarl.train.actorq import VARIABLES
+from quarl.train.actorq.address import ClusterError, no_cluster
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.processes import (
     ActorProcess,
     GoneError,
     LearnerProcess,
@@ -28,8 +28,8 @@ from train.actorq.processes import (
     cause_of,
     reason,
 )
-from train.actorq.settings import ActorQSettings
-from train.runs.checkpoint import Checkpoint
+from quarl.train.actorq.settings import ActorQSettings
+from quarl.train.runs.checkpoint import Checkpoint
 
 STORE_BYTES = 1 << 29
 """Bytes of Ray's shared memory on this machine: a few versions of the largest parameters and some minibatches."""

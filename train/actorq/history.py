@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from train.actorq.actor import PARTS
-from train.actorq.parameters import COUNTED
+from quarl.train.actorq.actor import PARTS
+from quarl.train.actorq.parameters import COUNTED
 
 MOST_DEATHS = 5  # of one process in a row, none of which lived for a minute: replacing does not mend that
 SHORT_LIFE_S = 60.0

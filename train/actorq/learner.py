@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.actorq.algorithms import Algorithm, cut_at_disagreement, mismatch
-from train.actorq.plan import Plan
-from train.actorq.replay import Columns, Reply
-from train.actorq.wire import Pushed
-from train.algorithms.common.normalisation import normaliser_of_replay
-from train.networks.policy import Policy
-from train.runs.checkpoint import Checkpoint, gathered
-from train.runs.results import policy_spec
-from train.runs.run import DivergenceError
+from quarl.train.actorq.algorithms import Algorithm, cut_at_disagreement, mismatch
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import Columns, Reply
+from quarl.train.actorq.wire import Pushed
+from quarl.train.algorithms.common.normalisation import normaliser_of_replay
+from quarl.train.networks.policy import Policy
+from quarl.train.runs.checkpoint import Checkpoint, gathered
+from quarl.train.runs.results import policy_spec
+from quarl.train.runs.run import DivergenceError
 
 PARTS = ("data", "prepare", "learn", "push", "watch")
 """Where the learner's time goes: waiting for minibatches; normalising them and cutting their returns; the updates;

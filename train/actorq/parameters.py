@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from policy.spec import ArtifactFormat
-from train.actorq.wire import Published, Pushed, publish, quantization_error
+from quarl.policy.spec import ArtifactFormat
+from quarl.train.actorq.wire import Published, Pushed, publish, quantization_error
 
 COUNTED = ("versions_put", "versions_built", "versions_skipped", "build_s", "pulls", "bytes_served")
 """Figures that are summed over the lives of a run's servers."""

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from device.agent.runtimes import import_runtime, installed_runtimes
-from policy.spec import RuntimeName
-from train.__main__ import make_request
-from train.__main__ import parser as train_parser
-from train.actorq import METHODS
-from train.actorq.settings import ActorQSettings, option
-from train.methods import default_method, refuse_mismatch
-from train.runs.models import DEFAULT_POLICY
-from train.runs.presets import SettingsError, load_settings, parse_overrides
-from train.runs.request import RunRequest
-from train.suites.errors import TaskError
-from train.suites.looks import LOOKS
-from train.suites.make import make_task
-from train.suites.names import resolve
-from train.suites.navigation_options import with_asked
-from train.suites.task import Task
+from quarl.device.agent.runtimes import import_runtime, installed_runtimes
+from quarl.policy.spec import RuntimeName
+from quarl.train.__main__ import make_request
+from quarl.train.__main__ import parser as train_parser
+from quarl.train.actorq import METHODS
+from quarl.train.actorq.settings import ActorQSettings, option
+from quarl.train.methods import default_method, refuse_mismatch
+from quarl.train.runs.models import DEFAULT_POLICY
+from quarl.train.runs.presets import SettingsError, load_settings, parse_overrides
+from quarl.train.runs.request import RunRequest
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.looks import LOOKS
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import resolve
+from quarl.train.suites.navigation_options import with_asked
+from quarl.train.suites.task import Task
 
 ELSEWHERE = {
     "priority_exponent": "type --priority-exponent",

@@ -19,14 +19,14 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
-from policy.spec import ArtifactFormat
-from train.actorq.actor import Actor
-from train.actorq.learner import LearnerLoop
-from train.actorq.parameters import ParameterServer
-from train.actorq.plan import Plan
-from train.actorq.replay import Columns, ReplayService, Reply
-from train.actorq.wire import Published
-from train.runs.checkpoint import Checkpoint
+from quarl.policy.spec import ArtifactFormat
+from quarl.train.actorq.actor import Actor
+from quarl.train.actorq.learner import LearnerLoop
+from quarl.train.actorq.parameters import ParameterServer
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import Columns, ReplayService, Reply
+from quarl.train.actorq.wire import Published
+from quarl.train.runs.checkpoint import Checkpoint
 
 RETRY_FOR_S = 30.0
 RETRY_PAUSE_S = 0.2

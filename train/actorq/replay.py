@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from train.actorq.plan import Plan
-from train.actorq.settings import ActorQSettings
-from train.algorithms.common.priorities import SMALLEST_ERROR, SumTree, importance_weights
-from train.suites.task import episode_seed
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.settings import ActorQSettings
+from quarl.train.algorithms.common.priorities import SMALLEST_ERROR, SumTree, importance_weights
+from quarl.train.suites.task import episode_seed
 
 Columns = dict[str, NDArray[Any]]
 WATCHED = ("observation", "greedy", "updates")

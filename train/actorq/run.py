@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from policy.spec import ContinuousHead
-from train.actorq import cluster
-from train.actorq.algorithms import METRICS
-from train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, breakdown, summed, sums_of
-from train.actorq.plan import Plan
-from train.actorq.processes import GoneError, called
-from train.actorq.wire import Pushed
-from train.deciding import greedy
-from train.networks.policy import Policy
-from train.runs.best import BestPolicy
-from train.runs.checkpoint import Checkpoint, flattened
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import Decide
+from quarl.policy.spec import ContinuousHead
+from quarl.train.actorq import cluster
+from quarl.train.actorq.algorithms import METRICS
+from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, breakdown, summed, sums_of
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.processes import GoneError, called
+from quarl.train.actorq.wire import Pushed
+from quarl.train.deciding import greedy
+from quarl.train.networks.policy import Policy
+from quarl.train.runs.best import BestPolicy
+from quarl.train.runs.checkpoint import Checkpoint, flattened
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Decide
 
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0

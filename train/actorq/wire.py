@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from convert.pipeline import build_graph, half_weights
-from policy.errors import PolicyError
-from policy.integer import forward_integer
-from policy.network import Weights, check_weights, forward_float
-from policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, PolicySpec, Precision
+from quarl.convert.pipeline import build_graph, half_weights
+from quarl.policy.errors import PolicyError
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import Weights, check_weights, forward_float
+from quarl.policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 
 CALIBRATION, SCALES = "calibration", "/scales"
 MATRIX = 2  # dimensions from which on a tensor has output channels

@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import ActorCritic, Forward, descent, outputs_and_values
-from train.algorithms.common.distributions import Distribution, distribution_of
-from train.algorithms.common.learner import State, Update
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import RunningNormaliser
-from train.algorithms.common.rollouts import RewardScaling, Rollout, generalized_advantages
-from train.algorithms.common.settings import RolloutSettings, setting
-from train.lazily import tf
-from train.networks.optimiser import adam
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import Actions, Observations
+from quarl.policy.spec import NetworkSpec, Squash
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, descent, outputs_and_values
+from quarl.train.algorithms.common.distributions import Distribution, distribution_of
+from quarl.train.algorithms.common.learner import State, Update
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.normalisation import RunningNormaliser
+from quarl.train.algorithms.common.rollouts import RewardScaling, Rollout, generalized_advantages
+from quarl.train.algorithms.common.settings import RolloutSettings, setting
+from quarl.train.lazily import tf
+from quarl.train.networks.optimiser import adam
+from quarl.train.quantization.aware import fake_quantization
+from quarl.train.quantization.fake import QUANTIZER, faked
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Actions, Observations
 
 METRICS = ("policy_loss", "value_loss", "entropy", "policy_norm", "value_norm")
 MOMENTS = {"rmsprop": ("second",), "adam": ("first", "second")}

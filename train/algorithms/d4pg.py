@@ -26,21 +26,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.continuous import METRICS as SHARED
-from train.algorithms.common.continuous import descend, part
-from train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
-from train.algorithms.common.experience import Experience
-from train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import normaliser_of_replay
-from train.algorithms.common.settings import setting
-from train.lazily import tf
-from train.networks.forward import mlp
-from train.networks.weights import Weights
-from train.quantization.fake import QUANTIZER, FakeQuantization, faked
-from train.quantization.mixed_precision import Compute, cast
-from train.runs.request import Trained
-from train.runs.run import Run
+from quarl.train.algorithms.common.continuous import METRICS as SHARED
+from quarl.train.algorithms.common.continuous import descend, part
+from quarl.train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
+from quarl.train.algorithms.common.experience import Experience
+from quarl.train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.normalisation import normaliser_of_replay
+from quarl.train.algorithms.common.settings import setting
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import mlp
+from quarl.train.networks.weights import Weights
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from quarl.train.quantization.mixed_precision import Compute, cast
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
 
 Floats = NDArray[np.float32]
 METRICS = (*SHARED, "clipped_mass")

@@ -26,25 +26,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.locate import working_bundle
-from policy.network import forward_float, normalise
-from policy.reading.bundle_files import WEIGHTS_FILE
-from policy.spec import NetworkSpec, Normaliser, PolicySpec
-from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
-from train.algorithms.common.settings import QuantizedSettings, linear, setting
-from train.lazily import tf
-from train.networks.forward import IMAGE_SCALE, Acting, features, head
-from train.networks.optimiser import adam_step, clipped_by_norm
-from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.aware import QuantizationAware
-from train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, faked, passed_through
-from train.runs.checkpoint import Checkpointed, CheckpointError, gathered
-from train.runs.presets import SettingsError
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.task import Task, episode_seed
+from quarl.policy.locate import working_bundle
+from quarl.policy.network import forward_float, normalise
+from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.spec import NetworkSpec, Normaliser, PolicySpec
+from quarl.train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.settings import QuantizedSettings, linear, setting
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import IMAGE_SCALE, Acting, features, head
+from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.weights import Weights, initial_weights, zeros_like
+from quarl.train.quantization.aware import QuantizationAware
+from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, faked, passed_through
+from quarl.train.runs.checkpoint import Checkpointed, CheckpointError, gathered
+from quarl.train.runs.presets import SettingsError
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.task import Task, episode_seed
 
 Floats = NDArray[np.float32]
 METRICS = ("divergence", "agreement", "gradient_norm", "active")

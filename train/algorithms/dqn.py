@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.algorithms.common.experience import Experience
-from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
-from train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import normaliser_of_replay
-from train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
-from train.lazily import tf
-from train.networks.forward import Acting, forward
-from train.networks.optimiser import adam_step, clipped_by_norm
-from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked, passed_through
-from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
-from train.runs.presets import SettingsError
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import Actions, Observations
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms.common.experience import Experience
+from quarl.train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
+from quarl.train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.normalisation import normaliser_of_replay
+from quarl.train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import Acting, forward
+from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.weights import Weights, initial_weights, zeros_like
+from quarl.train.quantization.aware import fake_quantization
+from quarl.train.quantization.fake import QUANTIZER, faked, passed_through
+from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.runs.presets import SettingsError
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Actions, Observations
 
 Floats = NDArray[np.float32]
 METRICS = ("loss", "value", "gradient_norm")

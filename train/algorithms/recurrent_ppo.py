@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec, Squash
-from train.algorithms.common.actor_critic import ActorCritic, Forward, descent
-from train.algorithms.common.distributions import Distribution, distribution_of
-from train.algorithms.common.learner import State, Update, scan_updates
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
-from train.algorithms.common.rollouts import Rollout, generalized_advantages
-from train.algorithms.common.settings import FULL_BITS, setting
-from train.algorithms.ppo import METRICS, PPOSettings, policy_loss, shuffled_order, value_loss
-from train.lazily import tf
-from train.networks.forward import mlp
-from train.networks.optimiser import adam
-from train.networks.recurrent import Memory, are_trainable, unrolled
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import Actions, Observations
+from quarl.policy.spec import NetworkSpec, Squash
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, descent
+from quarl.train.algorithms.common.distributions import Distribution, distribution_of
+from quarl.train.algorithms.common.learner import State, Update, scan_updates
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
+from quarl.train.algorithms.common.rollouts import Rollout, generalized_advantages
+from quarl.train.algorithms.common.settings import FULL_BITS, setting
+from quarl.train.algorithms.ppo import METRICS, PPOSettings, policy_loss, shuffled_order, value_loss
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import mlp
+from quarl.train.networks.optimiser import adam
+from quarl.train.networks.recurrent import Memory, are_trainable, unrolled
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Actions, Observations
 
 Floats = NDArray[np.float32]
 

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.algorithms.common.continuous import METRICS as SHARED
-from train.algorithms.common.continuous import (
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms.common.continuous import METRICS as SHARED
+from quarl.train.algorithms.common.continuous import (
     Actor,
     ContinuousSettings,
     critic_value,
@@ -40,19 +40,19 @@ from train.algorithms.common.continuous import (
     smallest,
     soft_update,
 )
-from train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
-from train.algorithms.common.experience import Experience
-from train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.normalisation import normaliser_of_replay
-from train.algorithms.common.settings import setting
-from train.lazily import tf
-from train.networks.forward import head, hidden_features
-from train.networks.weights import Weights, initial_weights
-from train.quantization.fake import QUANTIZER, FakeQuantization, faked
-from train.quantization.mixed_precision import Compute, cast
-from train.runs.request import Trained
-from train.runs.run import Run
+from quarl.train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
+from quarl.train.algorithms.common.experience import Experience
+from quarl.train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.normalisation import normaliser_of_replay
+from quarl.train.algorithms.common.settings import setting
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import head, hidden_features
+from quarl.train.networks.weights import Weights, initial_weights
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from quarl.train.quantization.mixed_precision import Compute, cast
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
 
 Floats = NDArray[np.float32]
 METRICS = (*SHARED, "entropy", "temperature")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.algorithms.ddpg import DDPGSettings, train
+from quarl.train.algorithms.ddpg import DDPGSettings, train
 
 __all__ = ["TD3Settings", "train"]
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import INPUT
-from policy.exact import LAYER_NORM_EPSILON
-from policy.network import layer_norm as policy_layer_norm
-from policy.spec import NetworkSpec
-from train.lazily import tf
-from train.networks.weights import hidden_layers
-from train.quantization import mixed_precision
-from train.quantization.fake import LEVELS, fake_hidden, fake_input
-from train.quantization.mixed_precision import Compute
+from quarl.policy.contract.quantization import INPUT
+from quarl.policy.exact import LAYER_NORM_EPSILON
+from quarl.policy.network import layer_norm as policy_layer_norm
+from quarl.policy.spec import NetworkSpec
+from quarl.train.lazily import tf
+from quarl.train.networks.weights import hidden_layers
+from quarl.train.quantization import mixed_precision
+from quarl.train.quantization.fake import LEVELS, fake_hidden, fake_input
+from quarl.train.quantization.mixed_precision import Compute
 
 IMAGE_SCALE = 255.0  # a grey level of an image becomes 0 … 1
 

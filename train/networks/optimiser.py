@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train.lazily import tf
+from quarl.train.lazily import tf
 
 ADAM_BETA_1 = 0.9  # Kingma & Ba 2015, table in section 2
 ADAM_BETA_2 = 0.999  # likewise

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import TrainedQuantization, WeightRange
-from policy.spec import Normaliser
-from train.networks.weights import Weights
+from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
+from quarl.policy.spec import Normaliser
+from quarl.train.networks.weights import Weights
 
 
 @dataclass(frozen=True)

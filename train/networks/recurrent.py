@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.cells import Cell
-from policy.spec import NetworkSpec
-from train.lazily import tf
-from train.networks.forward import head, relu
+from quarl.policy.contract.cells import Cell
+from quarl.policy.spec import NetworkSpec
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import head, relu
 
 Floats = NDArray[np.float32]
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.cells import STATE
-from policy.contract.network import network_shapes
-from policy.spec import NetworkSpec
+from quarl.policy.contract.cells import STATE
+from quarl.policy.contract.network import network_shapes
+from quarl.policy.spec import NetworkSpec
 
 Weights = dict[str, NDArray[np.float32]]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from policy.spec import NetworkSpec, Normaliser
-from train.networks.forward import activations
-from train.networks.policy import Policy
-from train.networks.weights import Weights
-from train.quantization.fake import QUANTIZER, FakeQuantization, faked, scales_of
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
+from quarl.policy.spec import NetworkSpec, Normaliser
+from quarl.train.networks.forward import activations
+from quarl.train.networks.policy import Policy
+from quarl.train.networks.weights import Weights
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked, scales_of
 
 Floats = NDArray[np.float32]
 FULL_BITS = 32

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from policy.quantization import INT8_MAX, INT8_MIN, SMALLEST_SCALE, affine_from_range
-from policy.quantizing.network import ABOVE_THE_HALF, LARGEST_NUDGE, SMALLEST_FRACTION, agreeing_scales
-from policy.quantizing.trained import kernel_scales, unsigned_affine
-from policy.spec import NetworkSpec
-from train.lazily import tf
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
+from quarl.policy.quantization import INT8_MAX, INT8_MIN, SMALLEST_SCALE, affine_from_range
+from quarl.policy.quantizing.network import ABOVE_THE_HALF, LARGEST_NUDGE, SMALLEST_FRACTION, agreeing_scales
+from quarl.policy.quantizing.trained import kernel_scales, unsigned_affine
+from quarl.policy.spec import NetworkSpec
+from quarl.train.lazily import tf
 
 Floats = NDArray[np.float32]
 QUANTIZER = "quantizer"

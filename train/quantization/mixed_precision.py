@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from train.lazily import tf
+from quarl.train.lazily import tf
 
 FIRST_SCALE = 2.0**15  # the largest power of two that float16 holds (65,504 is its largest number)
 GROWTH_INTERVAL = 2000  # good updates before the scale doubles; that of PyTorch's and TensorFlow's loss scaling

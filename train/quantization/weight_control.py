@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.lazily import tf
+from quarl.train.lazily import tf
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Self
 
 import numpy as np
 
-from convert.executor import ExecutionError, RuntimeProcess
-from policy.bundle import Bundle
-from policy.errors import BundleError
-from policy.manifest import ArtifactEntry
-from policy.observing.history import remembers
-from policy.observing.pilot import deciding
-from policy.spec import PolicySpec, Precision, RuntimeName
-from train.suites.episodes import Decide
+from quarl.convert.executor import ExecutionError, RuntimeProcess
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.observing.history import remembers
+from quarl.policy.observing.pilot import deciding
+from quarl.policy.spec import PolicySpec, Precision, RuntimeName
+from quarl.train.suites.episodes import Decide
 
 START_TIMEOUT_S = 120.0  # importing a runtime on a busy machine takes seconds
 BATCH_TIMEOUT_S = 600.0
@@ -33,7 +33,7 @@ def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runti
     """
     if not bundle.has_artifact(precision, runtime.artifact_format):
         there = ", ".join(sorted(name for name in bundle.manifest.artifacts if (bundle.path / name).exists()))
-        from policy.locate import ZOO
+        from quarl.policy.locate import ZOO
 
         if ZOO in bundle.path.resolve().parents:  # what comes with the repository is converted in a working copy
             name_or_path = bundle.spec.name

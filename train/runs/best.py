@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.networks.policy import Policy
+from quarl.train.networks.policy import Policy
 
 
 class BestPolicy:

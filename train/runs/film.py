@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.observing import pilot
-from train.suites.episodes import Actions, Decide, Observations
-from train.suites.errors import TaskError
-from train.suites.names import Suite, resolve
-from train.suites.task import Task
+from quarl.policy.observing import pilot
+from quarl.train.suites.episodes import Actions, Decide, Observations
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.names import Suite, resolve
+from quarl.train.suites.task import Task
 
 LONGEST = 27_000
 """Frames of a film at most: half an hour at 15 a second, the longest that an Atari game lasts."""
@@ -36,10 +36,10 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
         TaskError: the environment cannot draw itself here; says what is missing.
     """
     if resolve(task.name).suite is Suite.NAVIGATION:
-        from airlearning_envs.config import PRESETS
-        from airlearning_envs.flights import shown_to
-        from airlearning_envs.record import fly_scenes, save_film
-        from airlearning_envs.record import frames as painted
+        from quarl.airlearning_envs.config import PRESETS
+        from quarl.airlearning_envs.flights import shown_to
+        from quarl.airlearning_envs.record import fly_scenes, save_film
+        from quarl.airlearning_envs.record import frames as painted
 
         _, observe = shown_to(task.observation, PRESETS[preset])
         scenes = fly_scenes(PRESETS[preset], decide, 0, seed, observe)

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from policy.contract.cells import Cell, Recurrence
-from policy.errors import PolicyError
-from policy.spec import NATURE_CONVOLUTIONS, NetworkSpec
-from train.networks.policies import POLICIES
-from train.runs.presets import SettingsError
-from train.suites.task import Task
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.errors import PolicyError
+from quarl.policy.spec import NATURE_CONVOLUTIONS, NetworkSpec
+from quarl.train.networks.policies import POLICIES
+from quarl.train.runs.presets import SettingsError
+from quarl.train.suites.task import Task
 
 NATURE = "nature"
 NATURE_HIDDEN = (512,)  # Mnih et al. 2015, Methods

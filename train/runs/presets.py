@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from train.suites.names import TaskName, resolve
+from quarl.train.suites.names import TaskName, resolve
 
 FOLDER = Path(__file__).resolve().parent.parent / "settings"
 DEFAULT_STEPS = 200_000

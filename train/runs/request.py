@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from policy.spec import NetworkSpec, Squash, network_values
-from train.networks.policy import Policy
+from quarl.policy.spec import NetworkSpec, Squash, network_values
+from quarl.train.networks.policy import Policy
 
 TRAINING_FOLDER = ".training"
 UNFINISHED = "unfinished"

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.equalisation import equalise
-from policy.locate import code_version
-from policy.observing.pilot import watched
-from policy.rewrites import rewritten
-from policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
-from train.deciding import greedy
-from train.intervals import RETURN_INTERVAL
-from train.networks.policy import Policy
-from train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
-from train.runs.request import RunRequest, Trained
-from train.runs.run import Run, describe
-from train.suites.episodes import Actions, Decide, Observations
-from train.suites.names import NEEDS
-from train.suites.task import Task, episode_seed
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.equalisation import equalise
+from quarl.policy.locate import code_version
+from quarl.policy.observing.pilot import watched
+from quarl.policy.rewrites import rewritten
+from quarl.policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
+from quarl.train.deciding import greedy
+from quarl.train.intervals import RETURN_INTERVAL
+from quarl.train.networks.policy import Policy
+from quarl.train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
+from quarl.train.runs.request import RunRequest, Trained
+from quarl.train.runs.run import Run, describe
+from quarl.train.suites.episodes import Actions, Decide, Observations
+from quarl.train.suites.names import NEEDS
+from quarl.train.suites.task import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
 CALIBRATION_ROWS = 4096

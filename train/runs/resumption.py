@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train.runs.checkpoint import FILE_NAME, Checkpoint, CheckpointError, load_checkpoint
-from train.runs.request import UNFINISHED, RunRequest
-from train.suites.names import resolve
+from quarl.train.runs.checkpoint import FILE_NAME, Checkpoint, CheckpointError, load_checkpoint
+from quarl.train.runs.request import UNFINISHED, RunRequest
+from quarl.train.suites.names import resolve
 
 ADDED_SETTINGS = {
     "compute": "float32",

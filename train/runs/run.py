@@ -26,16 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy import interruption
-from train.intervals import brackets
-from train.runs.checkpoint import Checkpoint, save_checkpoint
-from train.runs.logs import CurveLog
-from train.runs.progress import TrainingProgress
-from train.runs.request import UNFINISHED, RunRequest
-from train.runs.resumption import put_aside, resume_or_begin
-from train.suites.episodes import Decide
-from train.suites.looks import as_brought
-from train.suites.task import Evaluation, Task, episode_seed
+from quarl.policy import interruption
+from quarl.train.intervals import brackets
+from quarl.train.runs.checkpoint import Checkpoint, save_checkpoint
+from quarl.train.runs.logs import CurveLog
+from quarl.train.runs.progress import TrainingProgress
+from quarl.train.runs.request import UNFINISHED, RunRequest
+from quarl.train.runs.resumption import put_aside, resume_or_begin
+from quarl.train.suites.episodes import Decide
+from quarl.train.suites.looks import as_brought
+from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
 INTERRUPTED = "interrupted"

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
-from train.suites.errors import TaskError
-from train.suites.task import Evaluation, Task
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.task import Evaluation, Task
 
 SIDE, STACKED, FRAMES_A_STEP, FRAMES_A_SECOND = 84, 4, 4, 60
 LONGEST_FRAMES = 108_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.suites.names import TaskName, resolve
+from quarl.train.suites.names import TaskName, resolve
 
 FILE = Path(__file__).resolve().parent / "cells.json"
 

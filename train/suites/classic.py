@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from train.suites.episodes import Actions, Floats, StepResult
+from quarl.train.suites.episodes import Actions, Floats, StepResult
 
 State = NDArray[np.float64]
 """State of the physics, (variables, environments)."""

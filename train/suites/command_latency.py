@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airlearning_envs.episode.latency import CommandLatency, DrawnFor, LatencyKind
-from airlearning_envs.errors import SettingsError
-from train.suites.errors import TaskError
+from quarl.airlearning_envs.episode.latency import CommandLatency, DrawnFor, LatencyKind
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.train.suites.errors import TaskError
 
 ALLOWED = (
     "allowed are seconds (0.2), the least and the most of them (0.05,0.4), or the file of a device's report "

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
-from train.quiet import silenced
-from train.suites.episodes import Actions, OneByOne
-from train.suites.errors import TaskError
-from train.suites.names import TaskName
-from train.suites.task import Task, judging
+from quarl.policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
+from quarl.train.quiet import silenced
+from quarl.train.suites.episodes import Actions, OneByOne
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.names import TaskName
+from quarl.train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 16
 RENDERER = "MUJOCO_GL"

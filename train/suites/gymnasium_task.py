@@ -15,14 +15,14 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-import airlearning_envs
-from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
-from train.quiet import silenced
-from train.suites.classic import PHYSICS, ClassicEpisodes
-from train.suites.episodes import Actions, Episodes, OneByOne
-from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
-from train.suites.task import Task, judging
+from quarl import airlearning_envs
+from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
+from quarl.train.quiet import silenced
+from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
+from quarl.train.suites.episodes import Actions, Episodes, OneByOne
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
+from quarl.train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.observing.pilot import Decide, Histories, begin
-from policy.spec import Memory, ObservationField, Remembered
-from train.suites.episodes import Actions, Episodes, Observations, StepResult
-from train.suites.errors import TaskError
-from train.suites.task import Task
+from quarl.policy.observing.pilot import Decide, Histories, begin
+from quarl.policy.spec import Memory, ObservationField, Remembered
+from quarl.train.suites.episodes import Actions, Episodes, Observations, StepResult
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.task import Task
 
 LOOKS = "looks"
 """Name of the option."""

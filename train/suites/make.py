@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from train.suites.episodes import Episodes
-from train.suites.errors import TaskError
-from train.suites.looks import LOOKS, with_looks
-from train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName, require_installed, resolve
-from train.suites.task import Task
+from quarl.train.suites.episodes import Episodes
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.looks import LOOKS, with_looks
+from quarl.train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName, require_installed, resolve
+from quarl.train.suites.task import Task
 
 BATCHED = (Suite.NAVIGATION, Suite.ATARI)
 """Suites that step all environments as one batch already."""
@@ -44,7 +44,7 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
                 f"--workers {workers} means nothing to the task {name}: all its environments are stepped as one batch "
                 "already. Leave it out."
             )
-        from train.suites.workers import in_processes
+        from quarl.train.suites.workers import in_processes
 
         return in_processes(task, partial(make_episodes, name, preset, options), workers)
     require_installed(chosen)
@@ -54,25 +54,25 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
 def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[str, Any]) -> Task:
     if chosen.suite is Suite.NAVIGATION:
-        from train.suites.navigation import navigation_task
+        from quarl.train.suites.navigation import navigation_task
 
         return navigation_task(preset, options, depth=chosen == NAVIGATION_DEPTH_NAME)
     if preset is not None:
         raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
     if chosen.suite is Suite.ATARI:
-        from train.suites.atari import atari_task
+        from quarl.train.suites.atari import atari_task
 
         return replace(atari_task(chosen.target, options), name=chosen.canonical)
     if chosen.suite is Suite.DM_CONTROL:
-        from train.suites.deepmind import deepmind_task
+        from quarl.train.suites.deepmind import deepmind_task
 
         return deepmind_task(chosen, options)
     if chosen.suite in (Suite.GYMNASIUM, Suite.VECTOR):
-        from train.suites.vector_task import find_maker, vector_task
+        from quarl.train.suites.vector_task import find_maker, vector_task
 
         if (maker := find_maker(chosen, options)) is not None:
             return vector_task(chosen, options, maker)
-    from train.suites.gymnasium_task import gymnasium_task
+    from quarl.train.suites.gymnasium_task import gymnasium_task
 
     return gymnasium_task(chosen, options)
 

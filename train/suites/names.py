@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
 
-from train.suites.errors import TaskError
+from quarl.train.suites.errors import TaskError
 
 
 class Suite(Enum):

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
-from airlearning_envs.rules.actions import FALLBACK_ACTION
-from airlearning_envs.rules.observation import depth_bounds, depth_fields
-from airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
-from policy.spec import DiscreteHead, EnvironmentSpec
-from train.suites.episodes import Decide, Floats, Judged, StepResult
-from train.suites.errors import TaskError
-from train.suites.names import NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH_ID, NAVIGATION_ID
-from train.suites.task import Evaluation, Task
-from train.suites.zones import Zones, read_zones, zones_of
+from quarl.airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
+from quarl.airlearning_envs.rules.actions import FALLBACK_ACTION
+from quarl.airlearning_envs.rules.observation import depth_bounds, depth_fields
+from quarl.airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec
+from quarl.train.suites.episodes import Decide, Floats, Judged, StepResult
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.names import NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH_ID, NAVIGATION_ID
+from quarl.train.suites.task import Evaluation, Task
+from quarl.train.suites.zones import Zones, read_zones, zones_of
 
 JUDGED_ON = ("hard", "shipped")  # both bars of the case study
 JUDGING_ENVIRONMENTS = 128

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from train.suites.errors import TaskError
-from train.suites.looks import LOOKS
-from train.suites.names import Suite, resolve
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.looks import LOOKS
+from quarl.train.suites.names import Suite, resolve
 
 
 def with_asked(options: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -22,13 +22,13 @@ def with_asked(options: Mapping[str, Any], arguments: argparse.Namespace) -> dic
         chosen[LOOKS] = arguments.looks
     if arguments.command_latency is not None:
         refuse_elsewhere("--command-latency", arguments.task)
-        from train.suites.command_latency import read_command_latency
+        from quarl.train.suites.command_latency import read_command_latency
 
         latency = read_command_latency(arguments.command_latency).to_settings()
         chosen["settings"] = {**options.get("settings", {}), "latency": latency}
     if arguments.curriculum:
         refuse_elsewhere("--curriculum", arguments.task)
-        from train.suites.zones import DEFAULTS
+        from quarl.train.suites.zones import DEFAULTS
 
         chosen["curriculum"] = options.get("curriculum") or dict(DEFAULTS)
     return chosen

@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
-from train.intervals import Interval, counted_once, mean_interval
-from train.suites.episodes import Decide, Episodes, Judged, judge
+from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
+from quarl.train.intervals import Interval, counted_once, mean_interval
+from quarl.train.suites.episodes import Decide, Episodes, Judged, judge
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Evaluation:
         successes: tuple[bool, ...] = ()
         if judged.success is not None:
             successes = tuple(judged.success.tolist())
-            from airlearning_envs.flights import wilson_interval  # here: it brings the whole simulator along
+            from quarl.airlearning_envs.flights import wilson_interval  # here: it brings the whole simulator along
 
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
         different = counted_once(starts or range(episodes), returns.tolist())

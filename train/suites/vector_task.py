@@ -25,12 +25,12 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-import airlearning_envs
-from policy.spec import EnvironmentSpec
-from train.quiet import silenced
-from train.suites.episodes import Actions, Observations, StepResult
-from train.suites.errors import TaskError
-from train.suites.gymnasium_task import (
+from quarl import airlearning_envs
+from quarl.policy.spec import EnvironmentSpec
+from quarl.train.quiet import silenced
+from quarl.train.suites.episodes import Actions, Observations, StepResult
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.gymnasium_task import (
     JUDGING_ENVIRONMENTS,
     bounds_of,
     control_period,
@@ -42,8 +42,8 @@ from train.suites.gymnasium_task import (
     shows_images,
     unknown_task,
 )
-from train.suites.names import NAVIGATION_ID, Suite, TaskName
-from train.suites.task import Task, judging
+from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName
+from quarl.train.suites.task import Task, judging
 
 Batch = VectorEnv[Any, Any, Any]
 Maker = Callable[[int], Batch]

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.suites.episodes import Actions, Episodes, Observations, StepResult
-from train.suites.task import Task, judging
+from quarl.train.suites.episodes import Actions, Episodes, Observations, StepResult
+from quarl.train.suites.task import Task, judging
 
 JUDGED_AT_ONCE = 32
 Make = Callable[[int, int], Episodes]
@@ -40,7 +40,7 @@ CLOSING_S = 10.0
 """What the environments may take to close; after that their process is killed."""
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2])\n"
-    "from train.suites.workers import serve; serve(int(sys.argv[1]))"
+    "from quarl.train.suites.workers import serve; serve(int(sys.argv[1]))"
 )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.rules.curriculum import ADVANCE_AT, WINDOW_EPISODES, ZONES, Curriculum, zone_config
-from train.suites.errors import TaskError
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.rules.curriculum import ADVANCE_AT, WINDOW_EPISODES, ZONES, Curriculum, zone_config
+from quarl.train.suites.errors import TaskError
 
 DEFAULTS = {"window_episodes": WINDOW_EPISODES, "advance_at": ADVANCE_AT}
 """Air Learning's defaults, as the options of a task name them."""

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.airsim.dialects import KinematicsState, Pose, Quaternionr, Vector3r
-from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.dynamics import CLIMB_GAIN_PER_S, GRAVITY_M_S2, Flight, Integrator
-from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
-from airlearning_envs.simulators.simulator import Call
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.airsim.dialects import KinematicsState, Pose, Quaternionr, Vector3r
+from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
+from quarl.airlearning_envs.simulators.embedded.dynamics import CLIMB_GAIN_PER_S, GRAVITY_M_S2, Flight, Integrator
+from quarl.airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
+from quarl.airlearning_envs.simulators.simulator import Call
 
 Floats = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.airsim.dialects import BadCastError, Dialect, decode, detect, encode, fields_of
-from airlearning_envs.simulators.airsim.rpc import (
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.simulators.airsim.dialects import BadCastError, Dialect, decode, detect, encode, fields_of
+from quarl.airlearning_envs.simulators.airsim.rpc import (
     AIRSIM_PORT,
     AirSimError,
     ConnectionLostError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airlearning_envs.simulators.airsim import links
-from airlearning_envs.simulators.airsim.dialects import Dialect
-from airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT
+from quarl.airlearning_envs.simulators.airsim import links
+from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
+from quarl.airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.rules import causes
-from airlearning_envs.simulators.simulator import Floats, Track
+from quarl.airlearning_envs.rules import causes
+from quarl.airlearning_envs.simulators.simulator import Floats, Track
 
 
 class Pieces:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgpack
 import numpy as np
 
-from airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.errors import SettingsError
 
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 AIRSIM_PORT = 41451

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.simulators.airsim.dialects import Pose, Vector3r
+from quarl.airlearning_envs.simulators.airsim.dialects import Pose, Vector3r
 
 Floats = NDArray[np.float64]
 

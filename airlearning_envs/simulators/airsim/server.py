@@ -9,7 +9,7 @@ in a moment; otherwise time passes as on a clock while it is not paused.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from policy import interruption, project_python
+    from quarl.policy import interruption, project_python
 
     project_python.ensure()
     interruption.loading()
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.airsim.dialects import Dialect
-from airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, REQUEST, RESPONSE, FrameError, Frames, packed
-from airlearning_envs.simulators.airsim.stand_in import RpcFault, StandIn, Task
-from policy import interruption
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
+from quarl.airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, REQUEST, RESPONSE, FrameError, Frames, packed
+from quarl.airlearning_envs.simulators.airsim.stand_in import RpcFault, StandIn, Task
+from quarl.policy import interruption
 
 TICK_S = 0.02
 EXIT_WRONG = 2

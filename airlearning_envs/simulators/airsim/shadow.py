@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.airsim.dialects import KinematicsState, MultirotorState
-from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
-from airlearning_envs.simulators.simulator import Call, Floats
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.airsim.dialects import KinematicsState, MultirotorState
+from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.simulators.simulator import Call, Floats
 
 HARDEST_M_S2 = 6.3
 """Largest horizontal acceleration: the one at the greatest tilt."""

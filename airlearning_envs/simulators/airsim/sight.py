@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.airsim.dialects import (
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.airsim.dialects import (
     DEPTH_PLANAR,
     CameraInfo,
     Dialect,
     ImageRequest,
     ImageResponse,
 )
-from airlearning_envs.simulators.airsim.links import Link
-from airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
-from airlearning_envs.simulators.embedded.sensing import RangeSensor
-from airlearning_envs.simulators.obstacles import Obstacles
-from airlearning_envs.simulators.simulator import Motion
+from quarl.airlearning_envs.simulators.airsim.links import Link
+from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
+from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.simulators.simulator import Motion
 
 Floats = NDArray[np.float64]
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import Layouts, Slots
-from airlearning_envs.rules import causes
-from airlearning_envs.simulators.airsim import links, sight
-from airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed, settings_of
-from airlearning_envs.simulators.airsim.dialects import (
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import Layouts, Slots
+from quarl.airlearning_envs.rules import causes
+from quarl.airlearning_envs.simulators.airsim import links, sight
+from quarl.airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed, settings_of
+from quarl.airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
     MultirotorState,
     Pose,
@@ -23,20 +23,20 @@ from airlearning_envs.simulators.airsim.dialects import (
     Vector3r,
     YawMode,
 )
-from airlearning_envs.simulators.airsim.options import AirSimOptions
-from airlearning_envs.simulators.airsim.pieces import Pieces
-from airlearning_envs.simulators.airsim.rpc import (
+from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
+from quarl.airlearning_envs.simulators.airsim.pieces import Pieces
+from quarl.airlearning_envs.simulators.airsim.rpc import (
     AirSimError,
     ConnectionLostError,
     NotReachableError,
     NotRpcError,
     RpcError,
 )
-from airlearning_envs.simulators.airsim.shadow import Shadow, is_at_rest
-from airlearning_envs.simulators.airsim.stand_in import STAND_IN
-from airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
-from airlearning_envs.simulators.obstacles import Obstacles
-from airlearning_envs.simulators.simulator import (
+from quarl.airlearning_envs.simulators.airsim.shadow import Shadow, is_at_rest
+from quarl.airlearning_envs.simulators.airsim.stand_in import STAND_IN
+from quarl.airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.simulators.simulator import (
     Bools,
     Call,
     Capabilities,

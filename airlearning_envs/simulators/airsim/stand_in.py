@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.airsim import scenery
-from airlearning_envs.simulators.airsim.dialects import (
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.airsim import scenery
+from quarl.airlearning_envs.simulators.airsim.dialects import (
     DEPTH_PERSPECTIVE,
     DEPTH_PLANAR,
     CameraInfo,
@@ -35,8 +35,8 @@ from airlearning_envs.simulators.airsim.dialects import (
     decode,
     encode,
 )
-from airlearning_envs.simulators.airsim.flying import GROUND_Z_M, TAKEOFF_S, Drone, Goal
-from airlearning_envs.simulators.airsim.scenery import Scene
+from quarl.airlearning_envs.simulators.airsim.flying import GROUND_Z_M, TAKEOFF_S, Drone, Goal
+from quarl.airlearning_envs.simulators.airsim.scenery import Scene
 
 Floats = NDArray[np.float64]
 

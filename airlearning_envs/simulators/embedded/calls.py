@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from airlearning_envs.simulators.embedded.dynamics import Flight
-from airlearning_envs.simulators.simulator import Bools, Call, Floats, Rows
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight
+from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Rows
 
 _LONG_AGO_S = np.float32(-100.0)
 

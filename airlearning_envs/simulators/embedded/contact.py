@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.rules import causes
-from airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.rules import causes
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
 
 Floats = NDArray[np.float32]
 

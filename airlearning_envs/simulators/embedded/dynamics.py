@@ -30,9 +30,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.simulators.embedded.attitude import Attitude
-from airlearning_envs.simulators.simulator import Motion
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.simulators.embedded.attitude import Attitude
+from quarl.airlearning_envs.simulators.simulator import Motion
 
 Floats = NDArray[np.float32]
 

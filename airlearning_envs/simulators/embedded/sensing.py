@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import Slots
-from airlearning_envs.simulators.embedded import geometry
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import Slots
+from quarl.airlearning_envs.simulators.embedded import geometry
 
 Floats = NDArray[np.float32]
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import Layouts, Slots
-from airlearning_envs.simulators.embedded.calls import CallsInForce
-from airlearning_envs.simulators.embedded.contact import Contact
-from airlearning_envs.simulators.embedded.depth import DepthCamera
-from airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, nominal_constants
-from airlearning_envs.simulators.embedded.sensing import RangeSensor
-from airlearning_envs.simulators.obstacles import Obstacles
-from airlearning_envs.simulators.simulator import Bools, Call, Capabilities, Clock, Floats, Rows, Simulator, Track
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import Layouts, Slots
+from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
+from quarl.airlearning_envs.simulators.embedded.contact import Contact
+from quarl.airlearning_envs.simulators.embedded.depth import DepthCamera
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, nominal_constants
+from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
+from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.simulators.simulator import Bools, Call, Capabilities, Clock, Floats, Rows, Simulator, Track
 
 LONGEST_PIECE_S = 0.0625
 """Contact is looked for at least this often; at 5 m/s a drone flies its own radius in it."""

@@ -21,16 +21,16 @@ from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.bars import Bars
-from bench.report.pivot import Pivot
-from bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
-from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
-from bench.study.records import Condition, Record
+from quarl.bench import command_line
+from quarl.bench.report.bars import Bars
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
+from quarl.bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
-    from train.actorq.plan import Plan
-    from train.actorq.wire import Pushed
+    from quarl.train.actorq.plan import Plan
+    from quarl.train.actorq.wire import Pushed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
 """Parts of a step, in the order in which they are drawn; ``other`` is the actor's own Python, exploration included."""
@@ -82,7 +82,7 @@ def typed(model: str, **more: object) -> list[str]:
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """One actor's life in each round."""
-    from train.actorq import cluster
+    from quarl.train.actorq import cluster
 
     more = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
     plan = planned([*typed(subject, **more), *options_of(condition)])
@@ -96,7 +96,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 @functools.cache
 def handed_over(model: str) -> Pushed:
     """Parameters of a learner that has made a few rounds."""
-    from bench.study.actorq import services
+    from quarl.bench.study.actorq import services
 
     plan = planned(typed(model, steps=STEPS, set=f"learning_starts={services.LEAST_STEPS // 2}"))
     return services.measure_learner(plan, services.transitions(plan))[1]
@@ -104,9 +104,9 @@ def handed_over(model: str) -> Pushed:
 
 def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
     """Microseconds of a step by part, and what was counted; Ray runs already."""
-    from train.actorq import cluster
-    from train.actorq.history import breakdown
-    from train.actorq.processes import called
+    from quarl.train.actorq import cluster
+    from quarl.train.actorq.history import breakdown
+    from quarl.train.actorq.processes import called
 
     with cluster.Cluster(plan, True, 0) as processes:
         count = itertools.count()

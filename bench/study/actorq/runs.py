@@ -15,14 +15,14 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.command_line import BenchError
-from bench.study.experiment import Results
-from bench.study.measures.children import last_words, run_to_end
-from bench.study.records import Condition, Record
-from policy.locate import PROJECT_ROOT
+from quarl.bench.command_line import BenchError
+from quarl.bench.study.experiment import Results
+from quarl.bench.study.measures.children import last_words, run_to_end
+from quarl.bench.study.records import Condition, Record
+from quarl.policy.locate import PROJECT_ROOT
 
 if TYPE_CHECKING:
-    from train.actorq.plan import Plan
+    from quarl.train.actorq.plan import Plan
 
 NAMES = {32: "fp32", 16: "fp16", 8: "int8"}
 WIDTHS: dict[int, Condition] = {32: {}, 16: {"bits": 16}, 8: {"bits": 8}}
@@ -125,14 +125,14 @@ def run(words: Sequence[str]) -> Run:
     Raises:
         BenchError: it failed, with its last words, or took too long.
     """
-    from policy.bundle import Bundle
-    from train.actorq import VARIABLES
-    from train.runs.logs import CURVE_FILE, read_curve
+    from quarl.policy.bundle import Bundle
+    from quarl.train.actorq import VARIABLES
+    from quarl.train.runs.logs import CURVE_FILE, read_curve
 
     typed = f"python -m train.actorq {' '.join(words)}"
     with tempfile.TemporaryDirectory() as temporary:
         bundle = Path(temporary) / "bundle"
-        command = [sys.executable, "-m", "train.actorq", *words, "--quiet", "--output-path", str(bundle)]
+        command = [sys.executable, "-m", "quarl.train.actorq", *words, "--quiet", "--output-path", str(bundle)]
         began = time.monotonic()
         try:
             done = run_to_end(
@@ -151,8 +151,8 @@ def run(words: Sequence[str]) -> Run:
 
 def planned(words: Sequence[str]) -> Plan:
     """The plan that a command would make, for measuring its parts without it."""
-    from train.actorq.__main__ import parser
-    from train.actorq.plan import make_plan
+    from quarl.train.actorq.__main__ import parser
+    from quarl.train.actorq.plan import make_plan
 
     with redirect_stdout(StringIO()):
         return make_plan(parser().parse_args([*words, "--quiet"]))

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench.report.pivot import Pivot
-from bench.report.text import kilobytes, nanoseconds, three_digits
-from bench.study.actorq.bounds import Layout, Services, bound
-from bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
-from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
-from bench.study.records import Condition, Record
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import kilobytes, nanoseconds, three_digits
+from quarl.bench.study.actorq.bounds import Layout, Services, bound
+from quarl.bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
+from quarl.bench.study.records import Condition, Record
 
 if TYPE_CHECKING:
     pass
@@ -93,7 +93,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
             rates = run([*words, *more]).rates
             yield SeedResult("", seed, [rates.pop("steps_per_s")], measures={**rates, **machine})
         else:
-            from bench.study.actorq import services
+            from quarl.bench.study.actorq import services
 
             found = services.measure([*words, "--n-actors", "1"])
             step_s = found["step_s"] + found["inference_s"] + found["python_s"]

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from bench.study.actorq.runs import planned
-from train.actorq import cluster
-from train.actorq.actor import Actor
-from train.actorq.learner import LearnerLoop
-from train.actorq.plan import Plan
-from train.actorq.processes import called, pulled
-from train.actorq.replay import Columns, ReplayService, Reply
-from train.actorq.wire import Published, Pushed, publish
+from quarl.bench.study.actorq.runs import planned
+from quarl.train.actorq import cluster
+from quarl.train.actorq.actor import Actor
+from quarl.train.actorq.learner import LearnerLoop
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.processes import called, pulled
+from quarl.train.actorq.replay import Columns, ReplayService, Reply
+from quarl.train.actorq.wire import Published, Pushed, publish
 
 LEAST_STEPS = 600  # of the insertions that the replay is filled with; learning has to start before
 WARM_STEPS = 256

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from bench import command_line
-from bench.report.intervals import Estimate
-from bench.report.lines import Lines
-from bench.report.pivot import Pivot
-from bench.report.text import NOT_KNOWN
-from bench.study.actorq import breakdown
-from bench.study.actorq.runs import (
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.lines import Lines
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.study.actorq import breakdown
+from quarl.bench.study.actorq.runs import (
     ACTOR_BOUND,
     BOUND,
     CELLS,
@@ -41,8 +41,8 @@ from bench.study.actorq.runs import (
     run,
     spread,
 )
-from bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, stored
-from bench.study.records import Condition, Record
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, stored
+from quarl.bench.study.records import Condition, Record
 
 BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")

@@ -19,25 +19,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.cost.activity import activities, read_share
-from bench.report.figures import share_scale
-from bench.report.lines import Lines
-from bench.report.pivot import Pivot
-from bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
-from bench.study.experiment import SUCCESS, EpisodePlan, Experiment, Results, SeedResult
-from bench.study.records import Condition
-from bench.study.trainings import Training, trained
-from convert.mixed import MOST_BITS
-from policy.locate import meant
-from policy.spec import Precision
-from train.deciding import float_decide
+from quarl.bench import command_line
+from quarl.bench.cost.activity import activities, read_share
+from quarl.bench.report.figures import share_scale
+from quarl.bench.report.lines import Lines
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
+from quarl.bench.study.experiment import SUCCESS, EpisodePlan, Experiment, Results, SeedResult
+from quarl.bench.study.records import Condition
+from quarl.bench.study.trainings import Training, trained
+from quarl.convert.mixed import MOST_BITS
+from quarl.policy.locate import meant
+from quarl.policy.spec import Precision
+from quarl.train.deciding import float_decide
 
 if TYPE_CHECKING:
     import argparse
 
-    from policy.bundle import Bundle
-    from train.suites.task import Task
+    from quarl.policy.bundle import Bundle
+    from quarl.train.suites.task import Task
 
 STEPS = {"I": 786_432, "II": 786_432, "III": 393_216}  # III's take ten times as long as II's, each
 LEARNED_BITS, QUANT_DELAY = 2, 0.1
@@ -113,13 +113,13 @@ def open_perceptron(name: str) -> tuple[Bundle, Task]:
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Learns what is not there, converts, counts, and flies the artifact."""
-    from bench.qemu_counter.building import require_programs
-    from bench.qemu_counter.counting import count
-    from convert.pipeline import convert_all
-    from policy.bundle import Bundle
-    from policy.bundle_writer import copy_bundle
-    from policy.spec import RuntimeName
-    from train.runs.artifact import ArtifactPolicy, find_artifact
+    from quarl.bench.qemu_counter.building import require_programs
+    from quarl.bench.qemu_counter.counting import count
+    from quarl.convert.pipeline import convert_all
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.spec import RuntimeName
+    from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
     bundle, task = open_perceptron(subject)
     if not condition:

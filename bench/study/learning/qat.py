@@ -20,23 +20,23 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bench import command_line
-from bench.report.figures import error_scale
-from bench.report.intervals import Estimate
-from bench.report.lines import Lines, in_order
-from bench.report.pivot import Pivot, alike
-from bench.report.text import joined
-from bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
-from bench.study.measures.execution import execution_of
-from bench.study.records import Condition
-from bench.study.trainings import Training, flown, of_cells, origin, trained
-from policy.quantization import Scheme
-from policy.simulated import Widths
+from quarl.bench import command_line
+from quarl.bench.report.figures import error_scale
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.lines import Lines, in_order
+from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.report.text import joined
+from quarl.bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
+from quarl.bench.study.measures.execution import execution_of
+from quarl.bench.study.records import Condition
+from quarl.bench.study.trainings import Training, flown, of_cells, origin, trained
+from quarl.policy.quantization import Scheme
+from quarl.policy.simulated import Widths
 
 if TYPE_CHECKING:
     import argparse
 
-    from policy.bundle import Bundle
+    from quarl.policy.bundle import Bundle
 
 CELLS = {
     "cartpole-ppo": Training("CartPole-v1", "ppo"),

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.report.pivot import Pivot
-from bench.report.tables import Table
-from bench.report.text import fixed
-from convert.calibration import ActivationRange
-from policy.bundle import Bundle
-from policy.network import before_layer_norm, hidden_activations, layer_names
-from policy.quantization import Affine
-from policy.quantizing.network import quantize_network
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import fixed
+from quarl.convert.calibration import ActivationRange
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import before_layer_norm, hidden_activations, layer_names
+from quarl.policy.quantization import Affine
+from quarl.policy.quantizing.network import quantize_network
 
 PERCENTILES = (0.1, 99.9)
 WORDS = """\

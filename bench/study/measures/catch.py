@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
-from train.suites.task import Evaluation, Task
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.task import Evaluation, Task
 
 CELLS = 8
 PIXELS = 2  # a cell's side

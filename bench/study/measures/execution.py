@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policy.contract.quantization import LARGEST_WEIGHT_BITS
-from policy.quantization import FLOAT_BITS, Scheme
+from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
+from quarl.policy.quantization import FLOAT_BITS, Scheme
 
 KERNEL = "int8 × int8 → int32 by XNNPACK"
 """LiteRT's kernel for the layers of an int8 model."""

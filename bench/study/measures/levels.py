@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.report.pivot import Pivot
-from bench.report.tables import Table
-from policy import quantization
-from policy.bundle import Bundle
-from policy.contract.quantization import WeightRange
-from policy.errors import QuantizationError
-from policy.network import layer_names
-from policy.quantization import FLOAT_BITS, Scheme
-from policy.quantizing.network import trained_with
-from policy.quantizing.trained import kernel_scales
+from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.tables import Table
+from quarl.policy import quantization
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.quantization import WeightRange
+from quarl.policy.errors import QuantizationError
+from quarl.policy.network import layer_names
+from quarl.policy.quantization import FLOAT_BITS, Scheme
+from quarl.policy.quantizing.network import trained_with
+from quarl.policy.quantizing.trained import kernel_scales
 
 SCHEMES = (Scheme.QUARL, Scheme.SYMMETRIC)
 KINDS = {"kernel": "weights", "bias": "biases", "gamma": "layer norm γ", "beta": "layer norm β"}

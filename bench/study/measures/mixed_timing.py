@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from bench.study.measures.catch import catch_task
-from policy.spec import Convolution, NetworkSpec
-from train.algorithms import dqn
-from train.networks.forward import Acting
-from train.networks.weights import Weights
-from train.quantization.mixed_precision import Compute, fresh_loss_scale
-from train.runs.logs import read_curve
-from train.runs.request import RunRequest
-from train.runs.run import Run
-from train.suites.make import make_task
-from train.suites.task import Task
+from quarl.bench.study.measures.catch import catch_task
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train.algorithms import dqn
+from quarl.train.networks.forward import Acting
+from quarl.train.networks.weights import Weights
+from quarl.train.quantization.mixed_precision import Compute, fresh_loss_scale
+from quarl.train.runs.logs import read_curve
+from quarl.train.runs.request import RunRequest
+from quarl.train.runs.run import Run
+from quarl.train.suites.make import make_task
+from quarl.train.suites.task import Task
 
 IMAGE, ACTIONS = (84, 84, 4), 6  # Pong
 FLOAT32 = Compute.FLOAT32.value
@@ -41,8 +41,8 @@ Timed = dict[str, tuple[list[float], dict[str, Any]]]
 def prepare(threads: int, kind: str) -> dict[str, Any]:
     """Load TensorFlow with oneDNN on and so many threads, on as many cores; returns what belongs to every row."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as the command does for pictures
-    from train.quantization.mixed_precision import slower_here
-    from train.quiet import silenced
+    from quarl.train.quantization.mixed_precision import slower_here
+    from quarl.train.quiet import silenced
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
@@ -77,7 +77,7 @@ def timed_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: 
 
 def random_weights(network: NetworkSpec) -> Weights:
     """Normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
-    from policy.contract.network import network_shapes
+    from quarl.policy.contract.network import network_shapes
 
     generator, weights = np.random.default_rng(0), {}
     for name, shape in network_shapes(network, IMAGE, ACTIONS).items():

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.report.pivot import Pivot, alike
-from bench.study.experiment import Results
-from bench.study.measures.children import started
-from bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
-from bench.study.records import rows
-from policy.locate import PROJECT_ROOT
+from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.study.experiment import Results
+from quarl.bench.study.measures.children import started
+from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
+from quarl.bench.study.records import rows
+from quarl.policy.locate import PROJECT_ROOT
 
 NAME = "rltools"
 PYTHON = PROJECT_ROOT / ".venv-rltools" / "bin" / "python"

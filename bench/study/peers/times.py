@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.text import NOT_KNOWN, three_digits
+from quarl.bench.report.text import NOT_KNOWN, three_digits
 
 EPISODES = 20  # of each judgement
 

@@ -12,11 +12,11 @@ from pathlib import Path
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
-from device.agent.loop import real_time  # noqa: E402
-from device.agent.loop.options import add_options  # noqa: E402
-from device.agent.loop.service import Service, Settings  # noqa: E402
-from policy.contract.enums import Precision, RuntimeName  # noqa: E402
-from policy.errors import PolicyError  # noqa: E402
+from quarl.device.agent.loop import real_time  # noqa: E402
+from quarl.device.agent.loop.options import add_options  # noqa: E402
+from quarl.device.agent.loop.service import Service, Settings  # noqa: E402
+from quarl.policy.contract.enums import Precision, RuntimeName  # noqa: E402
+from quarl.policy.errors import PolicyError  # noqa: E402
 
 EXIT_REFUSED = 1
 """The policy cannot be served as it is: starting it again will not help."""

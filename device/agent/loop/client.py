@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from device.agent.loop.addresses import short_address
-from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, Flag, Header, Kind
+from quarl.device.agent.loop.addresses import short_address
+from quarl.device.agent.loop.frames import HEADER, VALUE_BYTES, Description, Flag, Header, Kind
 
 MOST_BYTES = 262_144
 CONNECT_TIMEOUT_S = 5.0

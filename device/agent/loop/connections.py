@@ -15,10 +15,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from device.agent.loop.addresses import short_address
-from device.agent.loop.deciding import Decider
-from device.agent.loop.frames import HEADER, MAGIC, Description, Header, Kind
-from device.agent.protocol import AgentError, ErrorCode
+from quarl.device.agent.loop.addresses import short_address
+from quarl.device.agent.loop.deciding import Decider
+from quarl.device.agent.loop.frames import HEADER, MAGIC, Description, Header, Kind
+from quarl.device.agent.protocol import AgentError, ErrorCode
 
 MOST_CONNECTIONS = 8
 MOST_PACKETS, MOST_OF_OTHERS = 512, 8

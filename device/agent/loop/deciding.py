@@ -7,9 +7,9 @@ import time
 from array import array
 from typing import Any
 
-from device.agent.executing import Executor, Input
-from device.agent.loop.frames import CONTINUOUS, HEADER, MAGIC, VALUE_BYTES, Flag, Kind
-from device.agent.serving import Serving
+from quarl.device.agent.executing import Executor, Input
+from quarl.device.agent.loop.frames import CONTINUOUS, HEADER, MAGIC, VALUE_BYTES, Flag, Kind
+from quarl.device.agent.serving import Serving
 
 # As plain integers: an IntFlag's operators take longer than a small policy.
 _OBSERVATION, _ACTION = int(Kind.OBSERVATION), int(Kind.ACTION)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import accumulate, compress
 from typing import Any
 
-from device.agent.measure import PERCENTILES, required_runs
+from quarl.device.agent.measure import PERCENTILES, required_runs
 
 SUB_BITS = 5
 """Each power of two has 2^SUB_BITS buckets: a value is known to 3 %."""

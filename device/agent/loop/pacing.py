@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from device.agent.loop.connections import Connections
-from device.agent.loop.deciding import HELD, Decider
-from device.agent.loop.notifying import Notifier
-from device.agent.loop.options import OnMiss, Pace
-from device.agent.loop.punctuality import MISSED, Punctuality
-from device.agent.loop.real_time import sleep_until
+from quarl.device.agent.loop.connections import Connections
+from quarl.device.agent.loop.deciding import HELD, Decider
+from quarl.device.agent.loop.notifying import Notifier
+from quarl.device.agent.loop.options import OnMiss, Pace
+from quarl.device.agent.loop.punctuality import MISSED, Punctuality
+from quarl.device.agent.loop.real_time import sleep_until
 
 _clock = time.monotonic_ns
 

@@ -6,9 +6,9 @@ import resource
 import time
 from typing import Any
 
-from device.agent.loop.deciding import FALLBACK, HELD, NON_FINITE, STALE, WRONG_RELEASE
-from device.agent.loop.frames import Flag
-from device.agent.loop.histogram import Histogram
+from quarl.device.agent.loop.deciding import FALLBACK, HELD, NON_FINITE, STALE, WRONG_RELEASE
+from quarl.device.agent.loop.frames import Flag
+from quarl.device.agent.loop.histogram import Histogram
 
 MILLION = 1_000_000
 MISSED = int(Flag.MISSED)

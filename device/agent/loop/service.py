@@ -10,19 +10,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from device.agent.loop import connections, real_time
-from device.agent.loop.connections import Connections
-from device.agent.loop.deciding import Decider
-from device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_number
-from device.agent.loop.notifying import Notifier
-from device.agent.loop.options import OnMiss, Pace
-from device.agent.loop.pacing import Loop, Timing
-from device.agent.operations import Hello, Load, parse_request
-from device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json, request_id
-from device.agent.server import Agent, error_reply
-from policy.contract.enums import Precision, RuntimeName
-from policy.errors import PolicyError, SpecError
-from policy.spec import PolicySpec
+from quarl.device.agent.loop import connections, real_time
+from quarl.device.agent.loop.connections import Connections
+from quarl.device.agent.loop.deciding import Decider
+from quarl.device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_number
+from quarl.device.agent.loop.notifying import Notifier
+from quarl.device.agent.loop.options import OnMiss, Pace
+from quarl.device.agent.loop.pacing import Loop, Timing
+from quarl.device.agent.operations import Hello, Load, parse_request
+from quarl.device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json, request_id
+from quarl.device.agent.server import Agent, error_reply
+from quarl.policy.contract.enums import Precision, RuntimeName
+from quarl.policy.errors import PolicyError, SpecError
+from quarl.policy.spec import PolicySpec
 
 PASSED_ON = ("help", "hello", "act")
 """Operations of the agent that are answered amid the loop, `act` of one observation: none of them takes longer than a

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
-from airlearning_envs.fly import main
-from airlearning_envs.simulators.airsim.server import Server
-from airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.fly import main
+from quarl.airlearning_envs.simulators.airsim.server import Server
+from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
 
 
 def test_the_same_episodes_in_both_simulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
 import msgpack
 
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.simulators.airsim.rpc import (
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.simulators.airsim.rpc import (
     ConnectionLostError,
     FrameError,
     Frames,
@@ -29,8 +29,8 @@ from airlearning_envs.simulators.airsim.rpc import (
     RpcError,
     packed,
 )
-from airlearning_envs.simulators.airsim.server import Server, main
-from airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.server import Server, main
+from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
 
 
 @contextmanager
@@ -149,7 +149,15 @@ def test_the_server_outlives_a_client_that_sends_garbage() -> None:
 
 
 def test_the_command_says_its_port_and_ends_with_ctrl_c() -> None:
-    command = [sys.executable, "-m", "airlearning_envs.simulators.airsim.server", "--dialect", "cosys", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "quarl.airlearning_envs.simulators.airsim.server",
+        "--dialect",
+        "cosys",
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # A shell's background jobs inherit that Ctrl-C is ignored.

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
-from airlearning_envs.config import NavigationConfig
-from airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
-from airlearning_envs.simulators.airsim.dialects import (
+from quarl.airlearning_envs.config import NavigationConfig
+from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
+from quarl.airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
     Dialect,
     ImageRequest,
@@ -28,11 +28,11 @@ from airlearning_envs.simulators.airsim.dialects import (
     detect,
     encode,
 )
-from airlearning_envs.simulators.airsim.rpc import Rpc, RpcError
-from airlearning_envs.simulators.airsim.server import Server
-from airlearning_envs.simulators.airsim.stand_in import StandIn
-from airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
-from airlearning_envs.simulators.simulator import Call
+from quarl.airlearning_envs.simulators.airsim.rpc import Rpc, RpcError
+from quarl.airlearning_envs.simulators.airsim.server import Server
+from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
+from quarl.airlearning_envs.simulators.simulator import Call
 
 ALOFT = Pose(Vector3r(0.0, 0.0, -4.0))
 

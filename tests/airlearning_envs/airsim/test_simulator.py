@@ -14,21 +14,21 @@ import pytest
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
-from airlearning_envs.config import NavigationConfig, preset
-from airlearning_envs.errors import SettingsError
-from airlearning_envs.flights import CutShortError, FlightResults, blind_policy, fly
-from airlearning_envs.rules.causes import EndCause
-from airlearning_envs.rules.observation import ray_angles
-from airlearning_envs.simulators.airsim import links
-from airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
-from airlearning_envs.simulators.airsim.options import AirSimOptions
-from airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
-from airlearning_envs.simulators.airsim.server import Server
-from airlearning_envs.simulators.airsim.simulator import AirSimSimulator
-from airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
-from airlearning_envs.simulators.embedded.sensing import RangeSensor
-from airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
-from airlearning_envs.task import NavigationTask
+from quarl.airlearning_envs.config import NavigationConfig, preset
+from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.flights import CutShortError, FlightResults, blind_policy, fly
+from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.simulators.airsim import links
+from quarl.airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
+from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
+from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
+from quarl.airlearning_envs.simulators.airsim.server import Server
+from quarl.airlearning_envs.simulators.airsim.simulator import AirSimSimulator
+from quarl.airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
+from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
+from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
+from quarl.airlearning_envs.task import NavigationTask
 from tests.airlearning_envs.simulator_contract import CONFIG, SimulatorContract, arena, command
 
 HARD = preset("hard")
@@ -394,7 +394,7 @@ def test_boxes_stand_for_cylinders_where_there_are_none(monkeypatch: pytest.Monk
 
 
 def arena_of_hard(simulator: Simulator) -> Any:
-    from airlearning_envs.episode.layout import build_layouts
+    from quarl.airlearning_envs.episode.layout import build_layouts
 
     return build_layouts(HARD, 7, np.array([0]))
 
@@ -410,11 +410,11 @@ def test_what_a_killed_run_left_is_taken_away() -> None:
 def test_gymnasium_makes_it() -> None:
     import gymnasium
 
-    import airlearning_envs.gym_env  # noqa: F401
+    import quarl.airlearning_envs.gym_env  # noqa: F401
 
     with Server(StandIn()) as server:
         env = gymnasium.make(
-            "airlearning_envs.gym_env:AirLearning/NavigationDepth-v0",
+            "quarl.airlearning_envs.gym_env:AirLearning/NavigationDepth-v0",
             preset="shipped",
             simulator="airsim",
             address=f"127.0.0.1:{server.port}",
@@ -428,7 +428,9 @@ def test_gymnasium_makes_it() -> None:
         env.close()
         with pytest.raises(SettingsError, match="is not known"):
             gymnasium.make(
-                "airlearning_envs.gym_env:AirLearning/Navigation-v0", simulator="airsim", simulator_options={"port": 1}
+                "quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0",
+                simulator="airsim",
+                simulator_options={"port": 1},
             )
         with Rpc(port=server.port) as rpc:
             assert rpc.call("simListSceneObjects", "arena.*") == []

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from policy.bundle import Golden
-from policy.spec import (
+from quarl.policy.bundle import Golden
+from quarl.policy.spec import (
     Convolution,
     DiscreteHead,
     EnvironmentSpec,
@@ -69,7 +69,7 @@ def test_the_model_and_both_calls_are_the_policys(
     network: NetworkSpec, head: DiscreteHead, behind: tuple[ObservationField, ...]
 ) -> None:
     pytest.importorskip("keras")
-    from bench.device_session import keras_baseline
+    from quarl.bench.device_session import keras_baseline
 
     bundle = in_memory(network, head, behind)
     model = keras_baseline.build(bundle)

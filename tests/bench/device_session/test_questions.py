@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.flights import blind_policy
-from bench.device_session import host_flights
-from bench.device_session.host_flights import Flights, fly_on_host
-from bench.device_session.questions import (
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.flights import blind_policy
+from quarl.bench.device_session import host_flights
+from quarl.bench.device_session.host_flights import Flights, fly_on_host
+from quarl.bench.device_session.questions import (
     Served,
     ask_latency,
     ask_memory,
@@ -21,8 +21,8 @@ from bench.device_session.questions import (
     ask_success_in_loop,
     block_sizes,
 )
-from bench.report.document import Report, Transport, Where
-from device.agent.measure import percentile
+from quarl.bench.report.document import Report, Transport, Where
+from quarl.device.agent.measure import percentile
 
 Make = Callable[..., Report]
 LOADED = {

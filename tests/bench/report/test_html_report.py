@@ -15,19 +15,19 @@ from urllib.parse import unquote
 import pytest
 from matplotlib.figure import Figure
 
-from bench.page import command as html_report
-from bench.page.bundles import tables_about
-from bench.page.pictures import Picture, data_uri, small
-from bench.page.sections import DEVICE, TABLES, Entry, anchor, beside, section, study_entries
-from bench.page.sources import Sources
-from bench.report.document import Report
-from bench.report.store import StoreError, write_lines
-from bench.report.tables import Table
-from bench.report.text import figure_words
-from bench.study import records
-from bench.tables.registry import Declared, Kept, Made
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT as ROOT
+from quarl.bench.page import command as html_report
+from quarl.bench.page.bundles import tables_about
+from quarl.bench.page.pictures import Picture, data_uri, small
+from quarl.bench.page.sections import DEVICE, TABLES, Entry, anchor, beside, section, study_entries
+from quarl.bench.page.sources import Sources
+from quarl.bench.report.document import Report
+from quarl.bench.report.store import StoreError, write_lines
+from quarl.bench.report.tables import Table
+from quarl.bench.report.text import figure_words
+from quarl.bench.study import records
+from quarl.bench.tables.registry import Declared, Kept, Made
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT as ROOT
 
 Write = Callable[..., Bundle]
 Make = Callable[..., Report]
@@ -141,7 +141,7 @@ def test_what_is_of_other_weights_than_the_bundles_is_left_out(empty: Sources) -
 def test_what_this_machine_measured_stands_beside_the_committed_results(
     empty: Sources, latency_report: Make, success_report: Make
 ) -> None:
-    from bench.report import store
+    from quarl.bench.report import store
 
     entry = next(entry for entry in DEVICE if entry.name == "case-study")
     write_lines([latency_report("I", "int8", 1000), success_report("I", "int8")], empty.results / "case-study.jsonl")

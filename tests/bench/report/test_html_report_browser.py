@@ -14,11 +14,11 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from bench.page import command as html_report
-from policy.bundle import Bundle
-from policy.locate import PROJECT_ROOT as ROOT
+from quarl.bench.page import command as html_report
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import PROJECT_ROOT as ROOT
+from quarl.train.runs.logs import CURVE_FILE
 from tests.bench.report.chromium import LOOK, WIDTHS, Browser, needs_chromium, opened, requested_urls, resized, started
-from train.runs.logs import CURVE_FILE
 
 pytestmark = needs_chromium
 Write = Callable[..., Bundle]

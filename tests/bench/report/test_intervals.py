@@ -6,8 +6,14 @@ import math
 
 import pytest
 
-from bench.report import text
-from bench.report.intervals import Estimate, independent_difference, mcnemar_exact, newcombe_interval, paired_difference
+from quarl.bench.report import text
+from quarl.bench.report.intervals import (
+    Estimate,
+    independent_difference,
+    mcnemar_exact,
+    newcombe_interval,
+    paired_difference,
+)
 
 
 def test_newcombe_method_10_on_a_published_table() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.report.machine import IDENTITY, is_this_machine, this_machine
-from bench.report.text import machine
-from device.agent.fingerprint import fingerprint
+from quarl.bench.report.machine import IDENTITY, is_this_machine, this_machine
+from quarl.bench.report.text import machine
+from quarl.device.agent.fingerprint import fingerprint
 
 
 def test_this_machine_knows_itself_and_no_other() -> None:

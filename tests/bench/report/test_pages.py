@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from airlearning_envs.config import PRESETS
-from bench.report import store
-from bench.report.tables import pages
-from bench.study import records, running
-from policy.locate import ZOO, working_bundle
+from quarl.airlearning_envs.config import PRESETS
+from quarl.bench.report import store
+from quarl.bench.report.tables import pages
+from quarl.bench.study import records, running
+from quarl.policy.locate import ZOO, working_bundle
 
 ROOT = Path(__file__).resolve().parents[3]
 README, FROM_QUARL = ROOT / "README.md", ROOT / "docs" / "from-quarl.md"
@@ -50,7 +50,7 @@ NO_PARSER = (
     "from_torchscript",  # to be copied elsewhere
 )  # programs of one argument, and a process that is written to
 ELSEWHERE = {  # run by tests of their own
-    "convert.foreign": "tests/convert/foreign",
+    "convert.importers": "tests/convert/importers",
     "convert.package": "tests/convert/package",
     "airlearning_envs.fly": "tests/airlearning_envs/airsim",
     "device.virtual_pi": "tests/virtual_pi",
@@ -72,7 +72,7 @@ FEWER = {
     "train.list": [],
     "airlearning_envs.record": ["--side", "32"],
     "convert": ["--format", "tflite"],
-    "device.host": [],
+    "device.deploy": [],
     "bench.latency": ["--policy", "I", "--runs", "9", "--no-baseline"],
     "bench.memory": ["--runs", "3"],
     "bench.success": ["--policy", "I", "--episodes", "3"],
@@ -131,9 +131,9 @@ def main_of(module: str) -> Callable[[list[str]], int]:
     module, *study = module.split()
     if study:
         return lambda words: main_of(module)([*study, *words])
-    package = importlib.import_module(module)
+    package = importlib.import_module(f"quarl.{module}")
     main: Callable[[list[str]], int] = (
-        package if hasattr(package, "main") else importlib.import_module(f"{module}.__main__")
+        package if hasattr(package, "main") else importlib.import_module(f"quarl.{module}.__main__")
     ).main
     return main
 
@@ -226,7 +226,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(store, "DEFAULT_STORE", own)
         patch.setattr(records, "FOLDER", folder / "study")
         patch.setattr(running, "refuse_dirty", lambda: None)
-        patch.setattr("train.runs.results.RECORDED_EPISODES", 1)
+        patch.setattr("quarl.train.runs.results.RECORDED_EPISODES", 1)
         patch.setenv("QUARL_LOCAL_DEVICE", str(folder / "device"))
         # what lines further down work on
         assert main_of("convert")(["--policy", "cartpole-ppo", "--bits", "8", "--format", "tflite"]) == 0
@@ -235,7 +235,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert main_of("convert")(["--policy", "I", "--bits", "8", "--format", "native"]) == 0
         for bits in ("4", "8"):  # two releases
             assert main_of("convert")(["--policy", "I", "--bits", bits, "--format", "tflite"]) == 0
-            assert main_of("device.host")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0
+            assert main_of("device.deploy")(["deploy", "--target", "local", "--policy", "I", "--bits", bits]) == 0
         yield folder
 
 

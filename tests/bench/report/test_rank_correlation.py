@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.report.intervals import correlate, spearman
+from quarl.bench.report.intervals import correlate, spearman
 
 
 def test_spearman_by_hand() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.report.document import SCHEMA_FILE, InvalidDocumentError, Report
+from quarl.bench.report.document import SCHEMA_FILE, InvalidDocumentError, Report
 
 Make = Callable[..., Report]
 

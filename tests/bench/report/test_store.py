@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import store
-from bench.report.document import Report
-from bench.report.store import StoreError
+from quarl.bench.report import store
+from quarl.bench.report.document import Report
+from quarl.bench.report.store import StoreError
 
 Make = Callable[..., Report]
 
@@ -43,8 +43,8 @@ def test_all_or_none(tmp_path: Path, latency_report: Make) -> None:
 WRITER = """
 import json, sys
 from pathlib import Path
-from bench.report import store
-from bench.report.document import Report
+from quarl.bench.report import store
+from quarl.bench.report.document import Report
 import dataclasses, uuid
 base = Report.from_json(Path(sys.argv[1]).read_text())
 for _ in range(40):

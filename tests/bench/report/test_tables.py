@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.report import store
-from bench.report.document import Artifact, Kind, Report, Transport, Where
-from bench.report.intervals import Estimate
-from bench.report.notes import ratio_cell, report_notes
-from bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
-from bench.report.store import StoreError
-from bench.report.tables import (
+from quarl.bench.report import store
+from quarl.bench.report.document import Artifact, Kind, Report, Transport, Where
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.notes import ratio_cell, report_notes
+from quarl.bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
+from quarl.bench.report.store import StoreError
+from quarl.bench.report.tables import (
     PageError,
     Table,
     column_groups,
@@ -28,10 +28,10 @@ from bench.report.tables import (
     to_markdown,
     update_pages,
 )
-from bench.report.text import kilobytes, nanoseconds, percent, times
-from bench.tables.answers import LATENCY, MEMORY, SUCCESS
-from bench.tables.case_study import case_study
-from bench.tables.flights import latency_flown, zoo_table
+from quarl.bench.report.text import kilobytes, nanoseconds, percent, times
+from quarl.bench.tables.answers import LATENCY, MEMORY, SUCCESS
+from quarl.bench.tables.case_study import case_study
+from quarl.bench.tables.flights import latency_flown, zoo_table
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32
@@ -401,7 +401,7 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
 
 
 def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_report: Make) -> None:
-    from bench.tables.simulators import airsim_flights
+    from quarl.bench.tables.simulators import airsim_flights
 
     embedded = success_report()
     assert embedded.success is not None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.study.experiment import Experiment, Results, in_order
-from bench.study.records import Record
+from quarl.bench.study.experiment import Experiment, Results, in_order
+from quarl.bench.study.records import Record
 
 Recorded = Callable[..., Record]
 

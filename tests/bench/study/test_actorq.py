@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bench.command_line import BenchError, UsageError
-from bench.report.tables import filled
-from bench.study import records
-from bench.study.actorq import breakdown, runs, trainings
-from bench.study.actorq.breakdown import PARTS
-from bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
-from bench.study.experiment import EpisodePlan, Results, current, in_order, stored
-from bench.study.running import cells, missing
-from policy.locate import PROJECT_ROOT
-from train.runs.logs import read_curve
+from quarl.bench.command_line import BenchError, UsageError
+from quarl.bench.report.tables import filled
+from quarl.bench.study import records
+from quarl.bench.study.actorq import breakdown, runs, trainings
+from quarl.bench.study.actorq.breakdown import PARTS
+from quarl.bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
+from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order, stored
+from quarl.bench.study.running import cells, missing
+from quarl.policy.locate import PROJECT_ROOT
+from quarl.train.runs.logs import read_curve
 
 Recorded = Callable[..., records.Record]
 NO_OPTIONS = argparse.Namespace(seeds=None, steps=breakdown.STEPS)
@@ -268,7 +268,7 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
 
 @pytest.mark.parametrize("name", ["breakdown", "trainings", "scaling"])
 def test_the_pages_are_what_the_rows_make(name: str) -> None:
-    experiment = importlib.import_module(f"bench.study.actorq.{name}").EXPERIMENT
+    experiment = importlib.import_module(f"quarl.bench.study.actorq.{name}").EXPERIMENT
     page = (PROJECT_ROOT / "docs" / "actorq.md").read_text()
     assert filled(page, stored(experiment).tables()) == page
 

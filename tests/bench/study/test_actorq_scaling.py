@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.study import records
-from bench.study.actorq import scaling
-from bench.study.actorq.bounds import Layout, Services, bound
-from bench.study.experiment import Results, in_order
+from quarl.bench.study import records
+from quarl.bench.study.actorq import scaling
+from quarl.bench.study.actorq.bounds import Layout, Services, bound
+from quarl.bench.study.experiment import Results, in_order
 
 STEPS = Services(step_s=0.6e-3, inference_s=0.3e-3, python_s=0.1e-3)  # 1 ms a step
 LAYOUT = Layout(1, rows=400, cores=100, insert_every=10, actor_update_period=20, samples_per_insert=0.0)

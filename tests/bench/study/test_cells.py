@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line
-from bench.command_line import BenchError
-from bench.report.intervals import Estimate
-from bench.report.tables import filled, pages, to_markdown
-from bench.study import cells, command, running
-from bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
-from bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
-from bench.study.experiment import RETURN, Results, in_order, stored
-from bench.study.records import Record
-from policy.bundle import Bundle
-from train.runs.logs import CURVE_FILE
-from train.suites.cells import Cell, load_cells
+from quarl.bench import command_line
+from quarl.bench.command_line import BenchError
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.tables import filled, pages, to_markdown
+from quarl.bench.study import cells, command, running
+from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
+from quarl.bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
+from quarl.bench.study.experiment import RETURN, Results, in_order, stored
+from quarl.bench.study.records import Record
+from quarl.policy.bundle import Bundle
+from quarl.train.runs.logs import CURVE_FILE
+from quarl.train.suites.cells import Cell, load_cells
 
 Balancing = Callable[..., Bundle]
 Recorded = Callable[..., Record]
@@ -136,7 +136,7 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     bundle = balancing(tmp_path / "cartpole-dqn")
     kept = tmp_path / "kept"
     words = [str(bundle.path), "--episodes", "4", "--jobs", "1", "--keep", "--results", str(kept)]
-    assert command.main("bench.study.cells", [*words, "--json"]) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.cells", [*words, "--json"]) == command_line.EXIT_OK
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["precision"] for row in rows] == [None, "fp16", "int8"]
     fp32, fp16, int8 = rows
@@ -145,9 +145,9 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     assert fp16["bytes"] > 1000 and int8["episodes"] == 4
     assert [path for path in bundle.path.iterdir() if path.suffix == ".tflite"] == [], "a copy is converted"
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was judged again"))
-    assert command.main("bench.study.cells", words) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.cells", words) == command_line.EXIT_OK
     monkeypatch.setattr(running, "measured", lambda module, cell: [])
-    assert command.main("bench.study.cells", [*words, "--runtime", "onnxruntime"]) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.cells", [*words, "--runtime", "onnxruntime"]) == command_line.EXIT_OK
     (record, *_) = stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
     assert record["identity"] == bundle.manifest.files["weights.safetensors"].sha256
 
@@ -227,7 +227,7 @@ def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -
 
 def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
     found = stored(EXPERIMENT)
-    assert {record["subject"] for record in found.found} == set(cells.bundle_names()), "bench.study cells --keep"
+    assert {record["subject"] for record in found.found} == set(cells.bundle_names()), "quarl.bench.study cells --keep"
     made = found.tables()
     for path in pages():
         text = path.read_text(encoding="utf-8")

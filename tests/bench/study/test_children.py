@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.study.measures.children import run_to_end
+from quarl.bench.study.measures.children import run_to_end
 
 IN_GOOD_ORDER = """
 import pathlib, signal, sys, time
@@ -25,8 +25,8 @@ time.sleep(600)
 BENCH = """
 import argparse, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
-from bench import command_line
-from bench.study.measures.children import run_to_end
+from quarl.bench import command_line
+from quarl.bench.study.measures.children import run_to_end
 def body(arguments):
     run_to_end([sys.executable, "-c", sys.argv[1], sys.argv[2]])
     return 0

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.study.experiment import EpisodePlan
-from bench.study.records import Record
-from bench.study.running import StudyCell, kept_or_requested
+from quarl.bench.study.experiment import EpisodePlan
+from quarl.bench.study.records import Record
+from quarl.bench.study.running import StudyCell, kept_or_requested
 from tests.without_suites import run
 
-TYPED = "from bench.study.__main__ import main\n"
+TYPED = "from quarl.bench.study.__main__ import main\n"
 
 
 def typed(*words: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.study.measures.execution import execution_of
-from convert.pipeline import build, execution
-from policy.bundle import Bundle
-from policy.locate import ZOO
-from policy.quantization import Scheme
-from policy.spec import ArtifactFormat, Precision
+from quarl.bench.study.measures.execution import execution_of
+from quarl.convert.pipeline import build, execution
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.quantization import Scheme
+from quarl.policy.spec import ArtifactFormat, Precision
 
 
 @pytest.mark.parametrize(

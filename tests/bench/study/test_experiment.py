@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line
-from bench.report.intervals import Estimate
-from bench.report.store import StoreError
-from bench.study import command, records, running
-from bench.study.experiment import EpisodePlan, Results, current, in_order
-from bench.study.running import StudyCell, missing, without_superseded
-from bench.study.sweep import EXPERIMENT
-from policy import locate
-from policy.bundle import Bundle
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.store import StoreError
+from quarl.bench.study import command, records, running
+from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order
+from quarl.bench.study.running import StudyCell, missing, without_superseded
+from quarl.bench.study.sweep import EXPERIMENT
+from quarl.policy import locate
+from quarl.policy.bundle import Bundle
 
 FEW = EpisodePlan((0, 2), 2)
 NARROW = {"scheme": "symmetric", "bits": 3}
@@ -185,15 +185,15 @@ def test_times_are_measured_one_after_the_other(
 ) -> None:
     requested: list[int] = []
     monkeypatch.setattr(running, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
-    for module in ("bench.study.mixed", "bench.study.sweep"):
+    for module in ("quarl.bench.study.mixed", "quarl.bench.study.sweep"):
         command.main(module, [] if "mixed" in module else ["cartpole-dqn"])
     assert requested[0] == 1 and requested[1] == command.os.cpu_count()
     with pytest.raises(SystemExit):
-        command.main("bench.study.mixed", ["--episodes", "3"])  # its values are times
+        command.main("quarl.bench.study.mixed", ["--episodes", "3"])  # its values are times
 
 
 def typed(*words: str) -> int:
-    return command.main("bench.study.sweep", words)
+    return command.main("quarl.bench.study.sweep", words)
 
 
 def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
@@ -286,7 +286,7 @@ def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle
     here, there = (
         {
             json.dumps(record["condition"]): record["returns"]
-            for found in running.run("bench.study.sweep", requested, jobs, None)
+            for found in running.run("quarl.bench.study.sweep", requested, jobs, None)
             for record in found
         }
         for jobs in (1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
 
 pytest.importorskip("ray", reason="Ray is missing: make actorq")
 LIMIT_S = 300.0
@@ -19,7 +19,7 @@ LIMIT_S = 300.0
 
 def measured(*words: str) -> dict[str, list[object]]:
     """The printed rows of ``python -m bench.study sweep``, in a process of its own, by condition."""
-    typed = [sys.executable, "-m", "bench.study", "sweep", *words, "--json"]
+    typed = [sys.executable, "-m", "quarl.bench.study", "sweep", *words, "--json"]
     done = subprocess.run(typed, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     rows = json.loads(done.stdout)["rows"]
     return {
@@ -48,8 +48,8 @@ def test_cells_on_two_nodes_are_those_of_this_process(balancing: Callable[..., B
 
 
 def test_no_cluster_is_one_message(capfd: pytest.CaptureFixture[str]) -> None:
-    from bench.study import command
+    from quarl.bench.study import command
 
     words = ["cartpole-dqn", "--bits", "2", "--episodes", "1", "--address", "127.0.0.1:1"]
-    assert command.main("bench.study.sweep", words) == 1
+    assert command.main("quarl.bench.study.sweep", words) == 1
     assert "no Ray cluster answers at --address 127.0.0.1:1" in capfd.readouterr().err

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import command_line
-from bench.report.tables import ROOT, filled
-from bench.study import command, mixed
-from bench.study.experiment import Results, stored
-from bench.study.measures.catch import Catch, catch_task
-from bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
-from bench.study.records import Record
-from train.suites.episodes import judge
+from quarl.bench import command_line
+from quarl.bench.report.tables import ROOT, filled
+from quarl.bench.study import command, mixed
+from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.measures.catch import Catch, catch_task
+from quarl.bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
+from quarl.bench.study.records import Record
+from quarl.train.suites.episodes import judge
 
 Recorded = Callable[..., Record]
 FACTS = {"tensorflow": "2.21.0", "has_unit": True}
@@ -104,12 +104,12 @@ def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["work"] for each in condition] == [UPDATE, "act on 1", "act on 8"], "0 steps: no Pong"
     assert EXPERIMENT.reference(condition[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
     assert mixed.grid(arguments, "catch") == [{"work": LEARNING, "threads": 2, "type": "float16", "half": True}]
-    assert command.main("bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
+    assert command.main("quarl.bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
     assert "there is no policy 'D'; there are A, B, C, catch" in capsys.readouterr().err
 
 
 def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
-    from bench.study.measures.mixed_timing import timed_in_turns
+    from quarl.bench.study.measures.mixed_timing import timed_in_turns
 
     calls: list[str] = []
     found = timed_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
@@ -118,8 +118,8 @@ def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
 
 
 def test_the_papers_networks() -> None:
-    from bench.study.measures.mixed_timing import ACTIONS, IMAGE
-    from policy.contract.network import network_shapes
+    from quarl.bench.study.measures.mixed_timing import ACTIONS, IMAGE
+    from quarl.policy.contract.network import network_shapes
 
     network = mixed.POLICIES["B"].network
     assert [(layer.filters, layer.kernel, layer.stride) for layer in network.convolutions] == [

@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line
-from bench.cost.activity import activities, read_share
-from bench.study import command, records
-from bench.study.experiment import Results, in_order
-from bench.study.learning import native
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec, Precision
+from quarl.bench import command_line
+from quarl.bench.cost.activity import activities, read_share
+from quarl.bench.study import command, records
+from quarl.bench.study.experiment import Results, in_order
+from quarl.bench.study.learning import native
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.spec import (
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+)
 
 Recorded = Callable[..., records.Record]
 
@@ -93,5 +101,5 @@ def test_another_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(command_line.UsageError, match="cartpole-ppo is none of I, II, III"):
         native.grid(argparse.Namespace(penalties=[0.0]), "cartpole-ppo")
     with pytest.raises(SystemExit):
-        command.main("bench.study.learning.native", ["I", "--penalties", "much"])
+        command.main("quarl.bench.study.learning.native", ["I", "--penalties", "much"])
     assert "--penalties" in capsys.readouterr().err

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.intervals import Estimate
-from bench.report.tables import filled
-from bench.study import cells, everything, ptq_table, sweep
-from bench.study.cells import JudgedBundle
-from bench.study.experiment import Results, stored
-from bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
-from bench.study.records import Record
-from train.suites.cells import Cell, load_cells
+from quarl.bench.report.intervals import Estimate
+from quarl.bench.report.tables import filled
+from quarl.bench.study import cells, everything, ptq_table, sweep
+from quarl.bench.study.cells import JudgedBundle
+from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
+from quarl.bench.study.records import Record
+from quarl.train.suites.cells import Cell, load_cells
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -120,7 +120,7 @@ def test_every_step_is_a_command_that_its_parser_takes(capsys: pytest.CaptureFix
         for step in (step for step in planned if step[0] == "-m"):
             options = [word for word in step if word.startswith("--")]
             with pytest.raises(SystemExit) as left:
-                importlib.import_module("bench.study.__main__").main([step[2], "--help"])
+                importlib.import_module("quarl.bench.study.__main__").main([step[2], "--help"])
             assert left.value.code == 0
             known = capsys.readouterr().out
             assert [option for option in options if option not in known] == []
@@ -150,7 +150,7 @@ def test_arguments_that_contradict_each_other(capsys: pytest.CaptureFixture[str]
 
 def test_the_stored_tables_are_those_of_the_page() -> None:
     """docs/study.md shows what is stored, to the letter."""
-    from bench.study.learning import qat
+    from quarl.bench.study.learning import qat
 
     made, _ = ptq_table.JOINED.made()
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line
-from bench.report.tables import ROOT, filled
-from bench.study import command, experiment, records, sweep
-from bench.study.bundles import share_differing
-from bench.study.experiment import Results, in_order, stored
-from bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.contract.quantization import TrainedQuantization
-from policy.locate import ZOO
-from policy.network import choose_actions
-from policy.quantization import Scheme
-from policy.simulated import Widths, forward_simulated, simulate
-from policy.spec import ContinuousHead, PolicySpec, Squash
-from train.deciding import decide_with
+from quarl.bench import command_line
+from quarl.bench.report.tables import ROOT, filled
+from quarl.bench.study import command, experiment, records, sweep
+from quarl.bench.study.bundles import share_differing
+from quarl.bench.study.experiment import Results, in_order, stored
+from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.quantization import TrainedQuantization
+from quarl.policy.locate import ZOO
+from quarl.policy.network import choose_actions
+from quarl.policy.quantization import Scheme
+from quarl.policy.simulated import Widths, forward_simulated, simulate
+from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
+from quarl.train.deciding import decide_with
 
 Swept = Callable[..., list[records.Record]]
 NAME = "cartpole-dqn"
@@ -150,7 +150,7 @@ def test_images_with_float_activations_take_the_compiled_graph() -> None:
 
 
 def typed(*words: str) -> int:
-    return command.main("bench.study.sweep", words)
+    return command.main("quarl.bench.study.sweep", words)
 
 
 def test_every_width_flies_the_same_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from bench import command_line
-from bench.report.tables import ROOT, filled
-from bench.study import command, running, speed
-from bench.study.experiment import Results, stored
-from bench.study.peers import beside_rltools
-from bench.study.peers.times import median_time, ratio
-from bench.study.records import Record
-from bench.study.speed import EXPERIMENT, SB3
+from quarl.bench import command_line
+from quarl.bench.report.tables import ROOT, filled
+from quarl.bench.study import command, running, speed
+from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.peers import beside_rltools
+from quarl.bench.study.peers.times import median_time, ratio
+from quarl.bench.study.records import Record
+from quarl.bench.study.speed import EXPERIMENT, SB3
 
 Recorded = Callable[..., Record]
 NAME = "ppo,Pendulum-v1"
@@ -104,9 +104,9 @@ def test_each_of_rltools_environments_is_measured_in_turn_with_ours(
     assert [EXPERIMENT.reference(each) for each in conditions] == [{"beside": c["program"]} for c in conditions]
     assert speed.grid(arguments, "dqn,CartPole-v1") == []
     monkeypatch.setattr(beside_rltools, "PYTHON", tmp_path / "python")
-    assert command.main("bench.study.speed", [NAME, "--beside", "rltools"]) == command_line.EXIT_FAILED
+    assert command.main("quarl.bench.study.speed", [NAME, "--beside", "rltools"]) == command_line.EXIT_FAILED
     assert "next: make rltools" in capsys.readouterr().err
-    assert command.main("bench.study.speed", [NAME, "--beside", "cleanrl"]) == command_line.EXIT_USAGE
+    assert command.main("quarl.bench.study.speed", [NAME, "--beside", "cleanrl"]) == command_line.EXIT_USAGE
 
 
 @pytest.mark.skipif(not beside_rltools.PYTHON.exists(), reason="needs RLtools, which `make rltools` installs")
@@ -123,9 +123,9 @@ def test_a_missing_environment_is_named_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(speed, "PEERS_PYTHON", tmp_path / "python")
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it trained"))
-    assert command.main("bench.study.speed", []) == command_line.EXIT_FAILED
+    assert command.main("quarl.bench.study.speed", []) == command_line.EXIT_FAILED
     assert "next: make peers" in capsys.readouterr().err
-    assert command.main("bench.study.speed", ["ppo,Pong", "--ours-only"]) == command_line.EXIT_USAGE
+    assert command.main("quarl.bench.study.speed", ["ppo,Pong", "--ours-only"]) == command_line.EXIT_USAGE
     assert "there is no cell 'ppo,Pong'; there are ppo,CartPole-v1;" in capsys.readouterr().err
 
 
@@ -147,16 +147,16 @@ def test_both_sides_are_trained_in_turn_and_ours_is_the_reference(
     monkeypatch.setattr(speed, "train_ours", fake("ours", 0.5))
     monkeypatch.setattr(speed, "train_sb3", fake("theirs", 4.0))
     words = [NAME, "--seeds", "1,2", "--steps", "64", "--beside", SB3, "--keep", "--results", str(tmp_path)]
-    assert command.main("bench.study.speed", words) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.speed", words) == command_line.EXIT_OK
     assert order == [("ours", 1, 64), ("theirs", 1, 64), ("ours", 2, 64), ("theirs", 2, 64)]
     kept = stored(dataclasses.replace(EXPERIMENT, folder=tmp_path)).found
     assert [(each["condition"], each["seed"], each["returns"]) for each in kept] == [
         ({"limit": 64}, 1, [0.5]), ({"limit": 64}, 2, [0.5]),
         ({"limit": 64, "program": SB3}, 1, [4]), ({"limit": 64, "program": SB3}, 2, [4]),
     ]  # fmt: skip
-    assert command.main("bench.study.speed", words) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.speed", words) == command_line.EXIT_OK
     assert len(order) == 4, "what is kept is not measured again"
-    assert command.main("bench.study.speed", [*words, "--again"]) == command_line.EXIT_OK
+    assert command.main("quarl.bench.study.speed", [*words, "--again"]) == command_line.EXIT_OK
     assert len(order) == 8
 
 
@@ -182,7 +182,7 @@ def test_one_training_of_ours() -> None:
 
 
 def test_the_zoos_words_for_settings() -> None:
-    from bench.study.peers.stable_baselines3_run import arguments_of
+    from quarl.bench.study.peers.stable_baselines3_run import arguments_of
 
     options = arguments_of({"learning_rate": "lin_0.2", "train_freq": [1, "episode"], "gamma": 0.98})
     assert options["learning_rate"](1.0) == 0.2

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line
-from bench.study import trainings
-from bench.study.trainings import Training, flown, identity, origin, trained
-from policy.bundle import Bundle
+from quarl.bench import command_line
+from quarl.bench.study import trainings
+from quarl.bench.study.trainings import Training, flown, identity, origin, trained
+from quarl.policy.bundle import Bundle
 
 CELL = Training("CartPole-v1", "dqn", steps=4096)
 
@@ -39,8 +39,8 @@ def test_a_training_is_made_once(started: list[list[str]], tmp_path: Path, monke
     assert first.path.parent == tmp_path / "v0.1" and first.path.name.startswith("CartPole-v1-dqn-")
     assert trained(CELL, 1).path == first.path and len(started) == 1
     assert started[0][1:-1] == [
-        "-m", "train", "--task", "CartPole-v1", "--method", "dqn", "--seed", "1", "--quiet", "--final-episodes", "1",
-        "--steps", "4096", "--output-path",
+        "-m", "quarl.train", "--task", "CartPole-v1", "--method", "dqn", "--seed", "1", "--quiet",
+        "--final-episodes", "1", "--steps", "4096", "--output-path",
     ]  # fmt: skip
     assert trained(CELL, 2).path.name == first.path.name.replace("seed1", "seed2")
     others = [trained(CELL, 1, "--set", "weight_clip=2"), trained(dataclasses.replace(CELL, steps=8192), 1)]

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bench import command_line
-from bench.report.intervals import Correlation, Estimate
-from bench.report.tables import ROOT, Table, filled, to_markdown
-from bench.study import cells, sweep, width
-from bench.study.experiment import Results, stored
-from bench.study.records import Record
-from bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.locate import ZOO
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.bench import command_line
+from quarl.bench.report.intervals import Correlation, Estimate
+from quarl.bench.report.tables import ROOT, Table, filled, to_markdown
+from quarl.bench.study import cells, sweep, width
+from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.records import Record
+from quarl.bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 
 
 def point(name: str, span: float, percent: float, half: float = 0.5, task: str = "", source: str = DEVICE) -> Point:

@@ -6,12 +6,12 @@ import struct
 
 import numpy as np
 
-from convert.native.writer import native_artifact
-from device.native.building import library
-from device.native.engine import Engine, Mode
-from policy.integer import IntegerNetwork, forward_layer, head_inputs, input_levels
-from policy.network import apply_head, join
-from policy.spec import PolicySpec
+from quarl.convert.native.writer import native_artifact
+from quarl.device.engine.building import library
+from quarl.device.engine.engine import Engine, Mode
+from quarl.policy.integer import IntegerNetwork, forward_layer, head_inputs, input_levels
+from quarl.policy.network import apply_head, join
+from quarl.policy.spec import PolicySpec
 
 LINE = 64
 

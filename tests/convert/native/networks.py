@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.integer import IntegerNetwork
-from policy.quantizing.network import quantize_network
-from policy.spec import (
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import (
     Activation,
     ContinuousHead,
     Convolution,

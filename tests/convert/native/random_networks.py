@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from policy.activations import IntegerTable
-from policy.integer import IntegerLayer, IntegerNetwork, IntegerNorm
-from policy.network import layer_names
-from policy.quantization import INT8_MAX, INT8_MIN, Affine
-from policy.quantizing.network import INT32_MAX, _check_accumulator
-from policy.spec import (
+from quarl.policy.activations import IntegerTable
+from quarl.policy.integer import IntegerLayer, IntegerNetwork, IntegerNorm
+from quarl.policy.network import layer_names
+from quarl.policy.quantization import INT8_MAX, INT8_MIN, Affine
+from quarl.policy.quantizing.network import INT32_MAX, _check_accumulator
+from quarl.policy.spec import (
     Activation,
     ContinuousHead,
     DiscreteHead,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from device.native import building
-from device.native.building import HERE, SHARED, TARGETS, BuildError, compiled, library
-from policy.locate import ARTIFACTS
+from quarl.device.engine import building
+from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
+from quarl.policy.locate import ARTIFACTS
 
 Compile = Callable[[str], bytes]
 
@@ -46,7 +46,7 @@ def test_another_folder_and_another_cache_give_the_same_bytes(machine: str, else
 def test_the_library_holds_no_path_of_this_machine(machine: str) -> None:
     made = library(machine).read_bytes()
     ours = {str(HERE), str(ARTIFACTS), str(Path.home()), socket.gethostname()}
-    for words in (*(each for each in ours if len(each) > 4), "/tmp/", "/home/", "/usr/", ".cache", "device/native"):
+    for words in (*(each for each in ours if len(each) > 4), "/tmp/", "/home/", "/usr/", ".cache", "device/engine"):
         assert words.encode() not in made, f"{words!r} is in it"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from convert.export_c.__main__ import main
-from policy.locate import ZOO
+from quarl.convert.export_c.__main__ import main
+from quarl.policy.locate import ZOO
 
 ZIG = f"ZIG={sys.executable} -m ziglang"
 TARGETS = {

@@ -1,4 +1,4 @@
-"""docs/native.md, device/native/format.h and convert/native/layout.py say the same of every field; and what the
+"""docs/native.md, device/engine/format.h and convert/native/layout.py say the same of every field; and what the
 page says is refused is refused."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 
-from bench.report.tables import ROOT
-from convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
-from convert.native.writer import ACTIVATIONS, native_artifact
-from device.native.building import HERE, library
-from device.native.engine import Engine, NativeError
+from quarl.bench.report.tables import ROOT
+from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
+from quarl.convert.native.writer import ACTIVATIONS, native_artifact
+from quarl.device.engine.building import HERE, library
+from quarl.device.engine.engine import Engine, NativeError
 from tests.convert.native.networks import made
 
 PAGE = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")

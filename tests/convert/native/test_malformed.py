@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from convert.native.writer import native_artifact
-from device.native.building import HERE, SOURCES
+from quarl.convert.native.writer import native_artifact
+from quarl.device.engine.building import HERE, SOURCES
 from tests.convert.native.networks import made
 from tests.convert.native.random_networks import LayerPlan, Plan, built
 

@@ -10,16 +10,16 @@ from typing import cast
 import numpy as np
 import pytest
 
-from convert.native.writer import native_artifact
-from device.agent.native_executor import NativeExecutor
-from device.agent.protocol import AgentError
-from device.agent.runtimes import open_artifact
-from device.native import engine as native_engine
-from device.native import modes
-from device.native.building import library
-from device.native.engine import Engine, Mode
-from device.native.modes import KEPT_FILE, Measured, keep_modes, kept_file, kept_modes, key_of, measured_modes
-from policy.spec import PolicySpec, RuntimeName
+from quarl.convert.native.writer import native_artifact
+from quarl.device.agent.native_executor import NativeExecutor
+from quarl.device.agent.protocol import AgentError
+from quarl.device.agent.runtimes import open_artifact
+from quarl.device.engine import engine as native_engine
+from quarl.device.engine import modes
+from quarl.device.engine.building import library
+from quarl.device.engine.engine import Engine, Mode
+from quarl.device.engine.modes import KEPT_FILE, Measured, keep_modes, kept_file, kept_modes, key_of, measured_modes
+from quarl.policy.spec import PolicySpec, RuntimeName
 from tests.convert.native.comparing import levels_of, outputs_of
 from tests.convert.native.networks import NETWORKS, made
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from convert.native.writer import native_artifact
-from policy import exact
-from policy.activations import exactly
-from policy.spec import Activation
+from quarl.convert.native.writer import native_artifact
+from quarl.policy import exact
+from quarl.policy.activations import exactly
+from quarl.policy.spec import Activation
 from tests.convert.native.comparing import levels_of, outputs_of
 from tests.convert.native.networks import NETWORKS, made
 from tests.convert.native.random_networks import WORST, built

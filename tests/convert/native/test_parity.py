@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from convert.native.writer import native_artifact
-from device.native.building import library
-from device.native.engine import Engine, NativeError, kernels_here
-from policy.bundle import Bundle
-from policy.locate import ZOO
-from policy.network import layer_names
-from policy.quantizing.network import quantize_network
+from quarl.convert.native.writer import native_artifact
+from quarl.device.engine.building import library
+from quarl.device.engine.engine import Engine, NativeError, kernels_here
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.network import layer_names
+from quarl.policy.quantizing.network import quantize_network
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import NETWORKS, made
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from device.native.building import compiled, library
-from device.native.engine import kernels_here
-from policy.bundle import Bundle
-from policy.integer import IntegerNetwork
-from policy.locate import ZOO
-from policy.quantizing.network import quantize_network
-from policy.spec import PolicySpec
+from quarl.device.engine.building import compiled, library
+from quarl.device.engine.engine import kernels_here
+from quarl.policy.bundle import Bundle
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.locate import ZOO
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import PolicySpec
 from tests.convert.native.comparing import case
 from tests.convert.native.networks import NETWORKS, made
 from tests.convert.native.random_networks import PLANS, WORST, Plan, built

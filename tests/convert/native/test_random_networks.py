@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device.native.building import library
-from device.native.engine import kernels_here
-from policy.spec import Activation, Convolution, NetworkSpec, ObservationField, PolicySpec
+from quarl.device.engine.building import library
+from quarl.device.engine.engine import kernels_here
+from quarl.policy.spec import Activation, Convolution, NetworkSpec, ObservationField, PolicySpec
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import BASE, IMAGE, quantized
 from tests.convert.native.random_networks import PLANS, WORST, Plan, built

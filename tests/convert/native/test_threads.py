@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.native.writer import native_artifact
-from device.agent.native_executor import NativeExecutor
-from device.agent.protocol import AgentError
-from device.agent.runtimes import open_artifact
-from device.native import building
-from device.native.building import library
-from device.native.engine import Engine, Mode, NativeError, kernels_here
-from policy.bundle import Bundle
-from policy.integer import IntegerNetwork
-from policy.locate import ZOO
-from policy.quantizing.network import quantize_network
-from policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
+from quarl.convert.native.writer import native_artifact
+from quarl.device.agent.native_executor import NativeExecutor
+from quarl.device.agent.protocol import AgentError
+from quarl.device.agent.runtimes import open_artifact
+from quarl.device.engine import building
+from quarl.device.engine.building import library
+from quarl.device.engine.engine import Engine, Mode, NativeError, kernels_here
+from quarl.policy.bundle import Bundle
+from quarl.policy.integer import IntegerNetwork
+from quarl.policy.locate import ZOO
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
 from tests.convert.native.comparing import case, levels_of, outputs_of
 from tests.convert.native.networks import BASE, quantized
 
@@ -137,7 +137,7 @@ def test_a_process_ends_while_they_wait_and_a_forked_one_decides_without_them(tm
         import os, sys, time
         import numpy as np
         from pathlib import Path
-        from device.native.engine import Engine
+        from quarl.device.engine.engine import Engine
         place = Path(sys.argv[1])
         rows = np.load(place / "rows.npy")
         artifact = (place / "artifact").read_bytes()

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert import __main__ as convert_command
-from convert.package.__main__ import main
-from convert.package.card import CARD_FILE, MOST_NAMES, plain
-from device.agent.golden import check_golden
-from device.agent.runtimes import open_artifact
-from device.host.payload import bundle_files
-from policy.bundle import HOST_FILES, Bundle
-from policy.bundle_writer import copy_bundle, write_bundle
-from policy.files import write_folder
-from policy.locate import ZOO, working_bundle
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.spec import (
+from quarl.convert import __main__ as convert_command
+from quarl.convert.package.__main__ import main
+from quarl.convert.package.card import CARD_FILE, MOST_NAMES, plain
+from quarl.device.agent.golden import check_golden
+from quarl.device.agent.runtimes import open_artifact
+from quarl.device.deploy.payload import bundle_files
+from quarl.policy.bundle import HOST_FILES, Bundle
+from quarl.policy.bundle_writer import copy_bundle, write_bundle
+from quarl.policy.files import write_folder
+from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     DiscreteHead,
@@ -32,7 +32,7 @@ from policy.spec import (
     Squash,
     weight_shapes,
 )
-from train import evaluate
+from quarl.train import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_commands_of_the_card_are_the_projects(cartpole: Path, monkeypatch: 
     text = (cartpole / "out" / "cartpole-dqn" / CARD_FILE).read_text(encoding="utf-8")
     lines = re.findall(r"^ {4}python (.*)$", text, re.MULTILINE)
     assert [shlex.split(line)[:2] for line in lines] == [
-        ["-m", "device.host"], ["bench/latency.py", "--target"], ["-m", "train.evaluate"],
+        ["-m", "device.deploy"], ["bench/latency.py", "--target"], ["-m", "train.evaluate"],
     ]  # fmt: skip
     assert all("./cartpole-dqn" in line for line in lines)
     monkeypatch.chdir(cartpole / "out")

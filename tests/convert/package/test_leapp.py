@@ -16,18 +16,18 @@ import onnx
 import onnxruntime
 import pytest
 
-from bench.study.speed import PEERS_PYTHON
-from convert.package.__main__ import main
-from convert.package.actions import head_bounds
-from convert.package.card import CARD_FILE
-from convert.package.leapp_folder import description, with_fields
-from convert.package.yaml_text import document
-from convert.pipeline import build
-from policy.bundle import Bundle, Expected
-from policy.bundle_writer import copy_bundle, write_bundle
-from policy.locate import ZOO
-from policy.network import choose_actions
-from policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
+from quarl.bench.study.speed import PEERS_PYTHON
+from quarl.convert.package.__main__ import main
+from quarl.convert.package.actions import head_bounds
+from quarl.convert.package.card import CARD_FILE
+from quarl.convert.package.leapp_folder import description, with_fields
+from quarl.convert.package.yaml_text import document
+from quarl.convert.pipeline import build
+from quarl.policy.bundle import Bundle, Expected
+from quarl.policy.bundle_writer import copy_bundle, write_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.network import choose_actions
+from quarl.policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNNER = Path(__file__).with_name("run_leapp.py")

@@ -9,16 +9,16 @@ import onnxruntime
 import pytest
 from safetensors.numpy import load_file
 
-from convert.foreign.__main__ import main as import_main
-from convert.foreign.chain import run
-from convert.foreign.leapp.description import describe
-from convert.foreign.leapp.reader import read_leapp
-from convert.package.__main__ import main as package_main
-from policy.bundle import Bundle
-from policy.network import forward_float
-from policy.observing.history import History
+from quarl.convert.importers.__main__ import main as import_main
+from quarl.convert.importers.chain import run
+from quarl.convert.importers.leapp.description import describe
+from quarl.convert.importers.leapp.reader import read_leapp
+from quarl.convert.package.__main__ import main as package_main
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import forward_float
+from quarl.policy.observing.history import History
 
-FILES = Path(__file__).parents[1] / "foreign" / "files" / "leapp"
+FILES = Path(__file__).parents[1] / "importers" / "files" / "leapp"
 
 
 def packed(name: str, place: Path, precision: str) -> Path:

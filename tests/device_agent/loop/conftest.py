@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device.host.static_agent import packing
-from device.native import building
-from policy.bundle import Bundle
-from policy.spec import ArtifactFormat, Precision
+from quarl.device.deploy.static_agent import packing
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import Kind, LoopProcess, in_python
 
 StartLoop = Callable[..., LoopProcess]

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from device.agent.loop.client import Action, Client, LoopError, request
-from policy.spec import Precision
+from quarl.device.agent.loop.client import Action, Client, LoopError, request
+from quarl.policy.spec import Precision
 
 FALLBACK = 19
 PATIENCE_S = 60.0
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 def in_python(bundle: Path) -> list[str]:
     """The command of the loop in Python."""
-    return [sys.executable, "-m", "device.agent.loop", f"--bundle={bundle}"]
+    return [sys.executable, "-m", "quarl.device.agent.loop", f"--bundle={bundle}"]
 
 
 class LoopProcess:

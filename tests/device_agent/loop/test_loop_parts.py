@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import device.agent.loop
-from device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
-from device.agent.loop.histogram import LARGEST, Histogram
-from device.agent.loop.options import add_options, typed
+from quarl.device.agent import loop
+from quarl.device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
+from quarl.device.agent.loop.histogram import LARGEST, Histogram
+from quarl.device.agent.loop.options import add_options, typed
 
 C_SIDE = """
 #include <stdio.h>
@@ -31,7 +31,7 @@ int main(void) {
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
 def test_the_c_header_and_the_frames_are_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "side.c").write_text(C_SIDE)
-    include = Path(device.agent.loop.__file__).parent
+    include = Path(loop.__file__).parent
     command = ["gcc", "-Wall", "-Werror", f"-I{include}", "side.c", "-o", "side"]
     subprocess.run(command, cwd=tmp_path, check=True)
     made = subprocess.run([tmp_path / "side"], capture_output=True, check=True).stdout

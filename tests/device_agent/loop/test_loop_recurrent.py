@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device.agent import serving as serving_module
-from device.agent.loop import pacing
-from device.agent.loop.deciding import Decider, Inbox
-from device.agent.loop.frames import HEADER, MAGIC, Flag, Kind
-from device.agent.loop.notifying import Notifier
-from device.agent.loop.options import OnMiss, Pace
-from device.agent.loop.pacing import Loop, Timing
-from device.agent.memory import MemoryLog
-from device.agent.operations import Load
-from device.agent.serving import load
-from policy.bundle import Bundle
-from policy.bundle_writer import write_bundle
-from policy.integer import forward_integer
-from policy.observing.history import History
-from policy.quantizing.network import quantize_network
-from policy.spec import Precision, RuntimeName
+from quarl.device.agent import serving as serving_module
+from quarl.device.agent.loop import pacing
+from quarl.device.agent.loop.deciding import Decider, Inbox
+from quarl.device.agent.loop.frames import HEADER, MAGIC, Flag, Kind
+from quarl.device.agent.loop.notifying import Notifier
+from quarl.device.agent.loop.options import OnMiss, Pace
+from quarl.device.agent.loop.pacing import Loop, Timing
+from quarl.device.agent.memory import MemoryLog
+from quarl.device.agent.operations import Load
+from quarl.device.agent.serving import load
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.integer import forward_integer
+from quarl.policy.observing.history import History
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import Precision, RuntimeName
 from tests.device_agent.conftest import add_artifacts
 from tests.recurrent_policies import episodes, recurrent_spec, weights_of
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import device.agent.loop
-from device.agent.loop.client import Client, LoopError, open_socket, receive, request
-from device.agent.loop.frames import Flag, Header, Kind
-from device.native import building
-from policy.bundle import Bundle
+from quarl.device.agent import loop as loop_package
+from quarl.device.agent.loop.client import Client, LoopError, open_socket, receive, request
+from quarl.device.agent.loop.frames import Flag, Header, Kind
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
 from tests.device_agent.loop import loops
 from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, LoopProcess, in_python, next_where, until
 
@@ -317,7 +317,7 @@ def test_a_robots_program_in_c_is_answered_as_one_in_python(
     kind: loops.Kind, start_loop: StartLoop, pilot: Bundle, tmp_path: Path
 ) -> None:
     (tmp_path / "robot.c").write_text(C_ROBOT)
-    include = Path(device.agent.loop.__file__).parent
+    include = Path(loop_package.__file__).parent
     command = ["gcc", "-Wall", "-Werror", f"-I{include}", "robot.c", "-o", "robot"]
     subprocess.run(command, cwd=tmp_path, check=True)
     loop = start_loop(pilot.path, f"--precision={kind.exact.value}", *EVENT)

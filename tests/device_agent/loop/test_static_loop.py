@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device.agent.loop.client import Client, LoopError, open_socket, request
-from device.agent.loop.frames import Flag, Header, Kind, release_number
-from device.native import building
-from policy.bundle import Bundle
-from policy.spec import ArtifactFormat, Precision
+from quarl.device.agent.loop.client import Client, LoopError, open_socket, request
+from quarl.device.agent.loop.frames import Flag, Header, Kind, release_number
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import PATIENCE_S, LoopProcess, in_python, next_where, until
 
 QUIET = ("--priority=0", "--fallback=19")

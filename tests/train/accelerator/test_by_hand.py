@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policy.spec import ContinuousHead, NetworkSpec, Squash
-from train.accelerator.layers import Adam, Perceptron, RMSProp, Vector, clip_by_norm
-from train.accelerator.off_policy import ddpg_update, dqn_update, huber
-from train.accelerator.on_policy import a2c_update, ppo_update, surrogate
-from train.accelerator.table import accelerated
-from train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac, td3
-from train.algorithms.common.actor_critic import ActorCritic
-from train.algorithms.common.deterministic import fresh_learner
-from train.algorithms.common.distributions import Categorical, Distribution, Gaussian
-from train.networks.forward import mlp
-from train.networks.weights import initial_weights
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, scales_of
-from train.runs.presets import SettingsError
+from quarl.policy.spec import ContinuousHead, NetworkSpec, Squash
+from quarl.train.accelerator.layers import Adam, Perceptron, RMSProp, Vector, clip_by_norm
+from quarl.train.accelerator.off_policy import ddpg_update, dqn_update, huber
+from quarl.train.accelerator.on_policy import a2c_update, ppo_update, surrogate
+from quarl.train.accelerator.table import accelerated
+from quarl.train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac, td3
+from quarl.train.algorithms.common.actor_critic import ActorCritic
+from quarl.train.algorithms.common.deterministic import fresh_learner
+from quarl.train.algorithms.common.distributions import Categorical, Distribution, Gaussian
+from quarl.train.networks.forward import mlp
+from quarl.train.networks.weights import initial_weights
+from quarl.train.quantization.aware import fake_quantization
+from quarl.train.quantization.fake import QUANTIZER, scales_of
+from quarl.train.runs.presets import SettingsError
 
 GENERATOR = np.random.default_rng(0)
 NETWORK = NetworkSpec((8, 6))
@@ -319,9 +319,9 @@ def test_a_small_task_is_learned_without_loading_tensorflow(tmp_path: Any) -> No
     """Loading it would take longer than the learning. --stop-at-return ends the run at its first judgement."""
     code = f"""
 import json, sys
-from train.__main__ import main
+from quarl.train.__main__ import main
 from pathlib import Path
-import train.algorithms.a2c, train.algorithms.ddpg, train.algorithms.dqn
+import quarl.train.algorithms.a2c, quarl.train.algorithms.ddpg, quarl.train.algorithms.dqn
 common = ["--evaluate-every", "1024", "--evaluate-episodes", "2", "--final-episodes", "2", "--quiet"]
 assert main(["--task", "CartPole-v1", "--method", "ppo", "--stop-at-return", "5", *common,
              "--output-path", {str(tmp_path / "cartpole")!r}]) == 0

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
 
 LIMIT_S = 300.0  # of anything that is waited for, on a machine that has other things to do
 # Checkpoints come every minute; here every second, since no run takes a minute; and few episodes are recorded.
 OFTEN = (
-    "import sys; from train.runs import results, run; run.CHECKPOINT_EVERY_S = 1.0; results.RECORDED_EPISODES = 2; "
-    "from train.actorq.__main__ import main; "
+    "import sys; from quarl.train.runs import results, run; "
+    "run.CHECKPOINT_EVERY_S = 1.0; results.RECORDED_EPISODES = 2; "
+    "from quarl.train.actorq.__main__ import main; "
 )
 
 

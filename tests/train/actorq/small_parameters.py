@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.spec import (
+from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,
@@ -15,7 +15,7 @@ from policy.spec import (
     Squash,
     weight_shapes,
 )
-from train.actorq.wire import Pushed
+from quarl.train.actorq.wire import Pushed
 
 ROWS = 200
 HEADS: dict[str, DiscreteHead | ContinuousHead] = {

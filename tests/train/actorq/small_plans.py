@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from policy.spec import NetworkSpec
-from train.actorq.plan import Plan
-from train.actorq.settings import ActorQSettings
-from train.methods import settings_class
-from train.runs.presets import build
-from train.runs.request import RunRequest
+from quarl.policy.spec import NetworkSpec
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.settings import ActorQSettings
+from quarl.train.methods import settings_class
+from quarl.train.runs.presets import build
+from quarl.train.runs.request import RunRequest
 
 DQN = {
     "environments": 1,

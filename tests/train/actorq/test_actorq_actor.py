@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from device.agent.runtimes import open_artifact
-from policy.integer import forward_integer
-from policy.network import choose_actions
-from policy.quantizing.network import quantize_network
-from policy.spec import RuntimeName
+from quarl.device.agent.runtimes import open_artifact
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import choose_actions
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import RuntimeName
+from quarl.train.actorq import actor as module
+from quarl.train.actorq.actor import Actor
+from quarl.train.actorq.learner import LearnerLoop
+from quarl.train.actorq.parameters import ParameterServer
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import Columns, ReplayService, Reply
+from quarl.train.actorq.wire import Published, Pushed, publish, unpacked
 from tests.train.actorq.small_plans import make_plan
-from train.actorq import actor as module
-from train.actorq.actor import Actor
-from train.actorq.learner import LearnerLoop
-from train.actorq.parameters import ParameterServer
-from train.actorq.plan import Plan
-from train.actorq.replay import Columns, ReplayService, Reply
-from train.actorq.wire import Published, Pushed, publish, unpacked
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.train.actorq import plan as planning
+from quarl.train.actorq.__main__ import parser
+from quarl.train.actorq.actor import PARTS
+from quarl.train.actorq.algorithms import NoisyActions, RandomActions, cut_at_disagreement, make_explorer, mismatch
+from quarl.train.actorq.history import breakdown
+from quarl.train.actorq.plan import actorq_settings
+from quarl.train.actorq.settings import RUNTIMES, ActorQSettings
+from quarl.train.actorq.stepping import NO_CHOICE
 from tests.train.actorq.small_plans import make_plan
-from train.actorq import plan as planning
-from train.actorq.__main__ import parser
-from train.actorq.actor import PARTS
-from train.actorq.algorithms import NoisyActions, RandomActions, cut_at_disagreement, make_explorer, mismatch
-from train.actorq.history import breakdown
-from train.actorq.plan import actorq_settings
-from train.actorq.settings import RUNTIMES, ActorQSettings
-from train.actorq.stepping import NO_CHOICE
 
 # --- returns that are cut -------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ def test_where_the_time_went_by_hand() -> None:
 def test_neither_an_actor_nor_the_command_line_imports_ray_or_tensorflow_by_itself() -> None:
     # The command must be able to say what to install, and an actor has no use for a framework.
     modules = ("actor", "learner", "replay", "parameters", "history", "__main__")
-    script = "import sys\n" + "".join(f"import train.actorq.{name}\n" for name in modules)
+    script = "import sys\n" + "".join(f"import quarl.train.actorq.{name}\n" for name in modules)
     script += "print(sorted({'ray', 'tensorflow'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"

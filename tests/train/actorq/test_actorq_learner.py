@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.network import check_weights, forward_float, normalise
+from quarl.policy.network import check_weights, forward_float, normalise
+from quarl.train.actorq import learner as module
+from quarl.train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import Columns, Reply
+from quarl.train.actorq.wire import Pushed
+from quarl.train.runs.checkpoint import Checkpoint, CheckpointError
+from quarl.train.runs.run import DivergenceError
 from tests.train.actorq.small_plans import make_plan, make_rows
-from train.actorq import learner as module
-from train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
-from train.actorq.plan import Plan
-from train.actorq.replay import Columns, Reply
-from train.actorq.wire import Pushed
-from train.runs.checkpoint import Checkpoint, CheckpointError
-from train.runs.run import DivergenceError
 
 RECENT = make_rows(10, first=100)  # as many as learning_starts: the statistics of the observations
 

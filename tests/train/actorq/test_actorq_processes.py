@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
+from quarl.train.actorq.replay import ReplayService, Reply
+from quarl.train.actorq.wire import Published, publish
 from tests.train.actorq.small_parameters import make_spec, make_weights, push
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
-from train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
-from train.actorq.replay import ReplayService, Reply
-from train.actorq.wire import Published, publish
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq")
 
@@ -47,7 +47,7 @@ class Shard:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is its own reference, but where it may be none."""
-    from train.actorq import processes
+    from quarl.train.actorq import processes
 
     monkeypatch.setattr(processes.ray, "get", got)
 
@@ -66,7 +66,7 @@ def got(reference: Any) -> Any:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_every_shard_hears_of_every_round() -> None:
-    from train.actorq.processes import Sampler
+    from quarl.train.actorq.processes import Sampler
 
     shards = [Shard(0), Shard(1)]
     sampler = Sampler(shards)
@@ -82,7 +82,7 @@ def test_every_shard_hears_of_every_round() -> None:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_steps_that_an_actor_knows_of_do_not_become_fewer() -> None:
-    from train.actorq.processes import Inserter
+    from quarl.train.actorq.processes import Inserter
 
     shard = Shard(0)
     insert = Inserter(shard)
@@ -113,7 +113,7 @@ class Server:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_a_look_takes_what_was_the_newest_at_the_one_before() -> None:
-    from train.actorq.processes import Puller
+    from quarl.train.actorq.processes import Puller
 
     server = Server()
     pull = Puller(server)
@@ -131,7 +131,7 @@ def test_a_look_takes_what_was_the_newest_at_the_one_before() -> None:
 @needs_ray
 @pytest.mark.usefixtures("here")
 def test_a_version_whose_bytes_are_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train.actorq import processes
+    from quarl.train.actorq import processes
 
     server = Server()
     pull = processes.Puller(server)
@@ -154,7 +154,7 @@ def test_a_version_whose_bytes_are_lost_is_asked_for_again(monkeypatch: pytest.M
 def test_a_process_that_cannot_be_built_says_what_its_building_raised() -> None:
     from ray.exceptions import ActorDiedError, RayTaskError
 
-    from train.actorq.processes import reason
+    from quarl.train.actorq.processes import reason
 
     trace = (
         "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'dm_control'"

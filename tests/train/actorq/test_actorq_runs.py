@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
+from quarl.train import evaluate
+from quarl.train.actorq import __main__ as command
+from quarl.train.runs.logs import read_rows
+from quarl.train.runs.request import TRAINING_FOLDER, UNFINISHED
 from tests.train.actorq.live_runs import LIMIT_S, Command, descendants, processes, title, waited
-from train import evaluate
-from train.actorq import __main__ as command
-from train.runs.logs import read_rows
-from train.runs.request import TRAINING_FOLDER, UNFINISHED
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; type make actorq"
@@ -82,7 +82,7 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert float(rows[-1]["updates"]) > 0
 
     convert = subprocess.run(
-        [sys.executable, "-m", "convert", "--policy", str(run.output), "--bits", "8"],
+        [sys.executable, "-m", "quarl.convert", "--policy", str(run.output), "--bits", "8"],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert convert.returncode == 0, convert.stderr
@@ -320,7 +320,7 @@ def test_wrong_usage_is_one_line(name: str, tmp_path: Path, capfd: pytest.Captur
 def test_a_port_of_something_else_is_refused_in_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from train.actorq import address as addresses
+    from quarl.train.actorq import address as addresses
 
     monkeypatch.setattr(addresses, "ANSWER_WITHIN_S", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -331,7 +331,7 @@ def test_a_port_of_something_else_is_refused_in_bounded_time(
 
 
 def test_a_path_with_a_space_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train.actorq import address
+    from quarl.train.actorq import address
 
     monkeypatch.setattr(sys, "executable", "/home/ann/my project/.venv/bin/python")
     address.refuse_unreachable(None)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.train.actorq.plan import Plan
+from quarl.train.actorq.replay import ReplayService, Reply, steps_of
 from tests.train.actorq.small_plans import FACTS, make_plan, make_rows
-from train.actorq.plan import Plan
-from train.actorq.replay import ReplayService, Reply, steps_of
 
 # Of small_plans: a round draws 2 · 4 = 8 rows, an insertion brings at most 4 + 1 rows = 10 samples; slack = 2 · 10.
 

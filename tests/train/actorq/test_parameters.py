@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.errors import PolicyError
-from policy.spec import ArtifactFormat
+from quarl.policy.errors import PolicyError
+from quarl.policy.spec import ArtifactFormat
+from quarl.train.actorq import parameters
+from quarl.train.actorq.parameters import ParameterServer
+from quarl.train.actorq.wire import Published, Pushed, publish
 from tests.train.actorq.small_parameters import make_spec, make_weights, push
-from train.actorq import parameters
-from train.actorq.parameters import ParameterServer
-from train.actorq.wire import Published, Pushed, publish
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from train.actorq.replay import Ratio, Shard
+from quarl.train.actorq.replay import Ratio, Shard
 
 Columns = dict[str, np.ndarray]
 ALL_AGES = 10**9

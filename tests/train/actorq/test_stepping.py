@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.actorq.stepping import NO_CHOICE, Choice, Step, Window
-from train.algorithms.common.replay import Replay, n_step_returns
-from train.suites.episodes import Transition
+from quarl.train.actorq.stepping import NO_CHOICE, Choice, Step, Window
+from quarl.train.algorithms.common.replay import Replay, n_step_returns
+from quarl.train.suites.episodes import Transition
 
 
 def step(time: int, reward: float = 0.0, end: str = "", **others: Any) -> Step:

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from convert.executor import RuntimeProcess, runtime_processes
-from convert.pipeline import build_graph, half_weights
-from convert.reference import float_reference
-from policy.errors import PolicyError, QuantizationError
-from policy.integer import forward_integer
-from policy.network import choose_actions
-from policy.quantization import fake_symmetric
-from policy.quantizing.network import quantize_network
-from policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
+from quarl.convert.executor import RuntimeProcess, runtime_processes
+from quarl.convert.pipeline import build_graph, half_weights
+from quarl.convert.reference import float_reference
+from quarl.policy.errors import PolicyError, QuantizationError
+from quarl.policy.integer import forward_integer
+from quarl.policy.network import choose_actions
+from quarl.policy.quantization import fake_symmetric
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
+from quarl.train.actorq.settings import BITS
+from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpacked
 from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
-from train.actorq.settings import BITS
-from train.actorq.wire import Published, WireError, publish, quantization_error, unpacked
 
 PAIRS = list(product(BITS, BITS))
 RUNTIMES = (RuntimeName.LITERT, RuntimeName.NATIVE)

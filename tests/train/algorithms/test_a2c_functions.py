@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
-from train.algorithms import a2c
-from train.algorithms.a2c import A2CSettings
-from train.algorithms.common.actor_critic import ActorCritic, Forward, clipped_together, outputs_and_values
-from train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, exported
-from train.algorithms.common.rollouts import generalized_advantages
+from quarl.policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
+from quarl.train.algorithms import a2c
+from quarl.train.algorithms.a2c import A2CSettings
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, clipped_together, outputs_and_values
+from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, exported
+from quarl.train.algorithms.common.rollouts import generalized_advantages
 
 
 def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:

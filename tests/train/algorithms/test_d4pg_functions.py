@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import NetworkSpec
-from train.algorithms import d4pg
-from train.algorithms.common.deterministic import fresh_learner
-from train.algorithms.common.learner import Learner, learn
-from train.algorithms.d4pg import D4PGSettings
-from train.networks.forward import mlp
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms import d4pg
+from quarl.train.algorithms.common.deterministic import fresh_learner
+from quarl.train.algorithms.common.learner import Learner, learn
+from quarl.train.algorithms.d4pg import D4PGSettings
+from quarl.train.networks.forward import mlp
 
 ATOMS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
-from train.algorithms import ddpg
-from train.algorithms.common.continuous import soft_update
-from train.algorithms.common.deterministic import fresh_learner
-from train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
-from train.algorithms.common.learner import Learner, learn
-from train.algorithms.ddpg import DDPGSettings
-from train.networks.weights import Weights
+from quarl.policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Squash
+from quarl.train.algorithms import ddpg
+from quarl.train.algorithms.common.continuous import soft_update
+from quarl.train.algorithms.common.deterministic import fresh_learner
+from quarl.train.algorithms.common.exploration import ActionRange, ExplorationNoise, noise_scale
+from quarl.train.algorithms.common.learner import Learner, learn
+from quarl.train.algorithms.ddpg import DDPGSettings
+from quarl.train.networks.weights import Weights
 
 
 def test_targets_by_hand() -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField
-from train.algorithms import distill
-from train.algorithms.common.learner import Learner, learn
-from train.algorithms.distill import Answers, DistillSettings, student_normaliser
-from train.networks.weights import initial_weights, zeros_like
-from train.suites.errors import TaskError
-from train.suites.task import Task
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField
+from quarl.train.algorithms import distill
+from quarl.train.algorithms.common.learner import Learner, learn
+from quarl.train.algorithms.distill import Answers, DistillSettings, student_normaliser
+from quarl.train.networks.weights import initial_weights, zeros_like
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.task import Task
 
 
 def test_divergence_by_hand() -> None:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import NetworkSpec
-from train.accelerator.table import accelerated
-from train.algorithms import dqn
-from train.algorithms.common.learner import learn
-from train.algorithms.common.replay import n_step_returns
-from train.algorithms.common.settings import ENGINES
-from train.algorithms.dqn import DQNSettings
+from quarl.policy.spec import NetworkSpec
+from quarl.train.accelerator.table import accelerated
+from quarl.train.algorithms import dqn
+from quarl.train.algorithms.common.learner import learn
+from quarl.train.algorithms.common.replay import n_step_returns
+from quarl.train.algorithms.common.settings import ENGINES
+from quarl.train.algorithms.dqn import DQNSettings
 
 
 def test_double_targets_by_hand() -> None:

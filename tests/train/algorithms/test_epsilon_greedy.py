@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
+from quarl.train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 
 
 def values(rows: int) -> np.ndarray:

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from train.algorithms.common.replay import Replay, n_step_returns
-from train.algorithms.common.rollouts import Rollout, generalized_advantages
-from train.suites.episodes import EpisodeStream, StepResult, judge
+from quarl.train.algorithms.common.replay import Replay, n_step_returns
+from quarl.train.algorithms.common.rollouts import Rollout, generalized_advantages
+from quarl.train.suites.episodes import EpisodeStream, StepResult, judge
 
 STACK = 3
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.spec import NetworkSpec
-from train.algorithms import ppo
-from train.algorithms.common.actor_critic import ActorCritic
-from train.algorithms.common.distributions import Categorical
-from train.algorithms.common.rollouts import generalized_advantages
-from train.algorithms.common.settings import linear
-from train.algorithms.ppo import PPOSettings
-from train.networks.optimiser import clipped_by_norm
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms import ppo
+from quarl.train.algorithms.common.actor_critic import ActorCritic
+from quarl.train.algorithms.common.distributions import Categorical
+from quarl.train.algorithms.common.rollouts import generalized_advantages
+from quarl.train.algorithms.common.settings import linear
+from quarl.train.algorithms.ppo import PPOSettings
+from quarl.train.networks.optimiser import clipped_by_norm
 
 
 def column(*values: float) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train.algorithms.common.priorities import Priorities, SumTree, importance_weights
+from quarl.train.algorithms.common.priorities import Priorities, SumTree, importance_weights
 
 
 def test_a_sum_tree_finds_the_leaf_into_whose_part_a_mass_falls() -> None:

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.contract.cells import Cell, Recurrence
-from policy.network import forward_float
-from policy.spec import NetworkSpec, Normaliser
+from quarl.policy.contract.cells import Cell, Recurrence
+from quarl.policy.network import forward_float
+from quarl.policy.spec import NetworkSpec, Normaliser
+from quarl.train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
+from quarl.train.methods import refuse_memory
+from quarl.train.networks.recurrent import Memory, unrolled
+from quarl.train.runs.models import parse_model
+from quarl.train.runs.presets import SettingsError
+from quarl.train.suites.errors import TaskError
 from tests.recurrent_policies import episodes, recurrent_spec, state_fields, weights_of
-from train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
-from train.methods import refuse_memory
-from train.networks.recurrent import Memory, unrolled
-from train.runs.models import parse_model
-from train.runs.presets import SettingsError
-from train.suites.errors import TaskError
 
 TWO = NetworkSpec((9, 11), recurrences=(Recurrence(Cell.GRU, 8, 1), Recurrence(Cell.GRU, 5, 2)))
 SPEC = dataclasses.replace(

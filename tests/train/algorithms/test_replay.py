@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from train.algorithms.common.replay import Replay
-from train.suites.episodes import Transition
+from quarl.train.algorithms.common.replay import Replay
+from quarl.train.suites.episodes import Transition
 
 STACK = 4
 

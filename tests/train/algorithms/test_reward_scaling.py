@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.train.algorithms.a2c import A2CSettings
+from quarl.train.algorithms.common.normalisation import RunningMoments
+from quarl.train.algorithms.common.rollouts import SMALLEST_VARIANCE, RewardScaling
+from quarl.train.algorithms.ppo import PPOSettings
+from quarl.train.runs.checkpoint import load_checkpoint
+from quarl.train.runs.request import TRAINING_FOLDER
 from tests.train.small_runs import PPO, SMALL, assert_same_weights, curve, train
-from train.algorithms.a2c import A2CSettings
-from train.algorithms.common.normalisation import RunningMoments
-from train.algorithms.common.rollouts import SMALLEST_VARIANCE, RewardScaling
-from train.algorithms.ppo import PPOSettings
-from train.runs.checkpoint import load_checkpoint
-from train.runs.request import TRAINING_FOLDER
 
 A2C = [*SMALL, "--method", "a2c", "--set", "environments=8", "--set", "rollout_steps=16"]
 NORMALISED = ["--set", "normalise_rewards=true"]
@@ -102,7 +102,7 @@ def test_a_clip_that_is_none_is_refused(clip: float) -> None:
 def test_a_run_with_normalised_rewards_resumes_to_the_same_bits(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.algorithms.a2c.REPORT_EVERY", 128)
+    monkeypatch.setattr("quarl.train.algorithms.a2c.REPORT_EVERY", 128)
     assert train(tmp_path / "whole", *options, *NORMALISED, "--steps", "2048") == 0
     assert train(tmp_path / "parts", *options, *NORMALISED, "--steps", "2048", "--minutes", "0") == 0
     folder = tmp_path / TRAINING_FOLDER / "parts"

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.bundle import Bundle
-from policy.spec import ContinuousHead, NetworkSpec, Squash
-from train import __main__ as command
-from train.algorithms import sac
-from train.algorithms.common.distributions import exported
-from train.algorithms.common.learner import Learner, learn
-from train.algorithms.sac import LOG_STD_BIAS, LOG_STD_WEIGHTS, SACSettings
-from train.quantization.aware import fake_quantization
-from train.quantization.fake import QUANTIZER, faked, scales_of
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import ContinuousHead, NetworkSpec, Squash
+from quarl.train import __main__ as command
+from quarl.train.algorithms import sac
+from quarl.train.algorithms.common.distributions import exported
+from quarl.train.algorithms.common.learner import Learner, learn
+from quarl.train.algorithms.sac import LOG_STD_BIAS, LOG_STD_WEIGHTS, SACSettings
+from quarl.train.quantization.aware import fake_quantization
+from quarl.train.quantization.fake import QUANTIZER, faked, scales_of
 
 # --- the policy -----------------------------------------------------------------------------------------------------
 

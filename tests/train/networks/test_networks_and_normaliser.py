@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from policy.bundle import Bundle
-from policy.network import forward_float, normalise, split
-from policy.spec import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import forward_float, normalise, split
+from quarl.policy.spec import (
     Convolution,
     DiscreteHead,
     EnvironmentSpec,
@@ -18,13 +18,13 @@ from policy.spec import (
     PolicySpec,
     weight_shapes,
 )
+from quarl.train.algorithms.common.distributions import log_softmax, sample_actions
+from quarl.train.algorithms.common.normalisation import CLIP, RunningNormaliser, widening_steps
+from quarl.train.networks.forward import Acting, mlp
+from quarl.train.networks.optimiser import adam_step
+from quarl.train.networks.weights import initial_weights, orthogonal
+from quarl.train.suites.gymnasium_task import bounds_of
 from tests.train import small_runs
-from train.algorithms.common.distributions import log_softmax, sample_actions
-from train.algorithms.common.normalisation import CLIP, RunningNormaliser, widening_steps
-from train.networks.forward import Acting, mlp
-from train.networks.optimiser import adam_step
-from train.networks.weights import initial_weights, orthogonal
-from train.suites.gymnasium_task import bounds_of
 
 
 def test_adam_by_hand() -> None:

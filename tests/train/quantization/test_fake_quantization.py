@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy import integer
-from policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from policy.network import normalise
-from policy.quantizing.network import quantize_network
-from policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
-from train.algorithms.ppo import PPOSettings
-from train.networks.forward import activations, mlp, relu
-from train.networks.weights import initial_weights
-from train.quantization.aware import QuantizationAware, best_top
-from train.quantization.fake import LEVELS, FakeQuantization, fake_hidden, fake_input, faked, scales_of
-from train.runs.presets import SettingsError, build
+from quarl.policy import integer
+from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
+from quarl.policy.network import normalise
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.train.algorithms.ppo import PPOSettings
+from quarl.train.networks.forward import activations, mlp, relu
+from quarl.train.networks.weights import initial_weights
+from quarl.train.quantization.aware import QuantizationAware, best_top
+from quarl.train.quantization.fake import LEVELS, FakeQuantization, fake_hidden, fake_input, faked, scales_of
+from quarl.train.runs.presets import SettingsError, build
 
 NETWORK = NetworkSpec((16, 12))
 GRIDS = [(8, WeightRange.LARGEST), (5, WeightRange.LARGEST), (4, WeightRange.LARGEST), (2, WeightRange.MEAN)]

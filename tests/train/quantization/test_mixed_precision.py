@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.bundle import Bundle
-from policy.spec import Convolution, NetworkSpec
-from train import __main__ as command
-from train.networks.forward import forward, layer_norm, relu
-from train.networks.weights import initial_weights
-from train.quantization import mixed_precision
-from train.quantization.mixed_precision import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train import __main__ as command
+from quarl.train.networks.forward import forward, layer_norm, relu
+from quarl.train.networks.weights import initial_weights
+from quarl.train.quantization import mixed_precision
+from quarl.train.quantization.mixed_precision import (
     Compute,
     cast,
     check_compute,
@@ -22,9 +22,9 @@ from train.quantization.mixed_precision import (
     settled,
     slower_here,
 )
-from train.runs.checkpoint import load_checkpoint
-from train.runs.presets import FOLDER
-from train.runs.request import TRAINING_FOLDER
+from quarl.train.runs.checkpoint import load_checkpoint
+from quarl.train.runs.presets import FOLDER
+from quarl.train.runs.request import TRAINING_FOLDER
 
 NETWORK = NetworkSpec((16,), convolutions=(Convolution(8, 4, 2), Convolution(12, 3, 1)), layer_norm=True)
 SHAPE = (13, 13, 2)  # a convolution of 4 × 4 and stride 2 leaves a row of pictures of odd height unused
@@ -302,7 +302,7 @@ def test_a_run_goes_on_with_its_loss_scale_and_only_in_its_own_precision(
 
 @pytest.mark.slow
 def test_a_checkpoint_from_before_the_choice_is_one_of_float32(tmp_path: Path) -> None:
-    from train.runs.checkpoint import Checkpoint, save_checkpoint
+    from quarl.train.runs.checkpoint import Checkpoint, save_checkpoint
 
     assert train(tmp_path / "run") == 0
     folder = tmp_path / TRAINING_FOLDER / "run"

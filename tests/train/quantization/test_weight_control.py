@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from policy.bundle import Bundle
-from policy.spec import Convolution, NetworkSpec
-from train import __main__ as command
-from train.accelerator.layers import Learning, arrays_of
-from train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac
-from train.algorithms.common.actor_critic import ActorCritic
-from train.algorithms.common.deterministic import fresh_learner
-from train.algorithms.common.distributions import Categorical
-from train.quantization.weight_control import OFF, WeightControl
-from train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from train.runs.presets import SettingsError, build
-from train.runs.request import TRAINING_FOLDER
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Convolution, NetworkSpec
+from quarl.train import __main__ as command
+from quarl.train.accelerator.layers import Learning, arrays_of
+from quarl.train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac
+from quarl.train.algorithms.common.actor_critic import ActorCritic
+from quarl.train.algorithms.common.deterministic import fresh_learner
+from quarl.train.algorithms.common.distributions import Categorical
+from quarl.train.quantization.weight_control import OFF, WeightControl
+from quarl.train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from quarl.train.runs.presets import SettingsError, build
+from quarl.train.runs.request import TRAINING_FOLDER
 
 NETWORK = NetworkSpec((8,))
 GENERATOR = np.random.default_rng(0)

@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.contract.quantization import TrainedQuantization, WeightRange
-from policy.spec import Normaliser
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
+from quarl.policy.spec import Normaliser
+from quarl.train import __main__ as command
+from quarl.train.deciding import greedy
+from quarl.train.networks.policy import Policy
+from quarl.train.runs.best import BestPolicy
+from quarl.train.runs.checkpoint import Checkpoint, CheckpointError
+from quarl.train.runs.logs import column, read_rows
+from quarl.train.suites.make import make_task
+from quarl.train.suites.task import episode_seed
 from tests.train.small_runs import SMALL
-from train import __main__ as command
-from train.deciding import greedy
-from train.networks.policy import Policy
-from train.runs.best import BestPolicy
-from train.runs.checkpoint import Checkpoint, CheckpointError
-from train.runs.logs import column, read_rows
-from train.suites.make import make_task
-from train.suites.task import episode_seed
 
 QUANTIZATION = TrainedQuantization(3, {"input": (-1.0, 2.0), "dense_0": (0.0, 3.0)}, WeightRange.MEAN)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.algorithms.common.replay import Replay
-from train.runs.checkpoint import (
+from quarl.train.algorithms.common.replay import Replay
+from quarl.train.runs.checkpoint import (
     FILE_NAME,
     Checkpoint,
     CheckpointError,

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train.runs.checkpoint import load_checkpoint
+from quarl.train.runs.request import TRAINING_FOLDER
+from quarl.train.runs.run import Run
+from quarl.train.suites import zones
 from tests.train.small_runs import assert_same_weights, curve
-from train import __main__ as command
-from train.runs.checkpoint import load_checkpoint
-from train.runs.request import TRAINING_FOLDER
-from train.runs.run import Run
-from train.suites import zones
 
 SMALL = ["--task", "navigation", "--policy", "I", "--seed", "3", "--set", "environments=16"]
 SMALL += ["--evaluate-every", "1000000", "--evaluate-episodes", "1", "--final-episodes", "1"]
@@ -28,7 +28,7 @@ def short_window(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """One success among the last ten episodes opens the next zone."""
     short = {"window_episodes": 10, "advance_at": 0.1}
     monkeypatch.setattr(zones, "DEFAULTS", short)
-    monkeypatch.setattr("train.runs.results.RECORDED_EPISODES", 1)
+    monkeypatch.setattr("quarl.train.runs.results.RECORDED_EPISODES", 1)
     return short
 
 
@@ -42,7 +42,7 @@ class KilledError(Exception):
 
 def kill_after_saves(monkeypatch: pytest.MonkeyPatch, saves: int) -> None:
     """End a run as abruptly as a kill does, once it has written so many checkpoints, one after each row."""
-    monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr("quarl.train.runs.run.CHECKPOINT_EVERY_S", 0.0)
     left, save = [saves], Run.save
 
     def save_and_die(run: Run, *rest: Any) -> None:

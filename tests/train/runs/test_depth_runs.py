@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.network import choose_actions, forward_float, hidden_activations
+from quarl.policy.bundle import Bundle
+from quarl.policy.network import choose_actions, forward_float, hidden_activations
+from quarl.train import __main__ as command
+from quarl.train import evaluate
+from quarl.train.deciding import greedy
 from tests.train.small_runs import assert_same_weights, curve
-from train import __main__ as command
-from train import evaluate
-from train.deciding import greedy
 
 SMALL = ["--task", "AirLearning/NavigationDepth-v0", "--model", "nature-4,8", "--seed", "3", "--quiet"]
 SMALL += ["--set", "environments=8", "--set", "rollout_steps=4", "--set", "updates=2", "--set", "minibatch=16"]
@@ -24,8 +24,8 @@ STEPS = ["--steps", "128"]
 @pytest.fixture(autouse=True)
 def few_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flights that are recorded for calibration are few."""
-    monkeypatch.setattr("train.runs.results.RECORDED_EPISODES_WITH_IMAGES", 2)
-    monkeypatch.setattr("train.runs.results.CALIBRATION_IMAGES", 64)
+    monkeypatch.setattr("quarl.train.runs.results.RECORDED_EPISODES_WITH_IMAGES", 2)
+    monkeypatch.setattr("quarl.train.runs.results.CALIBRATION_IMAGES", 64)
 
 
 def train(output: Path, *options: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from train.runs.logs import CurveLog, column, crc32c, draw_curve, masked, read_rows, thinned
+from quarl.train.runs.logs import CurveLog, column, crc32c, draw_curve, masked, read_rows, thinned
 
 
 def write(folder: Path, steps: range, resume_from: int | None = None) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policy.bundle import Bundle
-from policy.bundle_writer import npz, write_bundle
-from policy.errors import BundleError
-from policy.manifest import MANIFEST_FILE, FileRecord
-from policy.network import choose_actions, forward_float
-from policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE
-from policy.spec import (
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import npz, write_bundle
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE
+from quarl.policy.spec import (
     Convolution,
     DiscreteHead,
     EnvironmentSpec,
@@ -28,11 +28,11 @@ from policy.spec import (
     PolicySpec,
     weight_shapes,
 )
-from train.deciding import greedy
-from train.networks.weights import initial_weights
-from train.runs.results import record_images, record_observations, versions
-from train.suites.episodes import Actions, Decide, Observations, StepResult, judge
-from train.suites.task import Evaluation, Task
+from quarl.train.deciding import greedy
+from quarl.train.networks.weights import initial_weights
+from quarl.train.runs.results import record_images, record_observations, versions
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.task import Evaluation, Task
 
 SHAPE = (12, 12, 2)
 NETWORK = NetworkSpec((16,), convolutions=(Convolution(4, 4, 2), Convolution(8, 3, 1)))
@@ -165,7 +165,7 @@ def test_a_vector_observation_in_uint8_is_refused(tmp_path: Path) -> None:
 
 def test_versions_name_the_suites_that_were_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", types.ModuleType("ale_py"))
-    monkeypatch.setattr("train.runs.results.metadata.version", lambda name: f"{name} 1.0")
+    monkeypatch.setattr("quarl.train.runs.results.metadata.version", lambda name: f"{name} 1.0")
     assert versions()["ale-py"] == "ale-py 1.0"
     monkeypatch.delitem(sys.modules, "ale_py")
     assert "ale-py" not in versions() and versions()["numpy"] == "numpy 1.0"

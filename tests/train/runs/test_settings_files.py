@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from train.algorithms.ppo import PPOSettings
-from train.methods import METHODS, default_method, refuse_mismatch, settings_class
-from train.runs.models import choose_network
-from train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
-from train.suites.make import make_task
-from train.suites.names import missing_packages, resolve
+from quarl.train.algorithms.ppo import PPOSettings
+from quarl.train.methods import METHODS, default_method, refuse_mismatch, settings_class
+from quarl.train.runs.models import choose_network
+from quarl.train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import missing_packages, resolve
 
 FILES = sorted(FOLDER.glob("*/*.json"))
 

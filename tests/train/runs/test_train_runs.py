@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.locate import code_version
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import code_version
+from quarl.train.algorithms.common.learner import Learner
+from quarl.train.runs.checkpoint import load_checkpoint
+from quarl.train.runs.request import TRAINING_FOLDER, UNFINISHED
+from quarl.train.runs.run import Run
 from tests.train.small_runs import AWARE, DISTILL, DQN, METHODS, PPO, SMALL, assert_same_weights, curve, train
-from train.algorithms.common.learner import Learner
-from train.runs.checkpoint import load_checkpoint
-from train.runs.request import TRAINING_FOLDER, UNFINISHED
-from train.runs.run import Run
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
     output = tmp_path / "I"
     options = [option for option in PPO if option != "--quiet"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "train", *options, "--steps", "100000000", "--output-path", str(output),
+        [sys.executable, "-m", "quarl.train", *options, "--steps", "100000000", "--output-path", str(output),
          "--evaluate-every", "512", "--evaluate-episodes", "3"],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -148,10 +148,10 @@ def nan_in_the_returns(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("options", "drawing", "third", "message"),
     [
-        (PPO, "train.algorithms.common.rollouts.Rollout.batch", 768, "value_loss became nan at step 768"),
-        (A2C, "train.algorithms.common.rollouts.Rollout.batch", 384, "value_loss became nan at step 384"),
-        (DQN, "train.algorithms.common.experience.Experience.draw", 512, "loss became nan at step 512"),
-        (DDPG, "train.algorithms.common.experience.Experience.draw", 320, "critic_loss became nan at step 320"),
+        (PPO, "quarl.train.algorithms.common.rollouts.Rollout.batch", 768, "value_loss became nan at step 768"),
+        (A2C, "quarl.train.algorithms.common.rollouts.Rollout.batch", 384, "value_loss became nan at step 384"),
+        (DQN, "quarl.train.algorithms.common.experience.Experience.draw", 512, "loss became nan at step 512"),
+        (DDPG, "quarl.train.algorithms.common.experience.Experience.draw", 320, "critic_loss became nan at step 320"),
     ],
     ids=["ppo", "a2c", "dqn", "ddpg"],
 )
@@ -165,8 +165,8 @@ def test_a_nan_stops_training_names_the_step_and_keeps_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The third batch that is learned from has a NaN among its returns, as after a reward that is none."""
-    monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every row of the curve
-    monkeypatch.setattr("train.algorithms.a2c.REPORT_EVERY", 128)
+    monkeypatch.setattr("quarl.train.runs.run.CHECKPOINT_EVERY_S", 0.0)  # a checkpoint after every row of the curve
+    monkeypatch.setattr("quarl.train.algorithms.a2c.REPORT_EVERY", 128)
     original = resolved(drawing)
     calls: list[int] = []
     saved: list[tuple[int, bytes]] = []
@@ -210,9 +210,9 @@ def resolved(path: str) -> Any:
 def test_weights_that_are_no_numbers_are_not_saved_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.algorithms import dqn
+    from quarl.train.algorithms import dqn
 
-    monkeypatch.setattr("train.runs.run.CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr("quarl.train.runs.run.CHECKPOINT_EVERY_S", 0.0)
     learn = dqn.learn
 
     def poisoned(update: Any, learner: Learner, *rest: Any, **named: Any) -> Any:
@@ -232,7 +232,7 @@ def test_weights_that_are_no_numbers_are_not_saved_either(
 def test_a_bundle_is_rewritten_for_int8_and_its_checkpoint_stays_raw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy.rewrites.MOST", -1.0)  # after so few steps action values have little in common
+    monkeypatch.setattr("quarl.policy.rewrites.MOST", -1.0)  # after so few steps action values have little in common
     assert train(tmp_path / "I", *DQN, "--steps", "512") == 0
     bundle, arrays = Bundle.load(tmp_path / "I"), load_checkpoint(tmp_path / TRAINING_FOLDER / "I").arrays
     assert bundle.spec.provenance["rewrites"] == ["centred"]

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
+from quarl.train.runs.progress import TrainingProgress, time_left
+from quarl.train.runs.request import TRAINING_FOLDER, UNFINISHED
+from quarl.train.runs.run import Run
 from tests.train.small_runs import PPO, assert_same_weights, curve, train
-from train.runs.progress import TrainingProgress, time_left
-from train.runs.request import TRAINING_FOLDER, UNFINISHED
-from train.runs.run import Run
 
 RUN = [*PPO, "--steps", "1024"]  # four iterations
 GOING_ON = "Going on with the run that was interrupted at step 512"
@@ -108,7 +108,7 @@ def test_a_run_that_was_killed_is_gone_on_with(
     def killed(*arguments: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr("train.runs.results.write_bundle", killed)
+    monkeypatch.setattr("quarl.train.runs.results.write_bundle", killed)
     with pytest.raises(SystemExit):
         train(tmp_path / "I", *RUN)
     monkeypatch.undo()
@@ -142,7 +142,7 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
         except KeyboardInterrupt as error:
             raise ImportError("initialization failed") from error
 
-    monkeypatch.setattr("train.accelerator.table.accelerated", compiling)
+    monkeypatch.setattr("quarl.train.accelerator.table.accelerated", compiling)
     assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
     printed = capsys.readouterr().err
     assert printed == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
@@ -151,7 +151,7 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("where", ["train.runs.results.judged_finally", "train.runs.run.save_checkpoint"])
+@pytest.mark.parametrize("where", ["quarl.train.runs.results.judged_finally", "quarl.train.runs.run.save_checkpoint"])
 def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
     where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ class InterruptingScreen(io.RawIOBase):
 
 
 def test_ctrl_c_while_progress_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.runs.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("quarl.train.runs.progress.LINE_EVERY_S", 0.0)
     screen = InterruptingScreen()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(screen), line_buffering=True))
     assert train(tmp_path / "I", *(word for word in RUN if word != "--quiet")) == 130
@@ -197,7 +197,7 @@ def test_ctrl_c_while_progress_is_printed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "train", *RUN, "--output-path", str(tmp_path / "I")]
+    command = [sys.executable, "-m", "quarl.train", *RUN, "--output-path", str(tmp_path / "I")]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -216,7 +216,7 @@ def test_the_time_left_is_that_of_training_not_of_compiling(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter((100.0, 160.0, 164.0, 170.0))  # a minute's compiling, then 2 steps a second
-    monkeypatch.setattr("train.runs.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("quarl.train.runs.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     progress = TrainingProgress("I ppo", steps=1000, start=900)
     for step in (901, 903, 921):
         progress.update(step, {"return": 1.0})

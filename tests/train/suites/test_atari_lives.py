@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from train.suites.atari import DEFAULTS, AtariEpisodes, atari_task
-from train.suites.episodes import EpisodeStream
-from train.suites.make import make_task
-from train.suites.names import Suite, missing_packages
+from quarl.train.suites.atari import DEFAULTS, AtariEpisodes, atari_task
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import Suite, missing_packages
 
 pytestmark = pytest.mark.skipif(bool(missing_packages(Suite.ATARI)), reason="atari is not installed; type make suites")
 

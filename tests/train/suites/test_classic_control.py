@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from train.suites.classic import PHYSICS, ClassicEpisodes, uniform
-from train.suites.make import make_task
+from quarl.train.suites.classic import PHYSICS, ClassicEpisodes, uniform
+from quarl.train.suites.make import make_task
 
 STEPS = 1000
 

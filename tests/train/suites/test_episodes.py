@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from airlearning_envs.flights import blind_policy
-from train.suites.episodes import EpisodeStream, StepResult, judge
-from train.suites.make import make_task
+from quarl.airlearning_envs.flights import blind_policy
+from quarl.train.suites.episodes import EpisodeStream, StepResult, judge
+from quarl.train.suites.make import make_task
 
 
 class Counting:

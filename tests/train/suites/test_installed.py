@@ -8,12 +8,12 @@ from tests.without_suites import BLOCKED, run
 def test_classic_control_and_the_list_need_no_suite() -> None:
     done = run(
         "import numpy as np\n"
-        "import train.list\n"
-        "from train.suites.make import make_task\n"
+        "import quarl.train.list\n"
+        "from quarl.train.suites.make import make_task\n"
         "for word in ('navigation', 'cartpole', 'mountaincar', 'acrobot', 'pendulum', 'mountaincarcontinuous'):\n"
         "    task = make_task(word)\n"
         "    task.make(2, 0).reset(np.ones(2, bool), np.arange(2))\n"
-        "assert train.list.main(['--json']) == 0\n"
+        "assert quarl.train.list.main(['--json']) == 0\n"
         f"assert not set(sys.modules) & set({BLOCKED!r})\n"
     )
     assert done.returncode == 0, done.stderr
@@ -35,7 +35,8 @@ def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
 ) -> None:
     output = f"{tmp_path}/x"
     done = run(
-        f"from train.__main__ import main\nsys.exit(main(['--task', {task!r}, '--output-path', {output!r}, '--quiet']))"
+        "from quarl.train.__main__ import main\n"
+        f"sys.exit(main(['--task', {task!r}, '--output-path', {output!r}, '--quiet']))"
     )
     assert done.returncode == 2
     assert f"--task {task} needs {package}" in done.stderr
@@ -45,7 +46,7 @@ def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
 
 
 def test_help_of_a_task_whose_suite_is_missing_still_shows_its_settings() -> None:
-    done = run("from train.__main__ import main\nsys.exit(main(['--task', 'pong', '--method', 'ppo', '--help']))")
+    done = run("from quarl.train.__main__ import main\nsys.exit(main(['--task', 'pong', '--method', 'ppo', '--help']))")
     assert done.returncode == 0, done.stderr
     assert "make suites" in done.stdout
     assert "clip_range" in done.stdout

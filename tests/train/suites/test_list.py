@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train import list as command
-from train.suites.cells import load_cells
+from quarl.train import list as command
+from quarl.train.suites.cells import load_cells
 
 
 def test_the_papers_figures_are_those_of_its_tables() -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from policy.observing import pilot
-from policy.observing.history import History
-from policy.spec import Remembered
+from quarl.policy.bundle import Bundle
+from quarl.policy.observing import pilot
+from quarl.policy.observing.history import History
+from quarl.policy.spec import Remembered
+from quarl.train.deciding import float_decide
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.looks import Looking, as_brought, with_looks
+from quarl.train.suites.make import make_task
 from tests.train.small_runs import train
-from train.deciding import float_decide
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.looks import Looking, as_brought, with_looks
-from train.suites.make import make_task
 
 SMALL = ["--task", "navigation", "--looks", "3", "--quiet", "--set", "environments=16", "--set", "rollout_steps=16"]
 

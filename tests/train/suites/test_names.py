@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from train.suites.cells import load_cells
-from train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, known_words, resolve
+from quarl.train.suites.cells import load_cells
+from quarl.train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, known_words, resolve
 
 
 @pytest.mark.parametrize(

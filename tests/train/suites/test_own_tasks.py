@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train import evaluate
+from quarl.train.suites.make import make_task
 from tests.train.small_runs import train
-from train import __main__ as command
-from train import evaluate
-from train.suites.make import make_task
 
 MODULE = """
 import gymnasium
@@ -135,23 +135,25 @@ def test_what_cannot_be_learned_is_refused_in_one_message(
 
 
 def test_the_case_studys_task_by_its_gymnasium_id(tmp_path: Path) -> None:
-    for name in ("AirLearning/Navigation-v0", "airlearning_envs.gym_env:AirLearning/Navigation-v0"):
+    for name in ("AirLearning/Navigation-v0", "quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0"):
         assert make_task(name).name == "navigation"
     report = tmp_path / "report.json"
     words = ["--task", "AirLearning/Navigation-v0", "--input-path", "zoo/I", "--episodes", "2", "--preset", "shipped"]
     assert evaluate.main([*words, "--output", str(report)]) == 0
     assert json.loads(report.read_text())["task"] == "navigation"
     assert make_task("AirLearning/NavigationContinuous-v0").outputs == 3
-    for name in ("AirLearning/NavigationDepth-v0", "airlearning_envs.gym_env:AirLearning/NavigationDepth-v0"):
+    for name in ("AirLearning/NavigationDepth-v0", "quarl.airlearning_envs.gym_env:AirLearning/NavigationDepth-v0"):
         assert make_task(name).name == "navigation-depth"
 
 
 def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
     script = (
         "import gymnasium\n"
-        "environment = gymnasium.make('airlearning_envs.gym_env:AirLearning/Navigation-v0')\n"
+        "environment = gymnasium.make('quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0')\n"
         "print(environment.reset(seed=1)[0].shape)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(32,)"
-    assert gymnasium.make("airlearning_envs.gym_env:AirLearning/Navigation-v0").observation_space.dtype == np.float32
+    assert (
+        gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0").observation_space.dtype == np.float32
+    )

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policy.bundle import Bundle
-from train import __main__ as command
-from train.suites.make import make_task
-from train.suites.names import missing_packages, resolve
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import missing_packages, resolve
 
 ROLLOUT = ["--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=32"]
 REPLAY = [*ROLLOUT, "--set", "learning_starts=128", "--set", "updates=4"]
@@ -36,7 +36,7 @@ def test_one_seed_gives_one_policy(
 ) -> None:
     if missing_packages(resolve(task).suite):
         pytest.skip(f"{task} is not installed; type make suites")
-    monkeypatch.setattr("train.runs.results.RECORDED_EPISODES", 1)
+    monkeypatch.setattr("quarl.train.runs.results.RECORDED_EPISODES", 1)
     one, two = (train(tmp_path / name, task, method, options, 5) for name in ("one", "two"))
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)

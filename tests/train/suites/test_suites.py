@@ -6,12 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from policy.spec import ContinuousHead
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.make import make_task
-from train.suites.names import missing_packages, resolve
-from train.suites.task import Task
+from quarl.policy.spec import ContinuousHead
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import missing_packages, resolve
+from quarl.train.suites.task import Task
 
 # task, observation, actions, s between decisions
 TASKS = [
@@ -137,7 +137,7 @@ def test_observations_of_the_control_suite_are_its_entries_in_its_order() -> Non
         ("height", (1,)),
         ("velocity", (9,)),
     ]
-    from train.suites.deepmind import import_suite
+    from quarl.train.suites.deepmind import import_suite
 
     environment = import_suite().load("walker", "stand", task_kwargs={"random": 0})
     episodes = task.make(1, 0)

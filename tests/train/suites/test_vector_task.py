@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.command_line import UsageError
-from bench.study.bundles import task_of
-from policy.bundle import Bundle
+from quarl.bench.command_line import UsageError
+from quarl.bench.study.bundles import task_of
+from quarl.policy.bundle import Bundle
+from quarl.train import __main__ as command
+from quarl.train import evaluate
+from quarl.train.runs.request import TRAINING_FOLDER
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_task
+from quarl.train.suites.names import Suite, resolve
 from tests.train.small_runs import train
-from train import __main__ as command
-from train import evaluate
-from train.runs.request import TRAINING_FOLDER
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.make import make_task
-from train.suites.names import Suite, resolve
 
 MODULE = '''
 import gymnasium

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.train import __main__ as command
+from quarl.train.actorq.__main__ import parser as distributed
+from quarl.train.actorq.plan import make_plan
+from quarl.train.runs.presets import SettingsError
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_episodes, make_task
+from quarl.train.suites.names import missing_packages, resolve
+from quarl.train.suites.workers import InProcesses, WorkerError
 from tests.train.small_runs import assert_same_weights, curve, train
-from train import __main__ as command
-from train.actorq.__main__ import parser as distributed
-from train.actorq.plan import make_plan
-from train.runs.presets import SettingsError
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.make import make_episodes, make_task
-from train.suites.names import missing_packages, resolve
-from train.suites.workers import InProcesses, WorkerError
 
 MODULE = """
 import os
@@ -179,7 +179,7 @@ def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Si
     folder = module.parent
     words = [*SMALL[:-1], "100000000", "--workers", "2", "--evaluate-every", "1000000000", "--output-path", "I"]
     run = subprocess.Popen(
-        [sys.executable, "-m", "train", *words],
+        [sys.executable, "-m", "quarl.train", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
@@ -200,8 +200,8 @@ def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Si
 def test_no_process_outlives_a_run_that_is_killed_while_an_environment_hangs(module: Path) -> None:
     script = (
         "import numpy as np\n"
-        "from train.suites.episodes import EpisodeStream\n"
-        "from train.suites.make import make_task\n"
+        "from quarl.train.suites.episodes import EpisodeStream\n"
+        "from quarl.train.suites.make import make_task\n"
         f"stream = EpisodeStream(make_task({TASK!r}, None, {{'fails_at': -1}}, 2).make(4, 0))\n"
         "stream.step(np.zeros((4, 2), np.float32))"
     )

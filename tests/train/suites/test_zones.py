@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airlearning_envs.config import PRESETS
-from airlearning_envs.rules.curriculum import zone_bounds
-from train.suites.episodes import EpisodeStream
-from train.suites.errors import TaskError
-from train.suites.make import make_task
-from train.suites.navigation import NavigationEpisodes
-from train.suites.zones import DEFAULTS, Zones, read_zones
+from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.rules.curriculum import zone_bounds
+from quarl.train.suites.episodes import EpisodeStream
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.make import make_task
+from quarl.train.suites.navigation import NavigationEpisodes
+from quarl.train.suites.zones import DEFAULTS, Zones, read_zones
 
 ARENAS = {"hard": PRESETS["hard"], "shipped": PRESETS["shipped"]}
 
@@ -107,8 +107,8 @@ def test_without_a_curriculum_nothing_is_added_to_checkpoints_and_curves() -> No
 
 
 def test_distributed_training_takes_late_commands_and_no_curriculum() -> None:
-    from train.actorq.__main__ import parser
-    from train.actorq.plan import make_plan
+    from quarl.train.actorq.__main__ import parser
+    from quarl.train.actorq.plan import make_plan
 
     typed = ["--task", "navigation", "--method", "dqn"]
     with pytest.raises(TaskError, match="--curriculum means nothing to distributed training"):

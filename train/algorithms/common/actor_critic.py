@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.algorithms.common.learner import Learner, State
-from train.algorithms.common.settings import RolloutSettings
-from train.lazily import tf
-from train.networks.forward import features, mlp
-from train.networks.optimiser import clipped_by_norm
-from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.fake import passed_through
-from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
-from train.quantization.weight_control import OFF
-from train.suites.episodes import Observations
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms.common.learner import Learner, State
+from quarl.train.algorithms.common.settings import RolloutSettings
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import features, mlp
+from quarl.train.networks.optimiser import clipped_by_norm
+from quarl.train.networks.weights import Weights, initial_weights, zeros_like
+from quarl.train.quantization.fake import passed_through
+from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.quantization.weight_control import OFF
+from quarl.train.suites.episodes import Observations
 
 Floats = NDArray[np.float32]
 

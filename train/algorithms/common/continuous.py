@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.algorithms.common.exploration import ActionRange
-from train.algorithms.common.learner import State
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.settings import ReplaySettings, setting
-from train.lazily import tf
-from train.networks.forward import mlp
-from train.networks.optimiser import adam_step, clipped_by_norm
-from train.networks.weights import Weights, initial_weights, zeros_like
-from train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
-from train.quantization.weight_control import OFF, WeightControl
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms.common.exploration import ActionRange
+from quarl.train.algorithms.common.learner import State
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.settings import ReplaySettings, setting
+from quarl.train.lazily import tf
+from quarl.train.networks.forward import mlp
+from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.weights import Weights, initial_weights, zeros_like
+from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.quantization.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
 

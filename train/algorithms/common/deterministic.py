@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import NetworkSpec
-from train.algorithms.common.continuous import Actor, ContinuousSettings, fresh_critics, learned_groups
-from train.algorithms.common.exploration import ExplorationNoise, noise_scale
-from train.algorithms.common.learner import Learner
-from train.algorithms.common.loop import Loop
-from train.algorithms.common.settings import setting
-from train.networks.weights import initial_weights
+from quarl.policy.spec import NetworkSpec
+from quarl.train.algorithms.common.continuous import Actor, ContinuousSettings, fresh_critics, learned_groups
+from quarl.train.algorithms.common.exploration import ExplorationNoise, noise_scale
+from quarl.train.algorithms.common.learner import Learner
+from quarl.train.algorithms.common.loop import Loop
+from quarl.train.algorithms.common.settings import setting
+from quarl.train.networks.weights import initial_weights
 
 Floats = NDArray[np.float32]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import ContinuousHead
-from train.lazily import tf
-from train.networks.weights import Weights
-from train.suites.episodes import Actions
-from train.suites.task import Task
+from quarl.policy.spec import ContinuousHead
+from quarl.train.lazily import tf
+from quarl.train.networks.weights import Weights
+from quarl.train.suites.episodes import Actions
+from quarl.train.suites.task import Task
 
 Floats = NDArray[np.float32]
 LOG_STD = "log_std"

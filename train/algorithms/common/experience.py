@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
-from train.algorithms.common.priorities import Priorities, importance_weights
-from train.algorithms.common.replay import Replay, n_step_returns
-from train.algorithms.common.settings import ReplaySettings
-from train.runs.checkpoint import Checkpointed
-from train.suites.episodes import Actions, Observations, Transition
-from train.suites.task import Task
+from quarl.train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
+from quarl.train.algorithms.common.priorities import Priorities, importance_weights
+from quarl.train.algorithms.common.replay import Replay, n_step_returns
+from quarl.train.algorithms.common.settings import ReplaySettings
+from quarl.train.runs.checkpoint import Checkpointed
+from quarl.train.suites.episodes import Actions, Observations, Transition
+from quarl.train.suites.task import Task
 
 
 class Experience:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import ContinuousHead, DiscreteHead
-from train.algorithms.common.settings import linear
+from quarl.policy.spec import ContinuousHead, DiscreteHead
+from quarl.train.algorithms.common.settings import linear
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]

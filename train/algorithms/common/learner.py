@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.lazily import tf
-from train.networks.weights import Weights
+from quarl.train.lazily import tf
+from quarl.train.networks.weights import Weights
 
 State = dict[str, Any]
 """A learner's groups as an update takes and gives them: arrays or tensors by group and name."""

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import Squash
-from train.algorithms.common.distributions import exported
-from train.algorithms.common.learner import Learner
-from train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
-from train.algorithms.common.settings import SharedSettings
-from train.networks.policy import Policy
-from train.networks.weights import Weights
-from train.quantization.aware import QuantizationAware
-from train.runs.best import BestPolicy
-from train.runs.checkpoint import Checkpointed, gathered
-from train.runs.request import Trained
-from train.runs.run import Run
-from train.suites.episodes import Decide, EpisodeStream
-from train.suites.task import episode_seed
+from quarl.policy.spec import Squash
+from quarl.train.algorithms.common.distributions import exported
+from quarl.train.algorithms.common.learner import Learner
+from quarl.train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
+from quarl.train.algorithms.common.settings import SharedSettings
+from quarl.train.networks.policy import Policy
+from quarl.train.networks.weights import Weights
+from quarl.train.quantization.aware import QuantizationAware
+from quarl.train.runs.best import BestPolicy
+from quarl.train.runs.checkpoint import Checkpointed, gathered
+from quarl.train.runs.request import Trained
+from quarl.train.runs.run import Run
+from quarl.train.suites.episodes import Decide, EpisodeStream
+from quarl.train.suites.task import episode_seed
 
 
 class Loop:

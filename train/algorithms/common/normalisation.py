@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.spec import Normaliser
-from train.algorithms.common.settings import ReplaySettings
-from train.networks.forward import IMAGE_SCALE
-from train.suites.task import Task
+from quarl.policy.spec import Normaliser
+from quarl.train.algorithms.common.settings import ReplaySettings
+from quarl.train.networks.forward import IMAGE_SCALE
+from quarl.train.suites.task import Task
 
 CLIP = 5.0  # |z| in standard deviations; small, because an int8 input shares 256 levels among ±CLIP
 SMALLEST_SCALE = 1e-3  # a field that never moves is centred, not blown up

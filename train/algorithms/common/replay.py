@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.suites.episodes import Actions, Observations, Transition
+from quarl.train.suites.episodes import Actions, Observations, Transition
 
 Floats = NDArray[np.float32]
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.algorithms.common.actor_critic import Forward
-from train.algorithms.common.distributions import Distribution
-from train.algorithms.common.normalisation import ImageScaling, RunningMoments, RunningNormaliser
-from train.algorithms.common.settings import RolloutSettings
-from train.suites.episodes import Observations, Transition
+from quarl.train.algorithms.common.actor_critic import Forward
+from quarl.train.algorithms.common.distributions import Distribution
+from quarl.train.algorithms.common.normalisation import ImageScaling, RunningMoments, RunningNormaliser
+from quarl.train.algorithms.common.settings import RolloutSettings
+from quarl.train.suites.episodes import Observations, Transition
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]

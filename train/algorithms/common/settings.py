@@ -9,10 +9,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
-from train.quantization.aware import FULL_BITS
-from train.quantization.mixed_precision import check_compute
-from train.quantization.weight_control import WeightControl
+from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from quarl.train.quantization.aware import FULL_BITS
+from quarl.train.quantization.mixed_precision import check_compute
+from quarl.train.quantization.weight_control import WeightControl
 
 T = TypeVar("T")
 TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")

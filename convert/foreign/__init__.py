@@ -1,1 +1,0 @@
-"""Policies of other programs, read into bundles: ``python -m convert.foreign``."""

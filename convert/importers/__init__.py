@@ -1,0 +1,1 @@
+"""Policies of other programs, read into bundles: ``python -m convert.importers``."""

@@ -1,0 +1,108 @@
+"""From a chain of steps to the contract: normaliser, layers and head, with every affine map between them folded in.
+
+Folding multiplies in float64 and rounds once, so that the bundle computes what the chain does to a few float32
+roundings; ``convert.importers.proof`` holds it to that. Whatever does not reduce to the contract is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quarl.convert.importers.chain import (
+    Affine,
+    Clip,
+    Features,
+    ForeignError,
+    ForeignPolicy,
+    Targets,
+    as_rows,
+    state_size,
+)
+from quarl.convert.importers.heads import head_and_targets
+from quarl.convert.importers.layers import Layer, layers_of, network_of
+from quarl.convert.importers.prefix import Prefix, refuse_odd_images
+from quarl.policy.contract.features import FloatStep, sizes_of
+from quarl.policy.observing.features import exact_program
+from quarl.policy.quantization import Floats
+from quarl.policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Normaliser, ObservationField
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A chain in the contract's terms.
+
+    Attributes:
+        observation, features, normaliser, network, head, targets: of the spec.
+        weights: float32, by the bundle's names.
+    """
+
+    observation: tuple[ObservationField, ...]
+    features: tuple[FloatStep, ...]
+    normaliser: Normaliser
+    network: NetworkSpec
+    head: DiscreteHead | ContinuousHead
+    targets: tuple[FloatStep, ...]
+    weights: dict[str, Floats]
+
+
+def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
+    """The chain's normaliser, layers and head.
+
+    Args:
+        policy: its ``actions`` are known.
+        observations: raw rows (n, size), of which the reach of unbounded actions is taken.
+
+    Raises:
+        ForeignError: a step that the contract has no place for, by its name.
+    """
+    fields = tuple(ObservationField(i.name, i.shape, i.unit, i.element_names, i.memory) for i in policy.inputs)
+    steps = list(policy.steps)
+    opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
+    program = opening.steps if isinstance(opening, Features) else ()
+    observed = sum(each.size for each in fields) - state_size(steps)
+    size = sizes_of(program, (observed,))[-1]
+    before: list[Affine | Clip] = []
+    while steps and isinstance(steps[0], Affine | Clip):
+        before.append(steps.pop(0))  # type: ignore[arg-type]
+    prefix = Prefix.of(size, before)
+    at = next((index for index, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
+    layers, after = layers_of(steps[:at])
+    if not before and layers[0].kernel.ndim == 2:
+        prefix = _from_observations(layers[0], exact_program(program, observations[:, :observed]))
+    _take_up(prefix, layers[0])
+    head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))
+    network, weights = network_of(layers)
+    return Folded(fields, program, prefix.normaliser(), network, head, targets, weights)
+
+
+def _from_observations(first: Layer, observations: np.ndarray) -> Prefix:
+    """A normaliser for a policy that has none, and the first layer that undoes it: nothing changes but int8.
+
+    All elements share one int8 scale: an angle beside a speed would have few levels. x W = ((x − m) / s) (s W) + m W.
+    """
+    rows = np.asarray(observations, np.float64)
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    middle = np.float64(np.float32((high + low) / 2))
+    reach = np.where(high > low, np.float64(np.float32((high - low) / 2)), 1.0)
+    first.bias = first.bias + middle @ first.kernel
+    first.kernel = first.kernel * reach[:, None]
+    size = len(reach)
+    return Prefix(1.0 / reach, -middle / reach, np.full(size, -np.inf), np.full(size, np.inf))
+
+
+def _take_up(prefix: Prefix, first: Layer) -> None:
+    """Let the first layer take up what no normaliser can say: signs and constants of the observation's elements."""
+    if first.kernel.ndim != 2:
+        refuse_odd_images(prefix)
+        return
+    if len(prefix.scale) != len(first.kernel):
+        raise ForeignError(
+            f"the observation has {len(prefix.scale)} elements, and the first layer takes {len(first.kernel)}."
+        )
+    constants = prefix.constants
+    fixed = np.isfinite(constants)
+    first.bias = first.bias + np.where(fixed, constants, 0.0) @ first.kernel
+    first.kernel = np.where(fixed[:, None], 0.0, first.kernel) * prefix.signs[:, None]
+    first.bias = first.bias + prefix.rounded @ first.kernel

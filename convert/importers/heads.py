@@ -1,0 +1,206 @@
+"""What follows the last layer as a head, and what a head cannot do as float operators behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quarl.convert.importers.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Continuous,
+    Discrete,
+    Doubles,
+    ForeignError,
+    ForeignPolicy,
+    Step,
+    Targets,
+    state_size,
+    through,
+)
+from quarl.convert.importers.layers import Layer, behind, named
+from quarl.convert.importers.prefix import Prefix
+from quarl.convert.importers.program import Program, depends
+from quarl.policy.contract.features import FloatStep
+from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, Squash
+
+FAR_BOUNDS = 2.0
+"""Times as far from the centre as any action: bounds that clip nothing and would take the int8 levels."""
+
+
+def head_and_targets(
+    policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles
+) -> tuple[DiscreteHead | ContinuousHead, tuple[FloatStep, ...]]:
+    """The head, and the float operators that make the action of its outputs.
+
+    Args:
+        policy: its ``actions`` are known.
+        last: the last layer, which takes up the maps before the squashing.
+        after: the steps behind it.
+        rows: what the policy takes (n, size), or images, of which the reach of unbounded outputs is seen.
+
+    Raises:
+        ForeignError: a step that neither can do, by its name.
+    """
+    if not isinstance(policy.actions, Continuous):
+        return _head(policy, last, after), ()
+    at = next((index for index, step in enumerate(after) if isinstance(step, Targets)), len(after))
+    bare = replace(policy, actions=Continuous(unit=policy.actions.unit))
+    made, observed = replace(last), rows[0].size - state_size(policy.steps)
+    try:
+        head, rest = _head(bare, made, after[:at]), after[at:]
+        read, targets = _targets(len(last.bias), rest, observed)
+    except ForeignError as refusal:
+        # A clip of some actions, of one end only, another activation: all of it becomes float operators.
+        made = replace(last)
+        head, rest = _head(bare, made, []), after
+        try:
+            read, targets = _targets(len(last.bias), rest, observed)
+        except ForeignError:
+            raise refusal from None
+    assert isinstance(head, ContinuousHead)
+    last.kernel, last.bias = made.kernel[:, read], made.bias[read]
+    head = _chosen(head, read)
+    if head.squash is not Squash.TANH:
+        head = _fitted(head, last, through(policy.steps[: len(policy.steps) - len(rest)], rows)[:, read])
+    return replace(head, names=policy.actions.names), targets
+
+
+def _targets(outputs: int, steps: list[Step], size: int) -> tuple[NDArray[np.intp], tuple[FloatStep, ...]]:
+    """Which of the outputs are read, and the program on these and the observation; all and none without steps."""
+    every = np.arange(outputs)
+    if not steps:
+        return every, ()
+    made, number = _program(every, steps, size)
+    read = np.flatnonzero(depends(made.until(number), outputs + size)[:, :outputs].any(axis=0))
+    if made.size(number) != len(read):
+        what = next((step.what for step in steps if isinstance(step, Targets)), named(steps[0]))
+        raise ForeignError(
+            f"{what} makes {made.size(number)} targets of {len(read)} outputs of the network; a bundle has one of each."
+        )
+    places = np.zeros(outputs, np.intp)  # what is not read may be any
+    places[read] = np.arange(len(read))
+    made, number = _program(places, steps, size)
+    return read, made.until(number)
+
+
+def _program(places: NDArray[np.intp], steps: list[Step], size: int) -> tuple[Program, int]:
+    """The steps on outputs, of which those at ``places`` are there, and on an observation of ``size`` elements."""
+    there = int(places.max()) + 1
+    made = Program(there + size)
+    outputs, observation = (made.take(0, part) for part in (places, np.arange(there, there + size)))
+    return made, made.follow(steps, "the network's output", outputs, observation)
+
+
+def _chosen(head: ContinuousHead, places: NDArray[np.intp]) -> ContinuousHead:
+    low, high = (tuple(np.array(ends)[places].tolist()) for ends in (head.low, head.high))
+    return replace(head, low=low, high=high)
+
+
+def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead | ContinuousHead:
+    """The head, given what follows the last layer, which takes up the maps before the squashing."""
+    outputs = len(last.bias)
+    steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
+    if not last.is_linear:
+        raise ForeignError("the last layer is no plain dense layer.")
+    while steps and isinstance(steps[0], Affine):
+        behind(last, steps.pop(0), None)  # type: ignore[arg-type]
+    if isinstance(policy.actions, Discrete):
+        if steps:
+            raise ForeignError(f"{named(steps[0])} behind the outputs of a discrete policy is not supported.")
+        names = policy.actions.names or tuple(map(str, range(outputs)))
+        if len(names) != outputs:
+            raise ForeignError(f"the policy has {outputs} outputs, and {len(names)} actions are named.")
+        return DiscreteHead(names)
+    if not isinstance(policy.actions, Continuous):
+        raise ForeignError(
+            "the file does not say what its outputs mean.",
+            "Add --actions discrete, as-is, clip or scale (with --bounds LOW:HIGH).",
+        )
+    ones = np.ones(outputs)
+    limit = math.inf
+    if steps and isinstance(steps[0], Clip) and any(isinstance(step, Activate) for step in steps):
+        limit = _limit(steps.pop(0))  # type: ignore[arg-type]
+    if steps and isinstance(steps[0], Activate):
+        if steps[0].activation is Activation.SIGMOID:
+            limit /= 2  # as the outputs: see _squashed
+        gain, offset = (each * ones for each in _squashed(steps.pop(0), last))  # type: ignore[arg-type]
+        for step in steps:
+            gain, offset = _through(step, gain, offset)
+        signs = np.where(gain < 0, -1.0, 1.0)
+        last.kernel, last.bias, gain = last.kernel * signs, last.bias * signs, np.abs(gain)
+        if not gain.all():
+            raise ForeignError("an action is multiplied by 0.")
+        return _continuous(offset - gain, offset + gain, Squash.TANH, limit, policy.actions)
+    clips = Prefix.of(outputs, [step for step in steps if isinstance(step, Affine | Clip)])
+    if odd := [step for step in steps if not isinstance(step, Affine | Clip)]:
+        raise ForeignError(f"{named(odd[0])} behind the actions is not supported.")
+    last.kernel, last.bias = last.kernel * clips.scale, last.bias * clips.scale + clips.offset
+    bounded = np.isfinite(clips.low) & np.isfinite(clips.high)
+    if not bounded.any() and not (np.isfinite(clips.low) | np.isfinite(clips.high)).any():
+        return _continuous(-ones, ones, Squash.NONE, math.inf, policy.actions)
+    if not bounded.all():
+        raise ForeignError("some actions are clipped and others are not, or at one end only; that is not supported.")
+    if (clips.low >= clips.high).any():
+        raise ForeignError("an action is clipped to a single value.")
+    gain, offset = (clips.high - clips.low) / 2, (clips.high + clips.low) / 2
+    last.kernel, last.bias = last.kernel / gain, (last.bias - offset) / gain
+    return _continuous(clips.low, clips.high, Squash.CLIP, math.inf, policy.actions)
+
+
+def _squashed(step: Activate, last: Layer) -> tuple[float, float]:
+    """(gain, offset) of tanh: a sigmoid is (1 + tanh y/2) / 2."""
+    if step.activation is Activation.TANH:
+        return 1.0, 0.0
+    if step.activation is Activation.SIGMOID:
+        last.kernel, last.bias = last.kernel / 2, last.bias / 2
+        return 0.5, 0.5
+    raise ForeignError(f"{named(step)} behind the last layer is not supported; only tanh and sigmoid.")
+
+
+def _limit(step: Clip) -> float:
+    """The one largest |y| that a clip before the squashing lets through."""
+    limit = float(np.max(step.high))
+    if (np.asarray(step.high) != limit).any() or (np.asarray(step.low) != -limit).any():
+        raise ForeignError("the clip before the squashing has other bounds than −x … x, the same for all actions.")
+    return limit
+
+
+def _through(step: Step, gain: Doubles, offset: Doubles) -> tuple[Doubles, Doubles]:
+    if isinstance(step, Affine):
+        return gain * step.scale, offset * step.scale + step.offset
+    if isinstance(step, Clip):
+        reach = np.abs(gain) * (1 - 1e-6)
+        if (offset - reach >= step.low).all() and (offset + reach <= step.high).all():
+            return gain, offset  # it cuts nothing
+        raise ForeignError("a clip behind the squashed actions cuts some of them; that is not supported.")
+    raise ForeignError(f"{named(step)} behind the squashed actions is not supported.")
+
+
+def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actions: Continuous) -> ContinuousHead:
+    return ContinuousHead(tuple(low.tolist()), tuple(high.tolist()), squash, limit, actions.names, actions.unit)
+
+
+def _fitted(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
+    """A head whose −1 … 1 is about what its actions reach, (n, outputs): so each has its share of the 8 bits.
+
+    Bounds that no action comes near become a limit of the raw outputs, L: centre ± L · (half width / L).
+    """
+    low, high = reached.min(axis=0), reached.max(axis=0)
+    if head.squash is Squash.CLIP:
+        half, centre = (np.array(head.high) - np.array(head.low)) / 2, (np.array(head.high) + np.array(head.low)) / 2
+        share = float((np.maximum(high - centre, centre - low) / half).max())
+        if not 0.0 < share < 1.0 / FAR_BOUNDS:
+            return head
+        limit = 1.0 / share
+        last.kernel, last.bias = last.kernel * limit, last.bias * limit
+        ends = (tuple((centre + sign * half / limit).tolist()) for sign in (-1.0, 1.0))
+        return replace(head, low=next(ends), high=next(ends), squash=Squash.NONE, limit=limit)
+    wide = high - low > 1e-6 * np.maximum(1.0, np.abs(high))
+    gain, offset = np.where(wide, (high - low) / 2, 1.0), np.where(wide, (high + low) / 2, 0.0)
+    last.kernel, last.bias = last.kernel / gain, (last.bias - offset) / gain
+    return replace(head, low=tuple((offset - gain).tolist()), high=tuple((offset + gain).tolist()))

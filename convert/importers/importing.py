@@ -1,0 +1,236 @@
+"""From a foreign file to a bundle: read, ask what is not said, fold, prove, write; then fly both."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quarl.convert.importers import recordings, sources
+from quarl.convert.importers.chain import (
+    Affine,
+    Discrete,
+    Features,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    count_outputs,
+    run,
+    state_size,
+)
+from quarl.convert.importers.fold import Folded, fold
+from quarl.convert.importers.proof import Proof, prove
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.integer import IntegerNetwork, forward_integer
+from quarl.policy.json_values import shortened
+from quarl.policy.locate import ARTIFACTS
+from quarl.policy.network import Weights, forward_float
+from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
+
+if TYPE_CHECKING:
+    from quarl.train.suites.task import Task
+
+COARSE_SHARE, FEW_ROWS = 0.25, 256
+FAR_OFF_SCALE = 4.0
+"""Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The results of an import.
+
+    Attributes:
+        policy: as read, with what the user said of it.
+        spec: of the bundle.
+        proof: how far it is from the original.
+        path: of the bundle; None with --dry-run.
+        warnings: what may be wrong, a sentence each.
+        returns: original and artifacts on the same episodes, by name: JSON values; empty without a task.
+    """
+
+    policy: ForeignPolicy
+    spec: PolicySpec
+    proof: Proof
+    path: Path | None
+    warnings: tuple[str, ...]
+    returns: dict[str, Any]
+
+
+def import_policy(
+    arguments: argparse.Namespace, fields: tuple[Input, ...], bounds: tuple[tuple[float, float], ...]
+) -> Imported:
+    """Import the policy that the command line names.
+
+    Raises:
+        ForeignError: it cannot be expressed, something is not said, or it does not act as the original.
+    """
+    if arguments.episodes < 0 or (arguments.period is not None and not 0 < arguments.period < math.inf):
+        raise ForeignError("--episodes has to be 0 or more, and --period more than 0 seconds.")
+    name = (
+        arguments.name
+        if arguments.name is not None
+        else re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
+    )
+    if not is_policy_name(name):
+        raise ForeignError(f"--name is {shortened(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
+    path = arguments.output_path or ARTIFACTS / name
+    if path.exists() and not arguments.dry_run:
+        raise ForeignError(f"{path} exists already.", "Give another --name, or remove it.")
+    if (arguments.task is None) == (arguments.observations is None):
+        raise ForeignError(
+            "observations are needed, from one place: a policy is calibrated and compared on what it sees.",
+            "Add --task ID (a Gymnasium environment), or --observations FILE.npz recorded from rollouts.",
+        )
+    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec)
+    task = None
+    if arguments.task is not None:
+        from quarl.train.suites.make import make_task
+
+        task = make_task(arguments.task)
+        if not task.paired and arguments.episodes:
+            raise ForeignError(
+                f"the episodes of {task.name} are not seeded one by one, so no returns can be compared on them.",
+                "Add --episodes 0 to compare none, or name a task whose environments are made one by one.",
+            )
+    if len(bounds) not in (0, 1, count_outputs(policy)):
+        raise ForeignError(f"--bounds has {len(bounds)} pairs, and the policy {count_outputs(policy)} outputs.")
+    policy = with_task(policy, task, fields, arguments.actions, bounds)
+    rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
+    if task is not None:
+        check_outputs(policy, task)
+    outputs = count_outputs(policy)
+    pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
+    if isinstance(policy.actions, Discrete):
+        policy = sources.centred(policy, outputs)
+        if pairs is not None:
+            logits, following = np.split(pairs.outputs, [outputs], axis=1)
+            logits = logits - logits.mean(axis=1, keepdims=True)
+            pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
+    folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
+    spec = specified(arguments, name, policy, folded, task)
+    compared = np.concatenate([rows.golden, rows.calibration[:512]])
+    given = None if pairs is None else (pairs.observations, pairs.outputs)
+    proof = prove(policy, spec, folded.weights, compared, given)
+    network = quantize_network(spec, folded.weights, rows.calibration)
+    returns = {}
+    if task is not None and arguments.episodes:
+        from quarl.convert.importers.returns import compared_returns
+
+        returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
+    warnings = warned(policy, rows.calibration, arguments.golden is not None)
+    warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
+    if arguments.dry_run:
+        return Imported(policy, spec, proof, None, warnings, returns)
+    golden = run(policy, rows.golden)
+    bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
+    return Imported(policy, spec, proof, bundle.path, warnings, returns)
+
+
+def with_task(
+    policy: ForeignPolicy,
+    task: Task | None,
+    fields: tuple[Input, ...],
+    actions: str | None,
+    bounds: tuple[tuple[float, float], ...],
+) -> ForeignPolicy:
+    """The policy with what task and user know of its observation and its actions."""
+    if task is not None and not fields:
+        fields = tuple(Input(part.name, part.shape, part.unit, part.element_names) for part in task.observation)
+    if task is not None and policy.actions is None and actions is None and task.is_discrete:
+        actions = sources.DISCRETE
+    policy = sources.with_actions(policy, actions, bounds)
+    return sources.with_inputs(policy, fields) if fields else policy
+
+
+def check_outputs(policy: ForeignPolicy, task: Task) -> None:
+    """Refuse a policy whose actions are not the task's."""
+    outputs = count_outputs(policy)
+    kinds = isinstance(policy.actions, Discrete), task.is_discrete
+    if kinds[0] != kinds[1] or outputs != task.outputs:
+        own, its = ("discrete actions" if kind else "action elements" for kind in kinds)
+        raise ForeignError(f"the policy has {outputs} {own}, the task {task.name} {task.outputs} {its}.")
+
+
+def specified(
+    arguments: argparse.Namespace, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
+) -> PolicySpec:
+    """The bundle's contract."""
+    period = arguments.period or policy.period_s or (task.control_period_s if task else None)
+    if period is None:
+        raise ForeignError("the time between two decisions is not known.", "Add --period SECONDS, for example 0.02.")
+    head = folded.head
+    if isinstance(head, DiscreteHead) and task is not None and isinstance(task.head, DiscreteHead):
+        head = task.head
+    if isinstance(head, ContinuousHead) and task is not None and isinstance(task.head, ContinuousHead):
+        head = _with_names(head, task.head)
+    origin: dict[str, Any] = {"how": f"imported from {policy.source}", **(policy.provenance or {})}
+    if arguments.file.is_file():
+        origin["file_sha256"] = hashlib.sha256(arguments.file.read_bytes()).hexdigest()
+    if task is not None:
+        origin["task"] = task.name
+    return PolicySpec(
+        name=name,
+        observation=folded.observation,
+        features=folded.features,
+        normaliser=folded.normaliser,
+        network=folded.network,
+        head=head,
+        targets=folded.targets,
+        control_period_s=period,
+        environment=task.environment if task else EnvironmentSpec("foreign"),
+        provenance=origin,
+        delay_s=arguments.delay,
+    )
+
+
+def _with_names(head: ContinuousHead, known: ContinuousHead) -> ContinuousHead:
+    return replace(head, names=head.names or known.names, unit=known.unit if head.unit == "1" else head.unit)
+
+
+def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, rows: Floats) -> tuple[str, ...]:
+    """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
+    if spec.is_discrete:
+        return ()
+    wanted = forward_float(spec, weights, rows)[:, : spec.output_size].astype(np.float64)
+    error = np.sqrt(((forward_integer(spec, network, rows)[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
+    coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
+    if not len(coarse):
+        return ()
+    outputs = ", ".join(map(str, coarse[:8]))
+    return (
+        f"in int8, output {outputs} is off by more than {COARSE_SHARE:.0%} of its standard deviation on these "
+        "observations: it hardly moves, or the outputs differ much in reach. Take 16 bits.",
+    )
+
+
+def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
+    """Warnings about an import that passed, a sentence each."""
+    found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
+    opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
+    if not isinstance(opening, Affine):
+        reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
+        found.append(
+            f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "
+            "policy, it is not here."
+            if reach > FAR_OFF_SCALE
+            else "nothing normalises the observation: was it normalised outside of the policy, it is not here."
+        )
+    if policy.original is None and not compared:
+        found.append(
+            "the original program did not take part: record observations and outputs where it runs, and give them as "
+            "--golden."
+        )
+    if len(rows) < FEW_ROWS:
+        found.append(
+            f"only {len(rows)} observations calibrate: int8 cuts what lies beyond them. Record {FEW_ROWS} or more."
+        )
+    return tuple(found)

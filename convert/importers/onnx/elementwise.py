@@ -1,0 +1,117 @@
+"""ONNX operators on single elements: with constants they scale, shift and cut; alone they are activations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quarl.convert.importers.chain import Activate
+from quarl.convert.importers.onnx.call import INFINITE, ONE, ZERO, Call, Result
+from quarl.convert.importers.onnx.expressions import combined, divided_by
+from quarl.convert.importers.onnx.value import Value, activate, affine, clip
+from quarl.policy.spec import Activation
+
+
+def added(call: Call) -> Result:
+    """Compute x + c or c + x; or the sum of two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
+    value, number, _ = _one_constant(call)
+    return [affine(value, ONE, number, call.name)]
+
+
+def subtracted(call: Call) -> Result:
+    """Compute x − c or c − x; or the difference of two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
+    value, number, swapped = _one_constant(call)
+    return [affine(value, -ONE, number, call.name) if swapped else affine(value, ONE, -number, call.name)]
+
+
+def multiplied(call: Call) -> Result:
+    """x · c or c · x; x · sigmoid(x) is an activation; or two tensors."""
+    if pair := _pair(call):
+        for x, gate in (pair, pair[::-1]):
+            if _is_sigmoid_of(gate, x):
+                return [activate(x, Activation.SILU)]
+        return combined(call, *pair)
+    value, number, _ = _one_constant(call)
+    return [affine(value, number, ZERO, call.name)]
+
+
+def _is_sigmoid_of(gate: Value, x: Value) -> bool:
+    same = len(gate.steps) == len(x.steps) + 1 and all(a is b for a, b in zip(gate.steps, x.steps, strict=False))
+    if not same or gate.shape != x.shape or not np.array_equal(gate.selection, x.selection):
+        return False
+    last = gate.steps[-1]
+    return isinstance(last, Activate) and last.activation is Activation.SIGMOID
+
+
+def divided(call: Call) -> Result:
+    """Compute x / c or c / x; or the quotient of two tensors."""
+    if pair := _pair(call):
+        return combined(call, *pair)
+    value, number, swapped = _one_constant(call)
+    if swapped:
+        return divided_by(call, value, number)
+    if (number == 0).any():
+        raise call.refused("divides by zero", "A standard deviation is zero: train or export the policy again.")
+    return [affine(value, 1.0 / number, ZERO, call.name)]
+
+
+def _pair(call: Call) -> tuple[Value, Value] | None:
+    """Both operands, if both depend on the observation."""
+    first, second = call.operands[:2]
+    return (first, second) if isinstance(first, Value) and isinstance(second, Value) else None
+
+
+def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
+    """The value, the constant in float64, and whether the constant comes first."""
+    swapped = isinstance(call.operands[1], Value)
+    return call.value(int(swapped)), call.constant(int(not swapped)).astype(np.float64), swapped
+
+
+def negated(call: Call) -> Result:
+    """−x."""
+    return [affine(call.value(), -ONE, ZERO, call.name)]
+
+
+def clipped(call: Call) -> Result:
+    """Clip to bounds that are attributes (before opset 11) or operands."""
+    if call.opset < 11:
+        low, high = np.array(call.number("min", -np.inf)), np.array(call.number("max", np.inf))
+    else:
+        low, high = call.constant(1, -INFINITE), call.constant(2, INFINITE)
+    return [clip(call.value(), low.astype(np.float64), high.astype(np.float64), call.name)]
+
+
+def extreme(call: Call) -> Result:
+    """Min or Max of a value and constants."""
+    values = [operand for operand in call.operands if isinstance(operand, Value)]
+    if len(values) == 2 == len(call.operands):
+        return combined(call, values[0], values[1])
+    if len(values) != 1:
+        raise call.refused("combines more than two values that depend on the observation")
+    result = values[0]
+    for operand in call.operands:
+        if isinstance(operand, np.ndarray | np.generic):
+            number = np.asarray(operand).astype(np.float64)
+            bounds = (number, INFINITE) if call.node.op_type == "Max" else (-INFINITE, number)
+            result = clip(result, *bounds, call.name)
+    return [result]
+
+
+def activated(call: Call) -> Result:
+    """The activations that a bundle has."""
+    operator = call.node.op_type
+    if operator in ("Elu", "Swish") and call.number("alpha", 1.0) != 1.0:
+        raise call.refused(f"has alpha {call.number('alpha', 1.0)}; only 1 is read")
+    kinds = {
+        "Relu": Activation.RELU,
+        "Tanh": Activation.TANH,
+        "Sigmoid": Activation.SIGMOID,
+        "Elu": Activation.ELU,
+        "LeakyRelu": Activation.LEAKY_RELU,
+        "Swish": Activation.SILU,
+    }
+    slope = call.number("alpha", 0.01) if operator == "LeakyRelu" else 0.01
+    return [activate(call.value(), kinds[operator], slope)]

@@ -1,0 +1,180 @@
+"""ONNX operators on values that depend on the observation: each as steps of the chain, or refused by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from onnx import TensorProto
+
+from quarl.convert.importers.onnx.call import Call, Operand, Result
+from quarl.convert.importers.onnx.elementwise import (
+    activated,
+    added,
+    clipped,
+    divided,
+    extreme,
+    multiplied,
+    negated,
+    subtracted,
+)
+from quarl.convert.importers.onnx.expressions import FUNCTIONS, SUMS, function, is_partial_mean, summed
+from quarl.convert.importers.onnx.joining import joined
+from quarl.convert.importers.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
+from quarl.convert.importers.onnx.statistics import REDUCTIONS, statistic_of
+from quarl.convert.importers.onnx.value import Value, constant_like
+from quarl.convert.importers.program import is_carried
+
+KEEP_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+MOVES = (*KEEP_ORDER, "Transpose", "Slice", "Split", "Expand", "Tile", "Gather", "GatherND")
+
+
+def apply(call: Call) -> Result:
+    """The node's outputs.
+
+    Raises:
+        ForeignError: the operator, or its use here, is nothing that a chain can hold; names operator and node.
+    """
+    operator = call.node.op_type
+    values = [operand for operand in call.operands if isinstance(operand, Value)]
+    _check_flags(call, values)
+    if operator not in HANDLERS.keys() | set(REDUCTIONS):
+        raise call.refused("is no operator that a policy's chain holds")
+    statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
+    statistics = statistics and not is_partial_mean(call)
+    results = statistic_of(call, values) if statistics else HANDLERS[operator](call)
+    used = [name for name in call.node.output[len(results) :] if name]
+    if used:
+        raise call.refused(f"has the output {used[0]!r}, which is not read")
+    return results
+
+
+def _check_flags(call: Call, values: list[Value]) -> None:
+    """Behind a Softmax or an ArgMax only what keeps the order of the elements may follow."""
+    operator = call.node.op_type
+    if any(value.is_index for value in values) and operator not in (*KEEP_ORDER, "Cast", "Identity"):
+        raise call.refused("computes with the number of an action")
+    allowed = (*KEEP_ORDER, "Cast", "Identity", "ArgMax", "Softmax", "LogSoftmax")
+    if any(value.order_only for value in values) and operator not in allowed:
+        raise call.refused("computes with probabilities")
+
+
+def _moved(call: Call) -> Result:
+    value = call.value()
+    if value.is_index:
+        return [value]
+    operands = [call.constant(index) if index else value.numbers() for index in _given(call)]
+    padded = [operands.pop(0) if operand is not None else None for operand in call.operands]
+    results = call.folder.evaluate(call.node, padded)
+    moved = [value.moved(numbers) for numbers in results]
+    if value.order_only and not np.array_equal(moved[0].selection, value.selection):
+        raise call.refused("reorders probabilities")
+    return list(moved)
+
+
+def _given(call: Call) -> list[int]:
+    return [index for index, operand in enumerate(call.operands) if operand is not None]
+
+
+def _same(call: Call) -> Result:
+    return [call.value()]
+
+
+def _dropout(call: Call) -> Result:
+    if call.constant(2, np.array(False)).any():
+        raise call.refused("is in training mode", "Call .eval() before the export.")
+    return [call.value()]
+
+
+def _cast(call: Call) -> Result:
+    value, kind = call.value(), call.whole("to", TensorProto.FLOAT)
+    if call.node.op_type == "CastLike":
+        kind = TensorProto.FLOAT if call.constant(1).dtype.kind == "f" else TensorProto.INT64
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+    if kind not in floats and not value.is_index:
+        raise call.refused("rounds to whole numbers")
+    return [value]
+
+
+def _shape(call: Call) -> Result:
+    shape = np.array(call.value().shape, np.int64)
+    start, end = call.whole("start", 0), call.whole("end", len(shape))
+    return [np.array(shape.prod()) if call.node.op_type == "Size" else shape[start:end]]
+
+
+def _concat(call: Call) -> Result:
+    like = next(operand for operand in call.operands if isinstance(operand, Value))
+    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in call.operands]
+    ends = np.cumsum([value.size for value in values])
+    numbers = [value.numbers() + end - value.size for value, end in zip(values, ends, strict=True)]
+    (result,) = call.folder.evaluate(call.node, numbers)
+    return [joined(call, values, numbers, result)]
+
+
+def _as_value(call: Call, operand: Operand, like: Value) -> Value:
+    """A constant beside what depends on the observation, which only float operators before the first layer can join."""
+    if like.image is not None or not is_carried(like.steps):
+        raise call.refused("joins a constant to what depends on the observation")
+    return constant_like(np.asarray(operand, np.float64), like)
+
+
+def _scattered(call: Call) -> Result:
+    """Some elements in the place of others; where they go may not depend on the observation."""
+    data, places, updates = call.operands[0], call.constant(1), call.operands[2]
+    if call.attribute("reduction", b"none") not in (b"none", "none"):
+        raise call.refused("adds or multiplies what it scatters")
+    like = data if isinstance(data, Value) else call.value(2)
+    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in (data, updates)]
+    numbers = [values[0].numbers(), values[1].numbers() + values[0].size]
+    (result,) = call.folder.evaluate(call.node, [numbers[0], places, numbers[1]])
+    return [joined(call, values, numbers, result)]
+
+
+def _softmax(call: Call) -> Result:
+    value, axis = call.value(), call.whole("axis", 1 if call.opset < 13 else -1)
+    over = math.prod(value.shape[axis:]) if call.opset < 13 else value.shape[axis]
+    if over != value.size:
+        raise call.refused(f"is over axis {axis} of {value.shape}, not over one row of logits")
+    return [replace(value, order_only=True)]
+
+
+def _argmax(call: Call) -> Result:
+    value, axis = call.value(), call.whole("axis", 0)
+    if value.shape[axis] != value.size:
+        raise call.refused(f"is over axis {axis} of {value.shape}, not over one row")
+    if call.whole("select_last_index", 0):
+        raise call.refused("takes the last of equal outputs; a policy here takes the first")
+    return [replace(value, is_index=True)]
+
+
+Handler = Callable[[Call], Result]
+
+HANDLERS: dict[str, Handler] = {
+    "ReduceMean": summed,
+    **dict.fromkeys(MOVES, _moved),
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Elu", "LeakyRelu", "Swish"), activated),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("Min", "Max"), extreme),
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
+    **dict.fromkeys(("Shape", "Size"), _shape),
+    "Identity": _same,
+    "Dropout": _dropout,
+    "Gemm": gemm,
+    "MatMul": matrix_product,
+    "Conv": convolutional,
+    "BatchNormalization": batch_normalised,
+    "LayerNormalization": layer_normalised,
+    **dict.fromkeys(("Pow", "Reciprocal", *FUNCTIONS), function),
+    **dict.fromkeys(SUMS, summed),
+    "Add": added,
+    "Sub": subtracted,
+    "Mul": multiplied,
+    "Div": divided,
+    "Neg": negated,
+    "Clip": clipped,
+    "Concat": _concat,
+    "ScatterND": _scattered,
+    "ArgMax": _argmax,
+}

@@ -1,0 +1,264 @@
+"""Reads a policy from an ONNX file: the graph from the observation to one output, as a chain of steps.
+
+Exporters spell the same network in many ways: kernels behind Transpose, MatMul and Add for a dense layer, shapes
+computed by ten nodes, x · Sigmoid(x), a normaliser in front, a value network beside. The graph is followed node by
+node. What does not depend on the observation is computed; what depends on it is a chain with a selection of its
+elements (:mod:`convert.importers.onnx.value`); everything else is refused by its name. At the end the chain is compared
+with onnxruntime running the file: a chain that computes something else is never returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, ForeignPolicy, Input, state_inputs
+from quarl.convert.importers.onnx.call import Call, Operand, refuse_by_name
+from quarl.convert.importers.onnx.cells import Found, operators
+from quarl.convert.importers.onnx.file import OnnxFile, load
+from quarl.convert.importers.onnx.fold import Folder
+from quarl.convert.importers.onnx.gates import written_out
+from quarl.convert.importers.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, memories, reach_of, state_feeds
+from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
+from quarl.convert.importers.onnx.operators import apply
+from quarl.convert.importers.onnx.original import Feed, original_of, verify
+from quarl.convert.importers.onnx.simplify import simplified
+from quarl.convert.importers.onnx.value import Value, channels_first_order, materialised
+from quarl.convert.importers.onnx.wired import ordered, states_held, through_cell, wired_of
+from quarl.policy.errors import PolicyError
+
+ACTION_OUTPUTS = (
+    "deterministic_continuous_actions",
+    "continuous_actions",
+    "actions",
+    "action",
+    "mean_actions",
+    "mean",
+    "mu",
+    "logits",
+    "q_values",
+    "q",
+    "output",
+)
+"""What exporters call the output that a policy is about, the surest first."""
+CELLS_ALONE = "Export it with PyTorch's GRU or LSTM alone between observation and hidden layers."
+DISCRETE_OUTPUTS = ("logits", "q_values", "q")
+
+
+def read_onnx(path: Path, output: str | None = None) -> ForeignPolicy:
+    """The policy that a file holds.
+
+    Args:
+        path: the .onnx file; external data lies in its folder.
+        output: which of the graph's outputs is the policy's; default the only one, or one of a known name.
+
+    Raises:
+        ForeignError: no such file, no such output, an operator or a shape that no bundle can hold, or a chain that
+            does not compute what the file computes. Names the node.
+    """
+    file = load(path)
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is refused where it is compared
+            return _read(file, _chosen(file.model.graph, output))
+    except PolicyError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError) as error:
+        message = f"{path.name} holds a node whose operands do not fit ({type(error).__name__}: {error})."
+        raise ForeignError(message, "Export the policy again.") from error
+
+
+def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
+    reach = reach_of(file, chosen)
+    for index in reach.nodes:
+        refuse_by_name(file.model.graph.node[index])
+    fed_back = memories(file, reach)
+    states = state_feeds(file, fed_back)
+    found = recognised(file, chosen, states, fed_back)
+    reach = reach_of(file, chosen, found)
+    if loose := [name for name in states if name in reach.tensors or name not in states_held(found)]:
+        raise ForeignError(
+            f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
+            "in a way that is not read.",
+            CELLS_ALONE,
+        )
+    feeds = feeds_of(file, reach, states)
+    result = output_of(trace(file, reach, opened(feeds), found), chosen)
+    if result.image is not None:
+        raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
+    steps = simplified(materialised(result).steps, feeds[0].image if len(feeds) == 1 else None)
+    inputs = state_inputs(steps, (_input(file.model, feed) for feed in feeds))
+    actions, assumed = _actions(file.model, chosen, result)
+    policy = ForeignPolicy(
+        source=source_of(file),
+        inputs=inputs,
+        steps=steps,
+        actions=actions,
+        ignored=tuple(_ignored(file, chosen, reach, {*fed_back, *fed_back.values()})),
+        assumed=(*assumed, *_remembered(fed_back)),
+        provenance=provenance_of(file, chosen),
+    )
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    together = (*feeds, *states.values())
+    original = original_of(file.model, list(whole.nodes), together, result.tensor, chosen, *fed_back.values())
+    if not found:
+        verify(policy, original)
+        return replace(policy, original=original)
+    wired = wired_of(
+        original, opened(feeds), feeds, ordered(found, steps), {name: 2 + at for at, name in enumerate(fed_back)}
+    )
+    verify(policy, wired)
+    return replace(policy, original=wired)
+
+
+def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]) -> list[Found]:
+    """The recurrent layers on the way to an output: operators, and those that are written out.
+
+    Args:
+        file, chosen: the graph, and its output.
+        states: inputs that may be states.
+        fed_back: the outputs that they become.
+
+    Raises:
+        ForeignError: an operator GRU or LSTM that the contract does not have.
+    """
+    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    shapes = {name: feed.shape for name, feed in states.items()}
+    found = operators(file, whole.nodes, shapes)
+    left = {name: made for name, made in fed_back.items() if name not in states_held(found)}
+    if left:
+        shapes |= {feed.name: feed.shape for feed in feeds_of(file, whole, states)}
+        found += written_out(file, whole.nodes, shapes, left)
+    return found
+
+
+def _remembered(fed_back: Mapping[str, str]) -> list[str]:
+    return [
+        f"The output {made!r} is fed back as {name!r}, which begins an episode with zeros."
+        for name, made in fed_back.items()
+    ]
+
+
+def _chosen(graph: onnx.GraphProto, output: str | None) -> str:
+    names = [value.name for value in graph.output]
+    listed = ", ".join(repr(name) for name in names[:20]) or "none"
+    if output is not None:
+        if output not in names:
+            raise ForeignError(f"The graph has no output {output!r}; it has {listed}.", OUTPUT_OPTION)
+        return output
+    if len(names) == 1:
+        return str(names[0])
+    for name in ACTION_OUTPUTS:
+        if name in names:
+            return name
+    raise ForeignError(
+        f"The graph has {len(names)} outputs ({listed}), none of a name that says action.", OUTPUT_OPTION
+    )
+
+
+def opened(feeds: tuple[Feed, ...]) -> dict[str, Value]:
+    """The inputs, one behind the other, as the observation's parts."""
+    values: dict[str, Value] = {}
+    width, start = sum(feed.size for feed in feeds), 0
+    image = feeds[0].image if len(feeds) == 1 else None
+    for feed in feeds:
+        selection = np.arange(start, start + feed.size)
+        if feed.image is not None and feed.channels_first:
+            selection = channels_first_order(feed.image)
+        values[feed.name] = Value((), width, selection, feed.shape, image, feed.name, width)
+        start += feed.size
+    return values
+
+
+def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iterable[Found] = ()) -> dict[str, Operand]:
+    """Every tensor on the way, given what the inputs are of the observation, and which layers are recurrent: a value,
+    or a constant."""
+    cells = {name: cell for cell in found for name in cell.outputs}
+    folder = Folder(file.opset)
+    values: dict[str, Operand] = {**file.constants, **inputs}
+    for index in reach.nodes:
+        node = file.model.graph.node[index]
+        if (cell := next((cells[name] for name in node.output if name in cells), None)) is not None:
+            values |= through_cell(cell, values, Call(node, [], file.opset, folder))
+            continue
+        try:
+            operands = [values[name] if name else None for name in node.input]
+        except KeyError as error:
+            raise ForeignError(f"A node takes {error}, which nothing makes.", "Export the policy again.") from error
+        call = Call(node, operands, file.opset, folder)
+        results: list[Any]
+        if any(isinstance(operand, Value) for operand in operands):
+            results = list(apply(call))
+        else:
+            results = list(folder.evaluate(node, [None if o is None else np.asarray(o) for o in operands]))
+        for name, result in zip(node.output, results, strict=False):
+            if isinstance(result, Value) and not (result.order_only or result.is_index):
+                result = replace(result, tensor=name)
+            values[name] = result
+    return values
+
+
+def output_of(values: Mapping[str, Operand], output: str) -> Value:
+    """One of the outputs as a chain."""
+    result = values.get(output)
+    if not isinstance(result, Value) or result.statistic is not None:
+        raise ForeignError(f"The output {output!r} is no vector that depends on the observation.", OUTPUT_OPTION)
+    return result
+
+
+def _actions(model: onnx.ModelProto, output: str, result: Value) -> tuple[Discrete | Continuous | None, list[str]]:
+    """The meaning of the output, and the assumptions that this makes."""
+    names = names_that_fit(model, result.size)
+    assumed = []
+    if result.is_index or result.order_only:
+        if result.order_only:
+            assumed.append("A Softmax or the like at the end is left out: the largest logit is the same action.")
+        if not result.is_index:
+            assumed.append(f"The output {output!r} is a distribution over actions; the likeliest one is taken.")
+        return Discrete(), assumed
+    if output in DISCRETE_OUTPUTS:
+        return Discrete(), [f"The output {output!r} holds one number for each action; the largest one is taken."]
+    if output in ACTION_OUTPUTS[:7]:
+        keys = [entry.key for entry in model.metadata_props if entry.key in ("action_scale", "default_joint_pos")]
+        if keys:
+            assumed.append(f"The file's {' and '.join(keys)} are for whoever takes the action; no step applies them.")
+        return Continuous(names), assumed
+    return None, assumed
+
+
+def _input(model: onnx.ModelProto, feed: Feed) -> Input:
+    shape = feed.image or (feed.size,)
+    names = names_that_fit(model, feed.size, "observation_names") if len(shape) == 1 else ()
+    return Input(feed.name, shape, element_names=names)
+
+
+def _ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> list[str]:
+    """Phrases on what does not lead to the output, an output at a time; ``states`` are inputs and outputs of it."""
+    graph = file.model.graph
+    seen, tensors = set(reach.nodes), set(reach.tensors)
+    phrases = []
+    for name in states:
+        seen |= set(reach_of(file, name).nodes)
+        tensors |= {name, *reach_of(file, name).tensors}
+    for value in graph.output:
+        if value.name == chosen or value.name in states:
+            continue
+        other = reach_of(file, value.name)
+        own = set(other.nodes) - seen
+        parameters = sum(file.constants[name].size for name in other.tensors - tensors if name in file.constants)
+        phrases.append(f"output {value.name!r}: {len(own)} nodes, {parameters} parameters of its own")
+        seen |= own
+        tensors |= other.tensors
+    rest = len(graph.node) - len(seen)
+    unused = [name for name in file.constants if name not in tensors]
+    if rest or unused:
+        size = sum(file.constants[name].size for name in unused)
+        phrases.append(f"what leads to no output: {rest} nodes, {size} parameters")
+    inputs = [v.name for v in graph.input if v.name not in {*reach.tensors, *states} and v.name not in file.constants]
+    if inputs:
+        phrases.append(f"inputs without influence: {', '.join(inputs)}")
+    return phrases

@@ -1,0 +1,229 @@
+"""Observations for an import: recorded by the user, or seen by the policy itself while it flies a task."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quarl.convert.importers.chain import (
+    Discrete,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Recurrent,
+    count_outputs,
+    run,
+)
+from quarl.policy.json_values import shortened
+from quarl.policy.observing.history import History, remembers
+from quarl.policy.observing.pilot import deciding
+from quarl.policy.spec import (
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Remembered,
+    Squash,
+)
+
+if TYPE_CHECKING:
+    from quarl.train.suites.episodes import Decide
+    from quarl.train.suites.task import Task
+
+FEWEST_ROWS = 16
+GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
+SEED = 7
+LARGEST_VALUE = 1e18
+LARGEST_RECORDING = 2**30
+"""Bytes of all arrays of a file of recorded observations."""
+EPISODE_STARTS = "episode_starts"
+"""Optional array (n,) of a recording of a policy that remembers: whether an episode begins with the row."""
+SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Raw observations, float32 (n, size) each, none of them in both."""
+
+    calibration: Floats
+    golden: Floats
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Observations (n, size) and the original's outputs (n, outputs), recorded where it runs.
+
+    Of a recurrent policy, the next states that the chain computes stand behind the outputs: nobody records them.
+    """
+
+    observations: Floats
+    outputs: Floats
+
+
+def decider(policy: ForeignPolicy) -> Decide:
+    """The foreign policy as a function of what each period brings; the chain itself decides, nothing folded."""
+    return deciding(flying(policy), lambda observations: run(policy, flat(observations)).astype(np.float32))
+
+
+def flying(policy: ForeignPolicy) -> PolicySpec:
+    """What whoever flies a chain has to know of it, before it is folded: its fields, its states and its actions."""
+    outputs = count_outputs(policy)
+    names, ones = tuple(map(str, range(outputs))), (1.0,) * outputs
+    free = ContinuousHead(tuple(-one for one in ones), ones, Squash.NONE)
+    return PolicySpec(
+        name="foreign",
+        observation=tuple(ObservationField(i.name, i.shape, i.unit, memory=i.memory) for i in policy.inputs),
+        normaliser=Normaliser((0.0,), (1.0,)),
+        network=NetworkSpec((), recurrences=tuple(s.recurrence for s in policy.steps if isinstance(s, Recurrent))),
+        head=DiscreteHead(names) if isinstance(policy.actions, Discrete) else free,
+        control_period_s=1.0,
+        environment=EnvironmentSpec("foreign"),
+    )
+
+
+def flown(policy: ForeignPolicy, task: Task) -> Recorded:
+    """Observations of greedy episodes of the policy on a task."""
+    from quarl.train.runs.results import record_observations
+
+    decide = decider(policy)
+    calibration, golden = (
+        record_observations(task, decide, SEED, purpose, rows)
+        for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
+    )
+    return Recorded(flat(calibration), flat(golden))
+
+
+def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
+    """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
+
+    Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
+    several episodes where an array ``episode_starts`` says where they begin. Without an array ``observations``, there
+    may be one for each of the policy's fields, by their names.
+
+    One row in eight, up to 512, becomes a golden vector, the others calibrate.
+
+    Raises:
+        ForeignError: it is none, of another size, too short, or not finite.
+    """
+    rows = _arrays(path, policy, {"observations": None})["observations"]
+    if len(rows) < FEWEST_ROWS:
+        raise ForeignError(
+            f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
+            "Record more of them from rollouts.",
+        )
+    golden = np.zeros(len(rows), bool)
+    golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
+    calibration = rows[~golden]
+    step = -(-len(calibration) // MOST_CALIBRATION)
+    return Recorded(calibration[::step], rows[golden])
+
+
+def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
+    """The arrays ``observations`` and ``outputs`` of an npz file.
+
+    Raises:
+        ForeignError: they are missing, of other sizes, or not finite.
+    """
+    arrays = _arrays(path, policy, {"observations": None, "outputs": outputs})
+    if len(arrays["observations"]) != len(arrays["outputs"]):
+        raise ForeignError(
+            f"{path} has {len(arrays['observations'])} observations and {len(arrays['outputs'])} outputs."
+        )
+    following = run(policy, arrays["observations"])[:, outputs:]
+    return Pairs(arrays["observations"], np.concatenate([arrays["outputs"], following], axis=1).astype(np.float32))
+
+
+def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    brought = [part.name for part in policy.inputs if not part.memory or part.memory.of is Remembered.OBSERVATION]
+    found: dict[str, Floats] = {}
+    named, starts = False, None
+    try:
+        check_unpacked(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            named = all(name in arrays.files for name in brought)
+            named = named and ("observations" not in arrays.files or "observations" in brought)
+            if named and "outputs" in brought and "outputs" in columns:
+                raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
+            for name in (*brought, *list(columns)[1:]) if named else columns:
+                found[name] = _numbers(path, arrays, name)
+            if remembers(policy.inputs) and EPISODE_STARTS in arrays.files:
+                starts = _numbers(path, arrays, EPISODE_STARTS).reshape(-1) != 0
+    except ForeignError:
+        raise
+    except OSError as error:
+        raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
+    except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise ForeignError(f"{path} cannot be read: {shortened(str(error))}.", SAVE) from None
+    if any(not len(values) for values in found.values()):
+        raise ForeignError(f"{path} has no rows of {', '.join(n for n, v in found.items() if not len(v))}.", SAVE)
+    found = {name: values.reshape(len(values), -1) for name, values in found.items()}
+    if named:
+        parts = [found.pop(name) for name in brought]
+        if len({len(part) for part in parts}) != 1:
+            raise ForeignError(f"{path}: the fields' arrays have {[len(part) for part in parts]} rows.")
+        found["observations"] = np.concatenate(parts, axis=1)
+    outputs, wanted = found.get("outputs"), columns.get("outputs")
+    if outputs is not None and outputs.shape[1] != wanted:
+        raise ForeignError(f"{path}: 'outputs' has {outputs.shape[1]} numbers a row; the policy has {wanted}.")
+    if remembers(policy.inputs):
+        if starts is not None and len(starts) != len(found["observations"]):
+            raise ForeignError(f"{path}: {EPISODE_STARTS!r} has {len(starts)} rows, not one a period.", SAVE)
+        found["observations"] = _remembered(policy, found["observations"], outputs, starts)
+    rows = {}
+    for name, made in found.items():
+        if name == "observations" and made.shape[1] != size:
+            raise ForeignError(
+                f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {size} "
+                f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)})."
+            )
+        if not np.isfinite(made).all():
+            raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
+        rows[name] = made
+    return rows
+
+
+def _numbers(path: Path, arrays: Any, name: str) -> Floats:
+    if name not in arrays.files:
+        raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
+    if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
+        raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
+    if np.abs(values).max(initial=0.0) > LARGEST_VALUE:
+        raise ForeignError(f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite.")
+    return np.asarray(values, np.float32)
+
+
+def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None, starts: np.ndarray | None) -> Floats:
+    """Rows of what each period brings as whole observations, the policy acting, or as recorded; others as they are."""
+    history = History(policy.inputs)
+    if rows.shape[1] != history.values_size:
+        return rows
+    whole, size = [], count_outputs(policy)
+    for period, values in enumerate(rows):
+        if starts is not None and starts[period]:
+            history.reset()
+        whole.append(np.array(history.observe(values)))
+        known = outputs is not None and len(outputs) == len(rows)
+        made = run(policy, whole[-1][None])[0]
+        history.acted(outputs[period] if known and outputs is not None else made[:size], made[size:])
+    return np.stack(whole)
+
+
+def check_unpacked(path: Path) -> None:
+    """Refuse an npz file that unpacks to more than LARGEST_RECORDING bytes."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(info.file_size for info in archive.infolist()) > LARGEST_RECORDING:
+            raise ForeignError(f"{path} unpacks to more than {LARGEST_RECORDING} bytes.", "Save fewer rows.")
+
+
+def flat(observations: np.ndarray) -> Floats:
+    """Flatten (n, …) to float32 (n, size)."""
+    return np.asarray(observations, np.float32).reshape(len(observations), -1)

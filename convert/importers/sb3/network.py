@@ -1,0 +1,218 @@
+"""The actor of a Stable-Baselines3 policy: its tensors by name, as layers of a chain, and what the others are for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quarl.convert.importers.chain import (
+    Activate,
+    Convolution,
+    Dense,
+    Floats,
+    ForeignError,
+    Recurrent,
+    Step,
+    rows_channels_last,
+)
+from quarl.convert.importers.pickles.arrays import refusal
+from quarl.convert.importers.pickles.nodes import printable
+from quarl.convert.importers.sb3.settings import Settings
+from quarl.policy.contract.cells import Cell
+from quarl.policy.spec import Activation
+
+NATURE_STRIDES = (4, 2, 1)  # torch_layers.py, NatureCNN
+
+# What each family has beside its actor: the beginning of a tensor's name, and what it is.
+_OTHERS = {
+    "actor-critic": (
+        ("mlp_extractor.value_net.", "value network"),
+        ("value_net.", "value network"),
+        ("vf_features_extractor.", "value network"),
+        ("log_std", "exploration noise"),
+    ),
+    "sac": (
+        ("critic.", "critic"),
+        ("critic_target.", "target critic"),
+        ("actor.log_std", "exploration noise"),
+        ("log_ent_coef", "entropy coefficient"),
+    ),
+    "td3": (("critic.", "critic"), ("critic_target.", "target critic"), ("actor_target.", "target actor")),
+    "dqn": (("q_net_target.", "target network"),),
+}
+_OTHERS["recurrent"] = (*_OTHERS["actor-critic"], ("lstm_critic.", "value network"), ("critic.", "value network"))
+
+
+@dataclass
+class Tensors:
+    """The tensors of policy.pth, and which of them were used."""
+
+    found: dict[str, np.ndarray]
+    what: str
+    used: set[str] = field(default_factory=set)
+
+    def take(self, name: str, dimensions: int) -> Floats:
+        """A tensor of numbers, float32, which counts as used from now on."""
+        if name not in self.found:
+            raise refusal(self.what, f"has no tensor {printable(name)}")
+        values = self.found[name]
+        self.used.add(name)
+        if values.ndim != dimensions or values.dtype.kind != "f" or not values.size:
+            raise refusal(
+                self.what, f"has a tensor {printable(name)} of the shape {values.shape} and type {values.dtype}"
+            )
+        with np.errstate(over="ignore"):
+            single = values.astype(np.float32)
+        if not np.isfinite(single).all():
+            raise refusal(self.what, f"has a tensor {printable(name)} with values that are not finite")
+        return single
+
+    def dense(self, name: str) -> Dense:
+        """A Linear layer: weight (out, in) and bias (out,) as kernel (in, out) and bias."""
+        weight, bias = self.take(f"{name}.weight", 2), self.take(f"{name}.bias", 1)
+        if len(bias) != len(weight):
+            raise refusal(self.what, f"has the layer {name} with {len(weight)} rows and {len(bias)} biases")
+        return Dense(np.ascontiguousarray(weight.T), bias)
+
+    def recurrent(self, name: str, layer: int) -> Recurrent:
+        """A layer of PyTorch's LSTM, whose gates i, f, g, o lie one behind the other as the contract's do."""
+        kernels = [self.take(f"{name}.weight_{part}_l{layer}", 2) for part in ("ih", "hh")]
+        biases = [self.take(f"{name}.bias_{part}_l{layer}", 1) for part in ("ih", "hh")]
+        gates, units = kernels[1].shape
+        if gates != 4 * units or {len(each) for each in (*kernels, *biases)} != {gates}:
+            shapes = [each.shape for each in (*kernels, *biases)]
+            raise refusal(self.what, f"has a layer {layer} of {name} of the shapes {shapes}, which is no LSTM's")
+        fed, hidden = (np.ascontiguousarray(kernel.T) for kernel in kernels)
+        return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
+
+    def layers(self, name: str) -> list[Dense]:
+        """The Linear layers 0, 2, 4 … of a Sequential, between which activations stand."""
+        pattern = re.compile(re.escape(name) + r"\.([0-9]{1,4})\.(weight|bias)")
+        numbers = sorted({int(match[1]) for key in self.found if (match := pattern.fullmatch(key))})
+        if numbers != list(range(0, 2 * len(numbers), 2)):
+            raise ForeignError(
+                f"{self.what} has tensors of {name}'s layers {numbers}, where every second one should have some.",
+                "Layers between the Linear ones, such as normalisations, are not read; export the actor to ONNX.",
+            )
+        return [self.dense(f"{name}.{number}") for number in numbers]
+
+    def unused(self, settings: Settings) -> tuple[str, ...]:
+        """Purposes of the tensors that were not used, a phrase each.
+
+        Raises:
+            ForeignError: one is none that this algorithm's policy has.
+        """
+        family = "recurrent" if settings.lstm else settings.family
+        counts: Counter[str] = Counter()
+        for name in sorted(set(self.found) - self.used):
+            meaning = next((meaning for start, meaning in _OTHERS[family] if name.startswith(start)), None)
+            if meaning is None:
+                raise ForeignError(
+                    f"{self.what} has a tensor {printable(name)} that a policy of this kind does not have.",
+                    "A policy with layers of its own is not read; export the actor to ONNX.",
+                )
+            counts[meaning] += 1
+        return tuple(f"{meaning}: {count} tensor{'s' * (count > 1)}" for meaning, count in counts.items())
+
+
+def actor(
+    settings: Settings, tensors: Tensors, size: int, image: tuple[int, int, int] | None, outputs: int
+) -> list[Step]:
+    """Features extractor, LSTM, hidden layers and the last layer, with activations, before squashing and bounds.
+
+    Args:
+        settings: of the policy.
+        tensors: of policy.pth; those of the actor are used up.
+        size: elements of the observation.
+        image: (height, width, channels) if it is one.
+        outputs: how many there have to be.
+
+    Raises:
+        ForeignError: a tensor is missing, or its shape fits neither its neighbours nor ``net_arch``.
+    """
+    steps: list[Step] = []
+    if settings.extractor == "NatureCNN":
+        if image is None:
+            raise refusal("the observation space", "is no image")
+        steps, size = _nature(tensors, _extractor_name(settings, tensors), image)
+        image = None
+    for layer_number, units in enumerate(settings.lstm):
+        cell = tensors.recurrent("lstm_actor", layer_number)
+        if cell.recurrence.units != units or len(cell.kernel) != size:
+            its = f"{len(cell.kernel)} inputs and {cell.recurrence.units} units"
+            raise refusal(tensors.what, f"has an LSTM layer of {its}, where {size} and {units} belong")
+        steps.append(cell)
+        size = units
+    hidden, last = _mlp(settings, tensors)
+    if settings.widths is not None and tuple(len(layer.bias) for layer in hidden) != settings.widths:
+        found = [len(layer.bias) for layer in hidden]
+        raise refusal(tensors.what, f"has hidden layers of {found} units, but net_arch says {list(settings.widths)}")
+    for layer in [*hidden, last]:
+        if len(layer.kernel) != size:
+            raise refusal(tensors.what, f"has a layer of {len(layer.kernel)} inputs behind {size} values")
+        steps.append(layer if image is None else Dense(rows_channels_last(layer.kernel, image), layer.bias))
+        image = None
+        if layer is not last:
+            steps.append(settings.activation)
+        size = len(layer.bias)
+    if size != outputs:
+        raise refusal(tensors.what, f"has {size} outputs, but the action space needs {outputs}")
+    return steps
+
+
+def _mlp(settings: Settings, tensors: Tensors) -> tuple[list[Dense], Dense]:
+    if settings.family == "actor-critic":
+        shared = [name for name in tensors.found if name.startswith("mlp_extractor.shared_net.")]
+        if shared:
+            raise ForeignError(
+                f"{tensors.what} has layers that actor and critic share (shared_net), of a version before 2.",
+                "Export the actor to ONNX.",
+            )
+        return tensors.layers("mlp_extractor.policy_net"), tensors.dense("action_net")
+    if settings.family == "sac":
+        # With gSDE the last layer is followed by a Hardtanh, in a Sequential.
+        name = "actor.mu.0" if settings.uses_gsde and settings.clip_mean > 0 else "actor.mu"
+        return tensors.layers("actor.latent_pi"), tensors.dense(name)
+    layers = tensors.layers("actor.mu" if settings.family == "td3" else "q_net.q_net")
+    if not layers:
+        raise refusal(tensors.what, "has no layers of an actor")
+    return layers[:-1], layers[-1]
+
+
+def _extractor_name(settings: Settings, tensors: Tensors) -> str:
+    if settings.family != "actor-critic":
+        return "q_net.features_extractor" if settings.family == "dqn" else "actor.features_extractor"
+    plain, own = "features_extractor.", "pi_features_extractor."
+    names = [name for name in tensors.found if name.startswith(own)]
+    if not names:
+        return plain[:-1]
+    for name in names:  # one module under two names
+        other = plain + name.removeprefix(own)
+        if other in tensors.found:
+            if not np.array_equal(tensors.found[other], tensors.found[name]):
+                raise refusal(tensors.what, f"has two different tensors {printable(name)} and {printable(other)}")
+            tensors.used.add(other)
+    return own[:-1]
+
+
+def _nature(tensors: Tensors, name: str, image: tuple[int, int, int]) -> tuple[list[Step], int]:
+    """NatureCNN: three convolutions, a Linear layer behind the flattened image, a ReLU behind each."""
+    relu = Activate(Activation.RELU)
+    height, width, channels = image
+    steps: list[Step] = []
+    for number, stride in zip((0, 2, 4), NATURE_STRIDES, strict=True):
+        weight, bias = tensors.take(f"{name}.cnn.{number}.weight", 4), tensors.take(f"{name}.cnn.{number}.bias", 1)
+        made, taken, side, other = weight.shape
+        if side != other or taken != channels or len(bias) != made or min(height, width) < side:
+            raise refusal(tensors.what, f"has a convolution {weight.shape} on an image {(height, width, channels)}")
+        # (out, in, h, w) to (h, w, in, out)
+        steps += [Convolution(np.ascontiguousarray(weight.transpose(2, 3, 1, 0)), bias, stride), relu]
+        height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, made
+    linear = tensors.dense(f"{name}.linear.0")
+    if len(linear.kernel) != height * width * channels:
+        raise refusal(tensors.what, f"has {len(linear.kernel)} inputs behind an image {(height, width, channels)}")
+    kernel = rows_channels_last(linear.kernel, (height, width, channels))
+    return [*steps, Dense(kernel, linear.bias), relu], len(linear.bias)

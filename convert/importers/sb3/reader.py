@@ -1,0 +1,172 @@
+"""Read a policy that Stable-Baselines3 saved: ``model.save("policy.zip")``, and ``vec_env.save("vecnormalize.pkl")``.
+
+The chain computes what ``model.predict(observation, deterministic=True)`` computes; for discrete actions, what its
+argmax is taken of. Read are PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy, CnnPolicy and MultiInputPolicy, and
+sb3-contrib's RecurrentPPO with MlpLstmPolicy and MultiInputLstmPolicy, whose LSTM begins an episode with zeros; without
+PyTorch and without running anything of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+
+from quarl.convert.importers.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Continuous,
+    Discrete,
+    ForeignError,
+    ForeignPolicy,
+    Step,
+    state_inputs,
+)
+from quarl.convert.importers.pickles.arrays import refusal
+from quarl.convert.importers.pickles.nodes import printable
+from quarl.convert.importers.pickles.spaces import Box
+from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
+from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
+from quarl.convert.importers.sb3.network import Tensors, actor
+from quarl.convert.importers.sb3.settings import Settings, read_settings
+from quarl.convert.importers.torch_file import read_torch
+from quarl.convert.importers.zip_members import Members, open_zip
+from quarl.policy.spec import Activation
+
+MOST_FILE_BYTES = 2**30
+MOST_DATA_BYTES = 64 * 2**20
+_READ = {"data", "policy.pth", "_stable_baselines3_version", "system_info.txt"}
+
+
+def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
+    """The policy in a zip of Stable-Baselines3.
+
+    Args:
+        path: what ``model.save`` wrote.
+        vecnormalize: what ``VecNormalize.save`` wrote, if the policy was trained behind one.
+
+    Raises:
+        ForeignError: the file is damaged, no such zip, or holds a policy that no chain expresses.
+    """
+    data = _bytes(path)
+    what = printable(path.name)
+    members = open_zip(data, what)
+    for name in ("data", "policy.pth"):
+        if name not in members.names:
+            raise ForeignError(
+                f"{what} has no member {name}, so it is no zip of Stable-Baselines3.",
+                "Give what model.save(FILE) wrote.",
+            )
+    settings = read_settings(members.read("data", MOST_DATA_BYTES), what)
+    hashes = {"policy": hashlib.sha256(data).hexdigest()}
+    normalise = None
+    if vecnormalize is not None:
+        statistics = _bytes(vecnormalize)
+        hashes["vecnormalize"] = hashlib.sha256(statistics).hexdigest()
+        normalise = read_vec_normalize(statistics, printable(vecnormalize.name))
+    beginning = seen(settings, normalise, vecnormalize is not None)
+    if settings.lstm and (beginning.image is not None or settings.extractor == "NatureCNN"):
+        raise ForeignError(
+            f"{settings.policy} sees an image; read are LSTMs on vectors.", "Train on a vector, or without an LSTM."
+        )
+    tensors = Tensors(read_torch(members.read("policy.pth"), f"{what}'s policy.pth"), f"{what}'s policy.pth")
+    size = sum(math.prod(part.shape) for part in beginning.inputs)
+    layers = actor(settings, tensors, size, beginning.image, _outputs(settings))
+    actions, ending, assumed = _ending(settings)
+    version = _version(members)
+    return ForeignPolicy(
+        source=f"Stable-Baselines3 {version} {settings.algorithm}",
+        inputs=state_inputs(layers, beginning.inputs),
+        steps=(*beginning.steps, *layers, *ending),
+        actions=actions,
+        ignored=(*tensors.unused(settings), *_other_members(members), *beginning.ignored),
+        assumed=(*beginning.assumed, *assumed),
+        provenance={
+            "program": "Stable-Baselines3",
+            "version": version,
+            "algorithm": settings.algorithm,
+            "policy": settings.policy,
+            "num_timesteps": settings.num_timesteps,
+            "seed": settings.seed,
+            "sha256": hashes,
+        },
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise refusal(printable(path.name), f"has more than {MOST_FILE_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise ForeignError(
+            f"{printable(str(path))} cannot be read: {error.strerror}.", "Give the path of a file."
+        ) from error
+
+
+def _version(members: Members) -> str:
+    name = "_stable_baselines3_version"
+    if name not in members.names:
+        return "of unknown version"
+    return printable(members.read(name, 100).decode("ascii", "replace").strip())
+
+
+def _other_members(members: Members) -> tuple[str, ...]:
+    others = [name for name in members.names if name not in _READ]
+    optimizers = [name for name in others if name.endswith("optimizer.pth")]
+    phrases = []
+    if optimizers:
+        phrases.append(f"optimizer: {len(optimizers)} file{'s' * (len(optimizers) > 1)}")
+    phrases += [f"{printable(name)}: a file beside the policy" for name in others if name not in optimizers]
+    return tuple(phrases)
+
+
+def _outputs(settings: Settings) -> int:
+    """How many outputs the action space needs."""
+    space = settings.action
+    if isinstance(space, DiscreteSpace):
+        if settings.family in ("sac", "td3"):
+            raise refusal("the action space", f"is Discrete, which {settings.algorithm} does not have")
+        return space.n
+    if not isinstance(space, Box) or settings.family == "dqn":
+        raise ForeignError(
+            f"The action space is {type(space).__name__}; read are Box and Discrete, and with DQN Discrete.",
+            "Train with one of these, e.g. through a wrapper of the action space.",
+        )
+    if space.kind.kind != "f":
+        raise refusal("the action space", f"is a Box of {space.kind}, not of floating-point numbers")
+    return math.prod(space.shape)
+
+
+def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...], tuple[str, ...]]:
+    """What the actions are, the steps behind the last layer, and what is taken for granted."""
+    space = settings.action
+    if not isinstance(space, Box):
+        return _numbered(space) if isinstance(space, DiscreteSpace) else (Discrete(), (), ())
+    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
+    if not settings.squashes:
+        # predict() cuts the mean to the space, where it has bounds
+        bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
+        return Continuous(), (Clip(low, high),) if bounded else (), ()
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise refusal("the action space", "has no bounds, to which squashed actions could be scaled")
+    steps: list[Step] = []
+    if settings.family == "sac" and settings.uses_gsde and settings.clip_mean > 0:
+        bound = np.array([settings.clip_mean])
+        steps.append(Clip(-bound, bound))  # a Hardtanh behind the mean
+    # low + (tanh(mean) + 1) / 2 · (high − low)
+    half = 0.5 * (high - low)
+    return Continuous(), (*steps, Activate(Activation.TANH), Affine(half, low + half)), ()
+
+
+def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:
+    if space.start == 0:
+        return Discrete(), (), ()
+    assumed = (
+        f"The action space starts at {space.start}; Stable-Baselines3 numbers actions from 0 all the same, and the "
+        "names are the numbers that its predict() returns."
+    )
+    return Discrete(tuple(str(number) for number in range(space.n))), (), (assumed,)

@@ -1,0 +1,277 @@
+"""What the ``data`` of a Stable-Baselines3 zip says about its policy, with its pickles read as data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from quarl.convert.importers.chain import Activate, ForeignError
+from quarl.convert.importers.pickles.arrays import mapping, number, refusal, sequence, whole_number
+from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named, printable
+from quarl.convert.importers.pickles.spaces import Space, read_space
+from quarl.convert.importers.pickles.tree import read_pickle
+from quarl.policy.contract.cells import MOST_UNITS
+from quarl.policy.spec import Activation
+
+_SB3 = "stable_baselines3"
+_ACTOR_CRITIC = f"{_SB3}.common.policies"
+_RECURRENT = "sb3_contrib.common.recurrent.policies"
+# class: (family, name that users give)
+_POLICIES = {
+    (_ACTOR_CRITIC, "ActorCriticPolicy"): ("actor-critic", "MlpPolicy"),
+    (_ACTOR_CRITIC, "ActorCriticCnnPolicy"): ("actor-critic", "CnnPolicy"),
+    (_ACTOR_CRITIC, "MultiInputActorCriticPolicy"): ("actor-critic", "MultiInputPolicy"),
+    (_RECURRENT, "RecurrentActorCriticPolicy"): ("actor-critic", "MlpLstmPolicy"),
+    (_RECURRENT, "RecurrentMultiInputActorCriticPolicy"): ("actor-critic", "MultiInputLstmPolicy"),
+    **{
+        (f"{_SB3}.{family}.policies", name): (family, public)
+        for family, first in (("sac", "SACPolicy"), ("td3", "TD3Policy"), ("dqn", "DQNPolicy"))
+        for name, public in ((first, "MlpPolicy"), ("CnnPolicy", "CnnPolicy"), ("MultiInputPolicy", "MultiInputPolicy"))
+    },
+}
+_EXTRACTORS = {"MlpPolicy": "FlattenExtractor", "CnnPolicy": "NatureCNN", "MultiInputPolicy": "CombinedExtractor"}
+_EXTRACTORS |= {"MlpLstmPolicy": "FlattenExtractor", "MultiInputLstmPolicy": "CombinedExtractor"}
+_LSTM = {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm", "lstm_kwargs"}
+_ACTIVATIONS = {
+    "ReLU": Activation.RELU,
+    "Tanh": Activation.TANH,
+    "Sigmoid": Activation.SIGMOID,
+    "ELU": Activation.ELU,
+    "LeakyReLU": Activation.LEAKY_RELU,
+    "SiLU": Activation.SILU,
+    "Identity": Activation.NONE,
+}
+_TORCH = ("torch.nn.modules.activation", "torch.nn.modules.linear", "torch.nn.modules")
+# What the policy's constructor takes and the deterministic action does not depend on.
+_WITHOUT_EFFECT = {
+    *("ortho_init", "log_std_init", "full_std", "use_expln", "share_features_extractor", "n_critics"),
+    *("optimizer_class", "optimizer_kwargs", "sde_net_arch"),
+}
+_KNOWN = {
+    *("net_arch", "activation_fn", "use_sde", "squash_output", "clip_mean", "normalize_images"),
+    *("features_extractor_class", "features_extractor_kwargs"),
+}
+DEFAULT_CLIP_MEAN = 2.0  # sac/policies.py
+DEFAULT_LSTM_UNITS, DEFAULT_LSTM_LAYERS, MOST_LSTM_LAYERS = 256, 1, 16  # the first two: RecurrentActorCriticPolicy
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that decide the deterministic action.
+
+    Attributes:
+        algorithm: e.g. ``"PPO"``.
+        family: ``"actor-critic"`` (PPO, A2C), ``"sac"``, ``"td3"`` (DDPG, too) or ``"dqn"``.
+        policy: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; of RecurrentPPO ``"MlpLstmPolicy"`` or
+            ``"MultiInputLstmPolicy"``.
+        extractor: ``"FlattenExtractor"``, ``"NatureCNN"`` or ``"CombinedExtractor"``.
+        normalized_image: the extractor takes any three dimensions for an image.
+        widths: of the actor's hidden layers; None where the program's default was left.
+        uses_gsde: exploration noise that depends on the state.
+        squashes: tanh behind the actor, and its ±1 are the action space's bounds.
+        clip_mean: SAC with gSDE cuts the mean to ± this.
+        lstm: units of each LSTM layer between features and hidden layers; none of a policy that forgets.
+    """
+
+    algorithm: str
+    family: str
+    policy: str
+    observation: Space
+    action: Space
+    extractor: str
+    normalized_image: bool
+    normalizes_images: bool
+    activation: Activate
+    widths: tuple[int, ...] | None
+    uses_gsde: bool
+    squashes: bool
+    clip_mean: float
+    num_timesteps: int | None
+    seed: int | None
+    lstm: tuple[int, ...] = ()
+
+
+def read_settings(text: bytes, what: str) -> Settings:
+    """The settings in the member ``data``.
+
+    Raises:
+        ForeignError: it is damaged, or names a class, an activation or a setting that is not read.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refusal(f"{what}'s data", "is no JSON") from error
+    if not isinstance(data, dict):
+        raise refusal(f"{what}'s data", "is no JSON object")
+    family, policy = _policy(data)
+    given = _policy_keywords(data)
+    known = _KNOWN | _WITHOUT_EFFECT | (_LSTM if "Lstm" in policy else set())
+    for name in given:
+        if name not in known:
+            raise _unknown("policy_kwargs", str(name), sorted(known))
+    extractor, normalized_image = _extractor(policy, given)
+    gsde = _flag(given, "use_sde", _flag(data, "use_sde", False))
+    return Settings(
+        _algorithm(data, family, policy, given),
+        family,
+        policy,
+        read_space(_unpacked(data, "observation_space"), "the observation space"),
+        read_space(_unpacked(data, "action_space"), "the action space"),
+        extractor,
+        normalized_image,
+        _flag(given, "normalize_images", True),
+        _activation(given.get("activation_fn"), family),
+        _widths(given.get("net_arch"), family),
+        gsde,
+        family in ("sac", "td3") or (family == "actor-critic" and _flag(given, "squash_output", False)),
+        float(number(given.get("clip_mean", DEFAULT_CLIP_MEAN), "clip_mean")),
+        _whole_or_none(data.get("num_timesteps")),
+        _whole_or_none(data.get("seed")),
+        _lstm(given) if "Lstm" in policy else (),
+    )
+
+
+def _unpacked(data: dict[str, Any], name: str) -> Node:
+    """An entry of the data: JSON, or the tree of the pickle that it holds."""
+    if name not in data:
+        raise refusal("the zip's data", f"has no {name}")
+    entry = data[name]
+    if not isinstance(entry, dict) or ":serialized:" not in entry:
+        return entry
+    text = entry[":serialized:"]
+    try:
+        stream = base64.b64decode(text if isinstance(text, str) else "?", validate=True)
+    except ValueError as error:
+        raise refusal(f"{name} of the zip's data", "is no base64 text") from error
+    return read_pickle(stream, f"{name} of the zip's data")
+
+
+def _policy(data: dict[str, Any]) -> tuple[str, str]:
+    node = _unpacked(data, "policy_class")
+    if isinstance(node, Symbol) and (node.module, node.name) in _POLICIES:
+        return _POLICIES[node.module, node.name]
+    raise ForeignError(
+        f"The policy is of the class {named(node)}, which is not read.",
+        "Read are MlpPolicy, CnnPolicy and MultiInputPolicy of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, "
+        "and MlpLstmPolicy and MultiInputLstmPolicy of RecurrentPPO; of any other policy export the actor to ONNX.",
+    )
+
+
+def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
+    try:
+        return mapping(_unpacked(data, "policy_kwargs"), "policy_kwargs")
+    except ForeignError as error:
+        entry = data.get("policy_kwargs")
+        texts = {key: text for key, text in entry.items() if isinstance(text, str)} if isinstance(entry, dict) else {}
+        words = ", ".join(f"{printable(key)}: {printable(text)}" for key, text in texts.items() if key[:1] != ":")
+        raise ForeignError(f"{error} ({words})" if words else str(error), error.next_step) from error
+
+
+def _algorithm(data: dict[str, Any], family: str, policy: str, given: dict[str | int, Node]) -> str:
+    """The zip does not name it; each algorithm has settings that no other has."""
+    if family == "actor-critic":
+        if "cg_max_steps" in data:
+            return "TRPO"
+        if "Lstm" in policy:
+            return "RecurrentPPO"
+        return "PPO" if "n_epochs" in data else "A2C"
+    if family == "td3":  # DDPG is TD3 with one critic and without its tricks
+        return "DDPG" if given.get("n_critics") == 1 and data.get("policy_delay") == 1 else "TD3"
+    return family.upper()
+
+
+def _unknown(where: str, name: str, known: list[str]) -> ForeignError:
+    return ForeignError(
+        f"{where} has {printable(name)}, which is not read; known are {', '.join(known)}.",
+        "Train without it, or export the actor to ONNX.",
+    )
+
+
+def _extractor(policy: str, given: dict[str | int, Node]) -> tuple[str, bool]:
+    name = _EXTRACTORS[policy]
+    node = given.get("features_extractor_class")
+    if node is not None:
+        if not isinstance(node, Symbol) or not node.module == f"{_SB3}.common.torch_layers":
+            raise _unknown("policy_kwargs", f"the features extractor {named(node)}", sorted(_EXTRACTORS.values()))
+        name = node.name
+        if name not in _EXTRACTORS.values():
+            raise _unknown("policy_kwargs", f"the features extractor {name}", sorted(_EXTRACTORS.values()))
+    keywords = given.get("features_extractor_kwargs")
+    entries = {} if keywords is None else mapping(keywords, "features_extractor_kwargs")
+    for key in entries:
+        if key not in ("features_dim", "cnn_output_dim", "normalized_image"):
+            raise _unknown(
+                "features_extractor_kwargs", str(key), ["features_dim", "cnn_output_dim", "normalized_image"]
+            )
+    return name, _flag(entries, "normalized_image", False)
+
+
+def _lstm(given: dict[str | int, Node]) -> tuple[int, ...]:
+    """Units of each layer, of which PyTorch's LSTM has as many as it is told, all alike."""
+    keywords = given.get("lstm_kwargs")
+    for key in {} if keywords is None else mapping(keywords, "lstm_kwargs"):
+        if key != "dropout":  # which only training has
+            raise _unknown("lstm_kwargs", str(key), ["dropout"])
+    units, layers = (
+        whole_number(given.get(name, default), name)
+        for name, default in (("lstm_hidden_size", DEFAULT_LSTM_UNITS), ("n_lstm_layers", DEFAULT_LSTM_LAYERS))
+    )
+    if not 0 < units <= MOST_UNITS or not 0 < layers <= MOST_LSTM_LAYERS:
+        raise ForeignError(
+            f"The policy has {layers} LSTM layers of {units} units; read are 1 … {MOST_LSTM_LAYERS} layers of "
+            f"1 … {MOST_UNITS} units.",
+            "Train it with fewer: lstm_hidden_size, n_lstm_layers.",
+        )
+    return (units,) * layers
+
+
+def _flag(entries: Any, name: str, default: bool) -> bool:
+    value = entries.get(name, default)
+    if not isinstance(value, bool):
+        raise refusal(f"{name} of the zip's data", "is neither true nor false")
+    return value
+
+
+def _whole_or_none(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _activation(node: Node, family: str) -> Activate:
+    if node is None:
+        return Activate(Activation.TANH if family == "actor-critic" else Activation.RELU)
+    slope = 0.01  # LeakyReLU's own
+    if isinstance(node, Call) and node.calls(("functools",), "partial"):
+        state = sequence(node.state, "activation_fn")
+        inner = node.arguments[0] if node.arguments else None
+        if len(state) < 3 or not isinstance(inner, Symbol) or (state[1] != () and state[1] is not None):
+            raise _unknown("policy_kwargs", f"the activation {named(inner)} with arguments", sorted(_ACTIVATIONS))
+        for key, value in mapping(state[2] or {}, "activation_fn").items():
+            if key == "negative_slope" and inner.name == "LeakyReLU":
+                slope = float(number(value, "negative_slope"))
+            elif key != "inplace" and not (key == "alpha" and inner.name == "ELU" and number(value, "alpha") == 1):
+                raise _unknown("policy_kwargs", f"{inner.name} with {key}", sorted(_ACTIVATIONS))
+        node = inner
+    if not isinstance(node, Symbol) or node.module not in _TORCH or node.name not in _ACTIVATIONS:
+        raise _unknown("policy_kwargs", f"the activation {named(node)}", sorted(_ACTIVATIONS))
+    if not math.isfinite(slope):
+        raise refusal("negative_slope", f"is {slope}")
+    return Activate(_ACTIVATIONS[node.name], slope)
+
+
+def _widths(node: Node, family: str) -> tuple[int, ...] | None:
+    """The actor's hidden layers: a list, a dictionary with ``pi``, or a list with that dictionary (before SB3 2)."""
+    if node is None:
+        return None
+    if isinstance(node, list) and len(node) == 1 and isinstance(node[0], dict):
+        node = node[0]
+    if isinstance(node, dict):
+        if family == "dqn" or (family != "actor-critic" and "pi" not in node):
+            raise refusal("net_arch", "has no layers of the actor")
+        node = node.get("pi", [])
+    items = sequence(node, "net_arch")
+    if any(isinstance(item, dict) for item in items):
+        raise _unknown("policy_kwargs", "a net_arch with layers shared by actor and critic", ["a list", "{pi, vf}"])
+    return tuple(whole_number(width, "net_arch") for width in items)

@@ -1,0 +1,193 @@
+"""The tensors of a PyTorch file (``torch.save``), without PyTorch and without unpickling.
+
+Since PyTorch 1.6 such a file is a zip: ``archive/data.pkl`` is a pickle stream that describes every tensor by a
+storage, an offset, sizes and strides, and ``archive/data/N`` are the storages' bytes. The older format is
+refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quarl.convert.importers.chain import ForeignError
+from quarl.convert.importers.pickles.arrays import array, is_mapping, mapping, refusal, sequence, shape_of, whole_number
+from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, named, printable
+from quarl.convert.importers.pickles.tree import read_pickle
+from quarl.convert.importers.zip_members import Members, open_zip
+
+TORCH_ENDINGS = (".pt", ".pth", ".cleanrl_model")
+MOST_TENSOR_BYTES = 2**30
+"""Most bytes of all tensors: many may lie on one storage, and a stride of 0 repeats an element for nothing."""
+
+_STORAGES = {
+    "DoubleStorage": "f8",
+    "FloatStorage": "f4",
+    "HalfStorage": "f2",
+    "BFloat16Storage": "u2",  # the upper half of a float32
+    "LongStorage": "i8",
+    "IntStorage": "i4",
+    "ShortStorage": "i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "u1",
+}
+_TENSOR = ("torch._utils",)
+_ARRAYS = {"_reconstruct", "_frombuffer", "scalar"}
+
+
+def refuse_torchscript(path: Path) -> None:
+    """Refuse a program of TorchScript, with what makes ONNX of it.
+
+    Raises:
+        ForeignError: it is one.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except Exception:  # no zip: whatever it is, no TorchScript
+        return
+    if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
+        raise _torchscript(printable(path.name))
+
+
+def _torchscript(what: str) -> ForeignError:
+    return ForeignError(
+        f"{what} is a TorchScript program (torch.jit.save), not a dictionary of tensors.",
+        "Copy convert/importers/from_torchscript.py to where PyTorch is, and make ONNX of it: "
+        "python from_torchscript.py FILE --observations rollouts.npz --output-path NAME.",
+    )
+
+
+def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
+    """The tensors, arrays and numbers of a file, by name.
+
+    Nested dictionaries and lists are joined with dots: ``{"model": {"actor.weight": …}, "iter": 3}`` has the names
+    ``model.actor.weight`` and ``iter``, numbers being arrays of shape (). What is neither (text, None, objects) is left
+    out. bfloat16 becomes float32; all other types stay.
+
+    Args:
+        data: the file's bytes.
+        what: its name in messages.
+
+    Raises:
+        ForeignError: it is no such file, is damaged, or holds a whole module instead of a state dict.
+    """
+    if data[:4] != b"PK\x03\x04":
+        raise _not_a_zip(data, what)
+    members = open_zip(data, what)
+    streams = [name for name in members.names if name.count("/") == 1 and name.endswith("/data.pkl")]
+    if len(streams) != 1:
+        raise refusal(what, "has no data.pkl, so it is no file of torch.save")
+    root = streams[0].removesuffix("data.pkl")
+    if f"{root}constants.pkl" in members.names:
+        raise _torchscript(what)
+    order = members.read(f"{root}byteorder", 16) if f"{root}byteorder" in members.names else b"little"
+    if order not in (b"little", b"big"):
+        raise refusal(what, f"has the byte order {order!r}")
+    tree = read_pickle(members.read(streams[0]), f"{what}'s data.pkl")
+    reader = _Reader(what, members, root, "<" if order == b"little" else ">")
+    if not is_mapping(tree):
+        raise ForeignError(
+            f"{what} holds {named(tree)}, not a dictionary of tensors.",
+            "Save the module's state_dict() with torch.save.",
+        )
+    reader.collect(tree, "")
+    return reader.found
+
+
+def _not_a_zip(data: bytes, what: str) -> ForeignError:
+    # The format before 1.6 starts with three pickles: a magic number, a version and the machine's sizes.
+    if data[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
+        return ForeignError(
+            f"{what} is in PyTorch's format from before version 1.6, or a plain pickle.",
+            "Load it with PyTorch and save it again: torch.save(torch.load(FILE), FILE).",
+        )
+    return refusal(what, "is no file of torch.save")
+
+
+@dataclass
+class _Reader:
+    what: str
+    members: Members
+    root: str
+    order: str
+    found: dict[str, np.ndarray] = field(default_factory=dict)
+    storages: dict[str, np.ndarray] = field(default_factory=dict)
+    bytes_made: int = 0
+
+    def collect(self, node: Node, name: str) -> None:
+        """Keep what a node holds under its name, and what it contains under longer ones."""
+        if is_mapping(node):
+            for key, value in mapping(node, self.what).items():
+                self.collect(value, f"{name}.{key}" if name else str(key))
+        elif isinstance(node, list | tuple):
+            for index, value in enumerate(node):
+                self.collect(value, f"{name}.{index}")
+        elif isinstance(node, bool | int | float):
+            if not isinstance(node, int) or node.bit_length() < 64:
+                self._keep(name, np.asarray(node))
+        elif isinstance(node, Call) and isinstance(node.function, Symbol):
+            if node.function.module in _TENSOR:
+                self._keep(name, self._tensor(node, printable(name)))
+            elif node.function.name in _ARRAYS and node.function.module.startswith("numpy."):
+                self._keep(name, array(node, f"{self.what}: {printable(name)}"))
+
+    def _keep(self, name: str, values: np.ndarray) -> None:
+        if name in self.found:
+            raise refusal(self.what, f"has two tensors with the name {printable(name)}")
+        self.bytes_made += values.nbytes
+        self.found[name] = values
+
+    def _tensor(self, node: Call, name: str) -> np.ndarray:
+        what = f"{self.what}: {name}"
+        if node.calls(_TENSOR, "_rebuild_parameter") and node.arguments and isinstance(node.arguments[0], Call):
+            node = node.arguments[0]
+        if not node.calls(_TENSOR, "_rebuild_tensor_v2") or not 4 <= len(node.arguments) <= 7:
+            raise refusal(what, f"is made by {named(node)}, which is not a plain tensor")
+        place, offset, sizes, strides = node.arguments[:4]
+        storage, is_bfloat, is_bool = self._storage(place, what)
+        shape = shape_of(sizes, what)
+        steps = tuple(whole_number(step, what) for step in sequence(strides, what))
+        start = whole_number(offset, what)
+        if len(steps) != len(shape) or start < 0 or any(step < 0 for step in steps):
+            raise refusal(what, f"has the strides {len(steps)} for {len(shape)} dimensions, or a negative one")
+        last = start + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+        if math.prod(shape) and last >= len(storage):
+            raise refusal(what, f"reaches element {last} of a storage of {len(storage)}")
+        self.bytes_made += math.prod(shape) * max(storage.itemsize, 4)
+        if self.bytes_made > MOST_TENSOR_BYTES:
+            raise refusal(self.what, f"has tensors of more than {MOST_TENSOR_BYTES} bytes")
+        if not math.prod(shape):
+            values = np.zeros(shape, storage.dtype)
+        else:
+            byte_steps = tuple(
+                step * storage.itemsize if size > 1 else 0 for size, step in zip(shape, steps, strict=True)
+            )
+            values = np.lib.stride_tricks.as_strided(storage[start:], shape, byte_steps, writeable=False)
+        if is_bfloat:
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(bool) if is_bool else values.astype(storage.dtype.newbyteorder("="))
+
+    def _storage(self, node: Node, what: str) -> tuple[np.ndarray, bool, bool]:
+        """A storage's elements (n,), whether they are bfloat16, and whether they are truth values."""
+        described = node.id if isinstance(node, Persistent) else None
+        if not isinstance(described, tuple) or len(described) != 5 or described[0] != "storage":
+            raise refusal(what, f"lies on {named(node)} and no storage")
+        _, kind, key, _, count = described
+        if not isinstance(kind, Symbol) or kind.module not in ("torch", "torch.storage") or kind.name not in _STORAGES:
+            raise refusal(what, f"has elements of {named(kind)}, which are no numbers of 8 to 64 bits")
+        if not isinstance(key, str) or not key.isdecimal() or not key.isascii():
+            raise refusal(what, f"lies on the storage {named(key)}")
+        code: Any = np.dtype(self.order + _STORAGES[kind.name])
+        if key not in self.storages:
+            self.storages[key] = np.frombuffer(self.members.read(f"{self.root}data/{key}"), np.uint8)
+        raw = self.storages[key]
+        if len(raw) != whole_number(count, what) * code.itemsize:
+            raise refusal(what, f"lies on a storage of {len(raw)} bytes for {count} elements of {kind.name}")
+        return raw.view(code), kind.name == "BFloat16Storage", kind.name == "BoolStorage"

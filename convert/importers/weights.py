@@ -1,0 +1,259 @@
+"""Plain files of weights (PyTorch's, safetensors, npz), put in order by a small spec that the user writes.
+
+CleanRL, Brax and most scripts save tensors by name and nothing of how they are used. The spec says it, a step a line:
+
+    {"source": "CleanRL ppo_continuous_action", "layout": "torch", "actions": "continuous", "period_s": 0.02,
+     "observation": [["state", 17, "1"]],
+     "steps": [{"normalise": {"mean": "obs_rms.mean", "variance": "obs_rms.var", "epsilon": 1e-8}}, {"clip": [-10, 10]},
+               {"dense": "actor_mean.0"}, {"activation": "tanh"}, {"dense": "actor_mean.2"}, {"take": 6}]}
+
+A ``dense`` is the name of a module (its kernel and bias beside it) or {"kernel": NAME, "bias": NAME}; a name stands
+wherever numbers may. Layout "torch" has kernels (out, in) and images (C, H, W), "jax" has (in, out) and (H, W, C).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quarl.convert.importers.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Continuous,
+    Convolution,
+    Dense,
+    Discrete,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    LayerNorm,
+    Step,
+    rows_channels_last,
+)
+from quarl.convert.importers.torch_file import TORCH_ENDINGS, read_torch
+from quarl.policy.errors import PolicyError
+from quarl.policy.json_values import JsonValueError, parse_object, shortened
+from quarl.policy.spec import Activation, parse_enum
+
+LARGEST_FILE, LARGEST_SPEC = 2**30, 2**20
+LAYOUTS = {"torch": ("weight", "bias"), "jax": ("kernel", "bias")}
+Tensors = dict[str, np.ndarray]
+
+
+def read_weights(path: Path, spec_path: Path) -> ForeignPolicy:
+    """The policy of a file of weights and of the spec beside it.
+
+    Raises:
+        ForeignError: either cannot be read, a step or a tensor is unknown, or they do not fit together.
+    """
+    spec = _spec(spec_path)
+    reading = _Reading(str(path), spec, tensors_of(path))
+    inputs = tuple(_input(item) for item in _list(spec, "observation"))
+    for item in _list(spec, "steps"):
+        reading.steps += reading.step(item)
+    left = sorted(reading.tensors.keys() - reading.used)
+    kinds = {"discrete": Discrete(), "continuous": Continuous(), None: None}
+    actions = spec.get("actions")
+    if actions not in kinds:
+        raise ForeignError(f"{spec_path}: actions is {shortened(actions)}; allowed are discrete and continuous.")
+    period = spec.get("period_s")
+    if period is not None and not isinstance(period, int | float):
+        raise ForeignError(f"{spec_path}: period_s is {shortened(period)}; it must be a number.")
+    ignored = (f"{len(left)} tensors that no step uses: {', '.join(left[:6])}{', …' if len(left) > 6 else ''}",)
+    return ForeignPolicy(
+        source=str(spec.get("source", "a file of weights")),
+        inputs=inputs,
+        steps=tuple(reading.steps),
+        actions=kinds[actions],
+        period_s=period,
+        ignored=ignored if left else (),
+        assumed=("The steps are those of the spec; nothing in the file of weights says so.",),
+    )
+
+
+def tensors_of(path: Path) -> Tensors:
+    """The tensors of a file, by name.
+
+    Raises:
+        ForeignError: it is missing, too large, or none of these files.
+    """
+    if not path.is_file():
+        raise ForeignError(f"there is no file {path}.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise ForeignError(f"{path} has {path.stat().st_size} bytes; allowed are {LARGEST_FILE}.")
+    if path.suffix.lower() in TORCH_ENDINGS:
+        return read_torch(path.read_bytes(), str(path))
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load
+
+            return dict(load(path.read_bytes()))
+        from quarl.convert.importers.recordings import check_unpacked
+
+        check_unpacked(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except ForeignError:
+        raise
+    except Exception as error:  # safetensors, zipfile, zlib and numpy raise a dozen kinds
+        raise ForeignError(f"{path} cannot be read: {type(error).__name__} {shortened(str(error))}.") from None
+
+
+def _spec(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST_SPEC:
+            raise ForeignError(f"{path} has more than {LARGEST_SPEC} bytes.")
+        spec = parse_object(path.read_bytes())
+    except OSError as error:
+        raise ForeignError(f"{path} cannot be read: {error.strerror}.", "Write the spec: docs/import.md.") from None
+    except JsonValueError as error:
+        raise ForeignError(f"{path}: {error}.", "Write the spec: docs/import.md.") from None
+    known = {"source", "layout", "actions", "period_s", "observation", "steps"}
+    if unknown := sorted(spec.keys() - known):
+        raise ForeignError(f"{path} has the unknown {unknown}; allowed are {', '.join(sorted(known))}.")
+    if spec.get("layout") not in LAYOUTS:
+        raise ForeignError(f"{path}: layout is {shortened(spec.get('layout'))}; allowed are {', '.join(LAYOUTS)}.")
+    return spec
+
+
+def _list(spec: dict[str, Any], name: str) -> list[Any]:
+    value = spec.get(name)
+    if not isinstance(value, list) or not value:
+        raise ForeignError(f"the spec's {name} is {shortened(value)}; it must be a list, not empty.")
+    return value
+
+
+def _input(item: Any) -> Input:
+    try:
+        name, size, unit = item if len(item) == 3 else (*item, "1")
+        shape = tuple(size) if isinstance(size, list) else (size,)
+        if not all(type(side) is int and side > 0 for side in shape) or not all(type(t) is str for t in (name, unit)):
+            raise ValueError
+        return Input(name, shape, unit)
+    except (TypeError, ValueError):
+        raise ForeignError(
+            f'the spec\'s observation has {shortened(item)}; allowed is ["NAME", SIZE, "UNIT"].'
+        ) from None
+
+
+class _Reading:
+    """Makes steps of the spec's lines; follows the image, whose flattening has another order in torch."""
+
+    def __init__(self, what: str, spec: dict[str, Any], tensors: Tensors) -> None:
+        self.what, self.tensors, self.used = what, tensors, set[str]()
+        self.layout = spec["layout"]
+        self.steps: list[Step] = []
+        first = _input(_list(spec, "observation")[0]).shape
+        self.image = first if len(first) == 3 else None
+        self.kinds: dict[str, Callable[[Any], list[Step]]] = {
+            "affine": self._affine,
+            "normalise": self._normalise,
+            "clip": self._clip,
+            "dense": self._dense,
+            "convolution": self._convolution,
+            "activation": self._activation,
+            "layer_norm": self._layer_norm,
+            "take": self._take,
+        }
+
+    def step(self, item: Any) -> list[Step]:
+        """The steps that one line of the spec means."""
+        if not isinstance(item, dict) or len(item) != 1 or next(iter(item)) not in self.kinds:
+            raise ForeignError(
+                f"the spec has the step {shortened(item)}; allowed is one of {', '.join(self.kinds)} with its value."
+            )
+        ((kind, value),) = item.items()
+        try:
+            return self.kinds[kind](value)
+        except PolicyError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ForeignError(f"the spec's step {shortened(item)} cannot be used: {shortened(str(error))}.") from None
+
+    def _tensor(self, name: Any, sides: int | None = None) -> np.ndarray:
+        """A tensor by name, or numbers that stand in the spec; float64, finite."""
+        if isinstance(name, str):
+            if name not in self.tensors:
+                known = ", ".join(sorted(self.tensors)[:12])
+                raise ForeignError(f"{self.what} has no tensor {shortened(name)}; it has {known}.")
+            self.used.add(name)
+        values = np.asarray(self.tensors[name] if isinstance(name, str) else name, np.float64)
+        if not np.isfinite(values).all():
+            raise ForeignError(f"{self.what}: {shortened(name)} holds NaN or infinity.")
+        if sides is not None and values.ndim != sides:
+            raise ForeignError(
+                f"{self.what}: {shortened(name)} has the shape {values.shape}; {sides} sides are needed."
+            )
+        return values
+
+    def _pair(self, value: Any, sides: int) -> tuple[np.ndarray, np.ndarray]:
+        kernel, bias = LAYOUTS[self.layout]
+        names = {"kernel": f"{value}.{kernel}", "bias": f"{value}.{bias}"} if isinstance(value, str) else value
+        if isinstance(value, str) and f"{value}/{kernel}" in self.tensors:
+            names = {"kernel": f"{value}/{kernel}", "bias": f"{value}/{bias}"}
+        w = self._tensor(names["kernel"], sides)
+        outputs = w.shape[0] if self.layout == "torch" else w.shape[-1]
+        b = self._tensor(names["bias"], 1) if names.get("bias") is not None else np.zeros(outputs)
+        if b.shape != (outputs,):
+            raise ForeignError(f"{self.what}: {shortened(value)} has {outputs} outputs and a bias of {b.shape}.")
+        return w, b
+
+    def _dense(self, value: Any) -> list[Step]:
+        kernel, bias = self._pair(value, 2)
+        if self.layout == "torch":
+            kernel = kernel.T
+            if self.image is not None and len(kernel) == np.prod(self.image):
+                kernel = rows_channels_last(kernel, self.image)
+        self.image = None
+        return [Dense(np.ascontiguousarray(kernel, np.float32), bias.astype(np.float32))]
+
+    def _convolution(self, value: Any) -> list[Step]:
+        kernel, bias = self._pair(value["of"], 4)
+        stride = value.get("stride", 1)
+        if self.layout == "torch":
+            kernel = kernel.transpose(2, 3, 1, 0)
+        side, other, taken, made = kernel.shape
+        if self.image is None or side != other or taken != self.image[2] or type(stride) is not int or stride < 1:
+            raise ForeignError(f"{self.what}: a convolution {kernel.shape} of stride {stride} on {self.image}.")
+        height, width, _ = self.image
+        self.image = ((height - side) // stride + 1, (width - side) // stride + 1, made)
+        return [Convolution(np.ascontiguousarray(kernel, np.float32), bias.astype(np.float32), stride)]
+
+    def _normalise(self, value: Any) -> list[Step]:
+        mean, epsilon = self._tensor(value["mean"]), float(value.get("epsilon", 0.0))
+        if ("variance" in value) == ("deviation" in value):
+            raise ForeignError("the spec's normalise needs one of variance and deviation.")
+        if "variance" in value:
+            deviation = np.sqrt(self._tensor(value["variance"]) + epsilon)
+        else:
+            deviation = self._tensor(value["deviation"]) + epsilon
+        if not (deviation > 0).all():
+            raise ForeignError("the spec's normalise divides by 0.", "Give the epsilon that the program adds.")
+        return [Affine(np.atleast_1d(1.0 / deviation).ravel(), np.atleast_1d(-mean / deviation).ravel())]
+
+    def _affine(self, value: Any) -> list[Step]:
+        scale, offset = self._tensor(value.get("scale", 1.0)), self._tensor(value.get("offset", 0.0))
+        return [Affine(np.atleast_1d(scale).ravel(), np.atleast_1d(offset).ravel())]
+
+    def _clip(self, value: Any) -> list[Step]:
+        low, high = (np.atleast_1d(self._tensor(end)) for end in value)
+        return [Clip(low, high)]
+
+    def _activation(self, value: Any) -> list[Step]:
+        name, slope = (value, 0.01) if isinstance(value, str) else (value["name"], float(value["negative_slope"]))
+        return [Activate(parse_enum(Activation, name, "the spec's activation"), slope)]
+
+    def _layer_norm(self, value: Any) -> list[Step]:
+        gamma, beta = (self._tensor(value[name], 1).astype(np.float32) for name in ("gamma", "beta"))
+        return [LayerNorm(gamma, beta, float(value["epsilon"]))]
+
+    def _take(self, value: Any) -> list[Step]:
+        """The first so many outputs of the dense step before it: of a head that also gives deviations."""
+        last = self.steps.pop() if self.steps else None
+        if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
+            raise ForeignError(f"the spec's take {shortened(value)}: it stands behind a dense step of more outputs.")
+        return [Dense(np.ascontiguousarray(last.kernel[:, :value]), last.bias[:value])]

@@ -1,0 +1,322 @@
+"""An SSH connection to a device, as a context manager: strict about the host key, slow to trust, quick to tell.
+
+    with connect("pi@raspberrypi") as connection:
+        print(connection.run("uname -m").stdout)
+
+Nothing here ever adds an unknown host key by itself. Every wait has an end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from quarl.device.deploy.errors import ConnectionLostError, HostError, RemoteCommandError
+from quarl.device.deploy.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key, log_in, shake_hands
+from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from quarl.device.deploy.local_device import LOCAL_HOST_KEY_NAME, running_local_device
+from quarl.device.deploy.places import local_device_folder, user_name
+from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
+from quarl.device.deploy.target import Endpoint, Target, resolve
+from quarl.policy.interruption import interruption_in
+
+ACCEPT_TIMEOUT_S = 60.0
+"""For a server that lets us in and then does not start a command, with its disk stuck for example."""
+_PACKET = 32 * 1024  # bytes of a file that one SFTP packet carries; every server takes as many
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A command of the device's shell, and what came of it."""
+
+    command: str
+    exit_status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended with status 0."""
+        return self.exit_status == 0
+
+
+@dataclass(frozen=True)
+class UploadResult:
+    """A file that was sent, and how much was written."""
+
+    remote_path: str
+    bytes: int
+    seconds: float
+
+
+class Connection:
+    """An authenticated connection. Made by ``connect``; not meant to be constructed elsewhere."""
+
+    def __init__(
+        self,
+        transport: paramiko.Transport,
+        target: Target,
+        endpoint: Endpoint,
+        fingerprint: str,
+        again: Callable[[], contextlib.AbstractContextManager[Connection]],
+    ) -> None:
+        self._transport = transport
+        self._sftp: paramiko.SFTPClient | None = None
+        self.target = target
+        self.endpoint = endpoint
+        self.host_key_fingerprint = fingerprint
+        self.again = again
+        """A new connection to the same device with the same keys, for when this one is lost."""
+
+    @property
+    def name(self) -> str:
+        """The device as messages call it."""
+        return "the local device" if self.target.is_local else f"{self.endpoint.user}@{self.target.host}"
+
+    @property
+    def transport_name(self) -> str:
+        """``loopback`` when no network lies between, else ``ssh``; reports say it aloud."""
+        peer = self._transport.getpeername()[0] if self.alive else ""
+        return "loopback" if str(peer).startswith("127.") or str(peer) == "::1" else "ssh"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is still there, as far as we know."""
+        return bool(self._transport.is_active())
+
+    def lost(self, doing: str) -> ConnectionLostError:
+        """The error for a connection that ended while ``doing`` something."""
+        return ConnectionLostError(
+            f"The connection to {self.name} was lost while {doing}.",
+            "Look at the network and the device, then run the same command again: what was half done is discarded.",
+        )
+
+    @contextlib.contextmanager
+    def _closed_after(self, seconds: float) -> Iterator[None]:
+        """End the connection when the block takes longer: paramiko waits for some answers without an end."""
+        too_long = threading.Timer(seconds, self._transport.close)
+        too_long.daemon = True
+        too_long.start()
+        try:
+            yield
+        finally:
+            too_long.cancel()
+
+    def start(self, command: str, timeout: float = CONNECT_TIMEOUT_S) -> RemoteProcess:
+        """Start a command and talk to it in lines."""
+        try:
+            channel = self._transport.open_session(timeout=timeout)
+            channel.settimeout(timeout)
+            with self._closed_after(ACCEPT_TIMEOUT_S):
+                channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if not self.alive:
+                raise self.lost(f"starting `{command[:60]}`") from None
+            raise RemoteCommandError(
+                f"{self.name} does not start commands: {error}", "Its SSH server must allow exec requests."
+            ) from None
+        return RemoteProcess(channel, command, self.name)
+
+    def run(self, command: str, *, timeout: float = 60.0, stdin: bytes = b"", check: bool = True) -> CommandResult:
+        """Run a command to its end.
+
+        Args:
+            command: for the login shell of the device; quote with ``shlex.quote``.
+            timeout: seconds until the command is given up.
+            stdin: what it reads.
+            check: raise when the exit status is not 0.
+
+        Raises:
+            RemoteCommandError: the status is not 0 and ``check``, or the time is over.
+            ConnectionLostError: the connection ended meanwhile.
+        """
+        begun = time.monotonic()
+        process = self.start(command)
+        try:
+            with contextlib.suppress(EndOfOutputError):  # it may end without reading
+                process.send(stdin, timeout)
+            process.close_input()
+            output = process.read_rest(begun + timeout - time.monotonic())
+            status = process.wait(max(1.0, begun + timeout - time.monotonic()))
+            if status is None:
+                raise TimeoutError
+        except (TimeoutError, LineTimeoutError):
+            raise RemoteCommandError(
+                f"`{command[:120]}` on {self.name} did not end within {timeout:g} s.", "Look at the device's load."
+            ) from None
+        except (OSError, EOFError, paramiko.SSHException, HostError):
+            if not self.alive:
+                raise self.lost(f"running `{command[:60]}`") from None
+            raise
+        finally:
+            process.close()
+        if status == -1 and not self.alive:
+            raise self.lost(f"running `{command[:60]}`")
+        result = CommandResult(
+            command,
+            status,
+            output.decode(errors="replace"),
+            "\n".join(process.stderr_lines()),
+            time.monotonic() - begun,
+        )
+        if check and not result.ok:
+            raise RemoteCommandError(
+                f"`{command[:120]}` on {self.name} ended with status {status}: {result.stderr[-800:].strip()}",
+                "Try the command on the device by hand.",
+            )
+        return result
+
+    def sftp(self, timeout: float = 30.0) -> paramiko.SFTPClient:
+        """The connection's SFTP session, opened at first use. Relative paths start at the device's home."""
+        if self._sftp is None:
+            try:
+                with self._closed_after(ACCEPT_TIMEOUT_S):
+                    self._sftp = paramiko.SFTPClient.from_transport(self._transport)
+            except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
+                if not self.alive:
+                    raise self.lost("opening SFTP") from None
+                raise RemoteCommandError(
+                    f"{self.name} has no working SFTP ({error}).",
+                    "Enable `Subsystem sftp` in its sshd_config, and let its shell start-up files print nothing.",
+                ) from None
+            if self._sftp is None:
+                raise self.lost("opening SFTP")
+        self._sftp.get_channel().settimeout(timeout)
+        return self._sftp
+
+    def upload(
+        self, data: bytes | Path, remote_path: str, *, progress: Callable[[int], None] | None = None
+    ) -> UploadResult:
+        """Write one file on the device. Not atomic by itself: deployment writes to incoming/ and renames.
+
+        Args:
+            data: the bytes, or the file that holds them.
+            remote_path: relative to the device's home, or absolute.
+            progress: called with the number of bytes that each packet added.
+
+        Raises:
+            ConnectionLostError: the connection ended, or nothing moved for 30 s.
+            OSError: the device refused to write (disk full, no permission).
+        """
+        begun = time.monotonic()
+        sent = 0
+        try:
+            sftp = self.sftp()
+            with (
+                data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source,
+                sftp.open(remote_path, "wb") as file,
+            ):
+                file.set_pipelined(True)
+                try:
+                    while packet := source.read(_PACKET):
+                        file.write(packet)
+                        sent += len(packet)
+                        if progress is not None:
+                            progress(len(packet))
+                except BaseException:  # Ctrl-C: in the middle of a packet the server would take the file's closing
+                    self._close_sftp()  # for the rest of that packet, and wait for more, or hang up
+                    raise
+            written = sftp.stat(remote_path).st_size
+        except (TimeoutError, EOFError, paramiko.SSHException):
+            raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
+        except OSError:
+            if not self.alive:
+                raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
+            raise
+        if written != sent:
+            raise OSError(f"{written} of {sent} bytes were written")
+        return UploadResult(remote_path, sent, time.monotonic() - begun)
+
+    def _close_sftp(self) -> None:
+        """End the SFTP session; the next file begins another."""
+        sftp, self._sftp = self._sftp, None
+        if sftp is not None:
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                sftp.close()
+
+    def close(self) -> None:
+        """End the connection; what runs on the device sees the end of its input."""
+        self._close_sftp()
+        self._transport.close()
+
+
+@contextlib.contextmanager
+def connect(
+    target: Target | str,
+    *,
+    identity: Path | None = None,
+    known_hosts: KnownHosts | None = None,
+    config_file: Path | None = None,
+    local_folder: Path | None = None,
+) -> Iterator[Connection]:
+    """A connection to the device, closed at the end; for ``local`` the embedded device runs meanwhile.
+
+    Args:
+        target: which device; ``local``, ``user@host`` or ``user@host:port`` as text.
+        identity: a private key file to offer first.
+        known_hosts: whose host keys count; default the user's and the project's.
+        config_file: instead of ``~/.ssh/config``.
+        local_folder: the folder of ``TARGET=local``; default artifacts/local-device.
+
+    Raises:
+        ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError, TargetError.
+        KeyboardInterrupt: also where the block ends with what was made of it on the way.
+    """
+    target = Target.parse(target) if isinstance(target, str) else target
+    with contextlib.ExitStack() as stack:
+        use_agent = not target.is_local and "SSH_AUTH_SOCK" in os.environ
+        if target.is_local:
+            local = stack.enter_context(running_local_device(local_folder or local_device_folder()))
+            known_hosts = KnownHosts(local.folder.known_hosts_file)
+            endpoint = Endpoint(
+                local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, (local.folder.client_key_file,), True
+            )
+        else:
+            known_hosts = known_hosts if known_hosts is not None else KnownHosts.of_user()
+            endpoint = resolve(target, identity, config_file)
+        transport, key = shake_hands(endpoint, known_hosts)
+        stack.callback(transport.close)
+        check_host_key(target, endpoint, key, known_hosts)
+        transport.set_keepalive(KEEPALIVE_S)
+        log_in(transport, endpoint, use_agent)
+        again = functools.partial(
+            connect,
+            target,
+            identity=identity,
+            known_hosts=known_hosts,
+            config_file=config_file,
+            local_folder=local_folder,
+        )
+        connection = Connection(transport, target, endpoint, key.fingerprint, again)
+        stack.callback(connection.close)
+        try:
+            yield connection
+        except Exception as error:
+            # A file or a channel that Ctrl-C makes close in the middle of a packet ends the connection, too.
+            if (interrupted := interruption_in(error)) is not None:
+                raise interrupted from None
+            raise
+
+
+def require_reachable(target: Target | str, *, identity: Path | None = None) -> None:
+    """See that a device answers, is the one that was accepted, and lets us in, before anything is worked for it.
+
+    The embedded device is not started: it answers whenever it is.
+
+    Raises:
+        ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError, TargetError.
+    """
+    target = Target.parse(target) if isinstance(target, str) else target
+    if not target.is_local:
+        with connect(target, identity=identity):
+            pass

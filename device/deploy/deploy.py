@@ -1,0 +1,330 @@
+"""Deployment: upload under a temporary name, verify, try it on the device, and only then switch.
+
+Until the last step the old release serves, untouched. Whatever fails before, from a cut connection to a golden
+vector that differs, leaves nothing of the new release behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.errors import DeviceFullError, HostError, RemoteCommandError, TrustError
+from quarl.device.deploy.golden import GoldenCheck, Progress, Step, golden_checks
+from quarl.device.deploy.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
+from quarl.device.deploy.payload import Payload, build_payload
+from quarl.device.deploy.probe import TargetFacts, probe
+from quarl.device.deploy.signing.keys import signing_key
+from quarl.device.deploy.signing.provisioning import key_for
+from quarl.device.deploy.signing.record import USUAL, Signing, check_as_device, signed_record
+from quarl.device.deploy.static_agent.release import static_payload
+from quarl.device.deploy.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
+from quarl.device.deploy.wheels import Wheel, WheelSet, fetch, select
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Precision, RuntimeName
+
+BLOCK = 4096  # bytes; a file takes whole blocks of the device's file system
+RESERVE = 8 << 20  # bytes left free: a full disk harms more than us
+
+
+@dataclass(frozen=True)
+class DeployRequest:
+    """The deployment that is requested."""
+
+    target: str
+    policy: str
+    precisions: tuple[Precision, ...]
+    runtimes: tuple[RuntimeName, ...]
+
+
+@dataclass(frozen=True)
+class DeployResult:
+    """The results of a deployment."""
+
+    request: DeployRequest
+    release: str
+    previous: str | None
+    """The release that served before; the same as ``release`` when nothing had to change."""
+    unchanged: bool
+    """The device already had exactly this content: nothing was sent."""
+    sent_files: int
+    sent_bytes: int
+    reused_files: int
+    """Files copied on the device from an older release instead of being sent."""
+    wheels_sent: tuple[str, ...]
+    checks: tuple[GoldenCheck, ...]
+    removed: tuple[str, ...]
+    """Older releases that were pruned."""
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    """Problems after the new release was switched on; it serves all the same."""
+    compared_files: int = 0
+    """Files of unpacked wheels that the device compared with the hashes recorded when they were unpacked."""
+    compared_s: float = 0.0
+    """Seconds that this comparison took on the device."""
+
+
+def deploy(
+    connection: Connection,
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName] = (RuntimeName.LITERT,),
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+    signing: Signing = USUAL,
+    without_python: bool = False,
+) -> DeployResult:
+    """Bring a policy onto a device and switch it on.
+
+    Args:
+        connection: to the device.
+        bundle: as loaded on the host.
+        precisions: which to bring; each must have been converted for ``runtimes``.
+        runtimes: what will execute it; their wheels are brought along where they are missing.
+        wait_s: how long to wait for another deployment to end.
+        progress: told about every step.
+        signing: by which key, with which serial.
+        without_python: bring the agent that is one program, with the native engine, instead of the one in Python.
+
+    Raises:
+        TrustError: the device trusts no key of this host. Nothing was sent.
+        BundleError: the bundle is damaged or lacks an artifact. Nothing was sent.
+        UnsupportedDeviceError, WheelError: no wheels for this device, or no Python. Nothing was sent.
+        DeviceLockedError: another deployment is at work. Nothing was changed.
+        DeviceFullError, VerificationError, CheckFailedError, ConnectionLostError: the old release still serves and
+            nothing of the new one is left, unless the message says that it is unknown which one serves.
+    """
+    wheel_set = wheels_for(probe(connection), runtimes, without_python)
+    payload = gathered(bundle, precisions, runtimes, wheel_set, without_python)
+    return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress, signing=signing)
+
+
+def wheels_for(facts: TargetFacts, runtimes: Sequence[RuntimeName], without_python: bool = False) -> WheelSet:
+    """The interpreter and the wheels of a device; no wheels for an agent without Python.
+
+    Raises:
+        UnsupportedDeviceError, WheelError: as ``deploy``.
+    """
+    return WheelSet(facts.python, (), facts.machine) if without_python else select(facts, runtimes)
+
+
+def gathered(
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName],
+    wheel_set: WheelSet,
+    without_python: bool = False,
+) -> Payload:
+    """The release for every device that has this interpreter and these wheels.
+
+    Raises:
+        BundleError, UnsupportedDeviceError, VerificationError: as ``deploy``.
+    """
+    if without_python:
+        return static_payload(bundle, precisions, wheel_set.machine)
+    return build_payload(bundle, precisions, runtimes, wheel_set)
+
+
+def install(
+    connection: Connection,
+    payload: Payload,
+    wheel_set: WheelSet,
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+    wheel_cache: Path | None = None,
+    silence_s: float = SILENCE_S,
+    signing: Signing = USUAL,
+    begun_with: Callable[[Mapping[str, Any]], None] = lambda state: None,
+    before_switch: Callable[[str, str | None], None] = lambda release, serving: None,
+    rollout: Mapping[str, Any] | None = None,
+) -> DeployResult:
+    """Bring a gathered release onto a device; ``deploy`` without the gathering. Raises what ``deploy`` raises.
+
+    ``begun_with`` is called with what the device says once it is locked, before anything is sent. ``before_switch`` is
+    called with the release that will serve and the one that serves until then. ``rollout`` is written on the device.
+    """
+    begun = time.monotonic()
+    tell = progress if progress is not None else lambda step: None
+    wanted_pair = payload.precisions, payload.runtimes
+    request = DeployRequest(str(connection.target), payload.policy, *wanted_pair)
+    with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
+        state = begin(session, payload.policy, payload.digest, wait_s)
+        serving = state["current"]
+        with still_serving(serving):
+            begun_with(state)
+            if why := state["trust"].get("refused"):
+                raise TrustError(f"{connection.name} does not know for sure whose policies it may run: {why}.")
+            tell(Step("compare what is there", 0, 0))
+            known, found = _known_release(session, state["same"], signing)
+            if known is not None and known == serving and not found["doubted"]:
+                none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
+                return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
+            sent = _Upload(connection, session, tell)
+            if known is None:
+                release = f"{state['next_number']:04d}-{payload.digest[:8]}"
+                key, trust = key_for(connection, session, state["trust"], signing.key)
+                signed = signed_record(payload, wheel_set, key, trust, signing)
+                check_as_device(connection, signed, trust)
+                folders = [wheel.folder for wheel in wheel_set.wheels]
+                found = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)
+                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
+                wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
+                need = needed_bytes(payload, wheels)
+                sent.folder = session.call(
+                    "receive", release=release, need_bytes=need, record=signed.text, signature=signed.signature
+                )["incoming"]
+                sent.send_wheels(wheels)
+                sent.send_files(payload)
+                checks = golden_checks(connection, payload.policy, f"incoming/{release}", *wanted_pair, tell)
+                session.call("publish", timeout=UNPACK_TIMEOUT_S)
+            else:
+                release = known
+                with marked_when_refused(session, release):
+                    checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
+        tell(Step("switch", 0, 0))
+        before_switch(release, serving)
+        python = wheel_set.python.path
+        which = payload.policy, release, serving
+        previous, warnings = switch_on(connection, session, python, *which, silence_s, rollout)
+        removed: tuple[str, ...] = ()
+        if not warnings:  # else the session is over; the next deployment removes them
+            removed, warnings = _prune(session, release, previous)
+    return DeployResult(
+        request=request,
+        release=release,
+        previous=previous,
+        unchanged=False,
+        sent_files=sent.files,
+        sent_bytes=sent.bytes,
+        reused_files=sent.reused,
+        wheels_sent=tuple(sent.wheels),
+        checks=checks,
+        removed=removed,
+        seconds=time.monotonic() - begun,
+        warnings=warnings,
+        compared_files=found["files"],
+        compared_s=found["seconds"],
+    )
+
+
+def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Remove old releases, but not the one that served before; returns those removed, and warnings.
+
+    Past the switch no failure undoes the deployment.
+    """
+    try:
+        done = session.call("prune", previous=previous)
+        in_use = tuple(
+            f"Release {name} was not removed: process {', '.join(map(str, processes))} runs from it."
+            for name, processes in done["in_use"].items()
+        )
+        return tuple(done["releases"]), in_use
+    except HostError as error:
+        # Not the error's next step: it says that what was half done is discarded, and nothing was.
+        return (), (
+            f"Release {serving} serves, but older releases may not have been removed: {error.message} "
+            "The next deployment removes them.",
+        )
+
+
+def _known_release(session: HelperSession, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
+    """A release on the device that has this very content and is still whole, and what its check found.
+
+    One that has the content no longer is marked, so that nobody goes back to it. One that another key signed than the
+    named one is not the same.
+    """
+    if same is None:
+        return None, {}
+    try:
+        found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
+    except TrustError:  # an older version did not sign it, or its signer was revoked: it is signed and sent anew
+        return None, {}
+    if found["damaged"]:
+        mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
+    whole = not (found["damaged"] or found["missing_environments"])
+    if signing.key is not None and signing_key(signing.key).fingerprint != found["signer"]:
+        return None, {}
+    return (same if whole else None), found
+
+
+def _blocks(size: int) -> int:
+    return (size + BLOCK) // BLOCK * BLOCK + BLOCK  # its data and its share of folders
+
+
+def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
+    """What the deployment will write at most: the release, the unpacked wheels, and one packed wheel at a time."""
+    need = RESERVE + sum(_blocks(len(file.data)) for file in payload.files)
+    for path in wheels.values():
+        with zipfile.ZipFile(path) as archive:
+            need += sum(_blocks(member.file_size) for member in archive.infolist())
+    return need + max((path.stat().st_size for path in wheels.values()), default=0)
+
+
+class _Upload:
+    """An upload into ``folder``, incoming/ID of the device, and a count of it."""
+
+    def __init__(self, connection: Connection, session: HelperSession, tell: Progress) -> None:
+        self._connection, self._session, self._tell = connection, session, tell
+        self.folder = ""
+        self.files = self.bytes = self.reused = 0
+        self.wheels: list[str] = []
+
+    def send_wheels(self, wheels: Mapping[Wheel, Path]) -> None:
+        """Send and unpack wheels, one after the other."""
+        for wheel, path in wheels.items():
+            self._send(path, wheel.file, self._adder(f"send {wheel}", path.stat().st_size))
+            self.wheels.append(str(wheel))
+
+            def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
+                self._tell(Step(f"unpack {wheel}", done, total))
+
+            what = {"file": wheel.file, "folder": wheel.folder}
+            self._session.call("unpack", timeout=UNPACK_TIMEOUT_S, progress=unpacked, **what)
+
+    def send_files(self, payload: Payload) -> None:
+        """Send the files that no release on the device has, and let it compare all of them."""
+        reused = set(self._session.call("reuse")["files"])
+        missing = [file for file in payload.files if file.path not in reused]
+        add = self._adder(f"send {payload.policy}", sum(len(file.data) for file in missing))
+        for file in missing:
+            self._send(file.data, file.path, add)
+        self.reused = len(reused)
+        self._session.call("verify")
+
+    def _adder(self, name: str, total: int) -> Callable[[int], None]:
+        """A progress callback for bytes that come in pieces."""
+        done = 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            self._tell(Step(name, done, total, "B"))
+
+        return add
+
+    def _send(self, data: bytes | Path, name: str, progress: Callable[[int], None]) -> None:
+        device, path = self._connection.name, f"{self.folder}/{name}"
+        try:
+            self.bytes += self._connection.upload(data, path, progress=progress).bytes
+            self.files += 1
+        except OSError as error:
+            # SFTP only says "failure" when the disk is full, so ask how much room there is.
+            free = self._session.call("show")["free_bytes"]
+            size = len(data) if isinstance(data, bytes) else data.stat().st_size
+            if free < size + BLOCK:
+                raise DeviceFullError(
+                    f"The disk of {device} became full while {Path(name).name} was sent ({free / 1e6:.1f} MB free). "
+                    "What was sent is removed.",
+                    "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
+                ) from None
+            raise RemoteCommandError(
+                f"{device} does not write {path}: {error}.", "Look at the rights of ~/quarl on the device."
+            ) from None

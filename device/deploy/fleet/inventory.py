@@ -1,0 +1,286 @@
+"""fleet.toml: which devices there are, in which groups, and how each is served.
+
+[groups.arena]
+targets = ["pi@arena-[01-12]", "pi@192.168.1.40:2222"]
+runtime = "litert"                   # or agent = "native"; bits = "8"; identity = "~/.ssh/arena"
+labels = { hall = "3" }
+
+[devices."pi@arena-07"]              # what is different on one of them
+runtime = "native"
+labels = { camera = "left" }
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from quarl.device.deploy.errors import HostError, TargetError
+from quarl.device.deploy.target import Target, with_home
+
+FLEET_FILE = "fleet.toml"
+GROUP_SIGN = "@"
+"""A TARGET that begins with it is a group: ``@arena``; ``@all`` is every device."""
+ALL = "all"
+SETTINGS = ("runtime", "agent", "bits", "identity")
+_RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_MOST_DEVICES = 10_000
+"""In one file, ranges written out; a device counts in each of its groups."""
+_MOST_SHOWN = 400
+"""Signs of a refusal's reason: what stands in a file may be long."""
+_NEXT = "docs/fleet.md has an example of each line."
+
+
+class FleetFileError(HostError):
+    """fleet.toml is missing, cannot be read, or has no such group or device."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A device of a fleet, and how it is served.
+
+    Attributes:
+        target: as TARGET names it; a device's name wherever it is shown.
+        runtime, agent, bits: as the options of ``deploy``; None: as they are by default.
+        identity: private key to offer first.
+        labels: what it is chosen by beside its groups.
+        groups: that it belongs to.
+    """
+
+    target: str
+    runtime: str | None = None
+    agent: str | None = None
+    bits: str | None = None
+    identity: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The devices of a fleet.toml, in its order, each once."""
+
+    file: Path
+    members: tuple[Member, ...]
+    groups: tuple[str, ...]
+
+    @classmethod
+    def load(cls, file: Path) -> Fleet:
+        """Read a fleet.toml.
+
+        Raises:
+            FleetFileError: it is missing or cannot be read; says what was found where, and what is allowed.
+        """
+        text = ""
+        try:
+            text = file.read_text(encoding="utf-8")
+            reader = _Reader(file, text.splitlines())
+            return cls(file, *reader.members(tomllib.loads(text)))
+        except FileNotFoundError:
+            raise FleetFileError(
+                f"There is no {file}.",
+                f'Write one, or name it with --fleet FILE. Two lines are enough: [groups.{ALL}] and targets = ["pi@'
+                'raspberrypi"].',
+            ) from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise FleetFileError(f"{file} cannot be read: {str(error)[:_MOST_SHOWN]}.", _NEXT) from None
+        except (RecursionError, ValueError) as error:  # tables and lists within one another, a number of 5,000 digits
+            kind = "it goes too deep" if isinstance(error, RecursionError) else "a number is too long"
+            raise FleetFileError(
+                f"{file}, line {_failing_line(text.splitlines(), type(error))}: {kind}; allowed are [groups.NAME] and "
+                "[devices.TARGET] with texts, lists of texts and labels.",
+                _NEXT,
+            ) from None
+
+    def selected(
+        self, group: str = ALL, labels: Mapping[str, str] | None = None, only: Sequence[str] = ()
+    ) -> tuple[Member, ...]:
+        """The devices of a group that have all these labels; with ``only`` those of them that are named.
+
+        Raises:
+            FleetFileError: there is no such group or device, or none is left.
+        """
+        if group != ALL and group not in self.groups:
+            raise FleetFileError(
+                f"{self.file} has no group {group!r}; it has {', '.join(self.groups) or 'none'}.",
+                f"Name one of them, or leave --group out, which is {ALL}.",
+            )
+        wanted = dict(labels or {})
+        found = [each for each in self.members if group == ALL or group in each.groups]
+        if unknown := sorted(set(only) - {each.target for each in found}):
+            raise FleetFileError(
+                f"{self.file} has no device {unknown[0]!r} in {group}; it has {_some(each.target for each in found)}.",
+                "Name one as it stands there, its range written out.",
+            )
+        found = [each for each in found if wanted.items() <= each.labels.items() and (not only or each.target in only)]
+        if not found:
+            has = _some(sorted({f"{name}={value}" for each in self.members for name, value in each.labels.items()}))
+            shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            raise FleetFileError(
+                f"No device of {self.file} is in {group}{f' with {shown}' if shown else ''}; labels are {has}.", _NEXT
+            )
+        return tuple(found)
+
+
+class _Reader:
+    """Reads one file; each refusal names it and the place in it."""
+
+    def __init__(self, file: Path, lines: Sequence[str]) -> None:
+        self.file, self._lines, self._named = file, lines, 0
+
+    def refused(self, what: str, *where: str) -> FleetFileError:
+        """The refusal of what stands at a place: under a heading, ``groups.arena``, the first line with some words."""
+        shown = what if len(what) <= _MOST_SHOWN else f"{what[: _MOST_SHOWN // 2]} … {what[-_MOST_SHOWN // 2 :]}"
+        return FleetFileError(f"{self.file}, line {self._line_of(where)}: {shown}.", _NEXT)
+
+    def _line_of(self, where: Sequence[str]) -> int:
+        lines, at = [line.partition("#")[0] for line in self._lines], 0
+        for heading in where[:1]:
+            bare = (re.sub(r"[\s'\"]", "", line) for line in lines)
+            wanted = "".join(heading.split())
+            at = next(
+                (number for number, line in enumerate(bare) if line.startswith((f"[{wanted}]", f"[{wanted}."))), 0
+            )
+        for word in where[1:]:
+            at = next((number for number in range(at, len(lines)) if word in lines[number]), at)
+        return at + 1
+
+    def members(self, text: Mapping[str, Any]) -> tuple[tuple[Member, ...], tuple[str, ...]]:
+        if unknown := sorted(text.keys() - {"groups", "devices"}):
+            raise self.refused(
+                f"[{unknown[0]}] is not known; allowed are [groups.NAME] and [devices.TARGET]", unknown[0]
+            )
+        groups = self.table(text.get("groups", {}), "groups")
+        if not groups:
+            raise self.refused(f'it has no group; the smallest one is [groups.{ALL}] with targets = ["pi@raspberrypi"]')
+        members: dict[str, Member] = {}
+        for name, entry in groups.items():
+            if not _NAME.match(name):
+                raise self.refused(
+                    f"a group is called {name!r}; allowed are letters, digits, '.', '_' and '-'", f"groups.{name}"
+                )
+            entry = self.table(entry, f"groups.{name}")
+            targets = entry.get("targets")
+            if not isinstance(targets, list) or not targets:
+                raise self.refused(
+                    f"[groups.{name}] has the targets {targets!r}; it needs a list of at least one",
+                    f"groups.{name}",
+                    "targets",
+                )
+            settings = self.settings(
+                {key: value for key, value in entry.items() if key != "targets"}, f"groups.{name}", " and targets"
+            )
+            for target in self.expanded(targets, name):
+                known = members.get(target, Member(target))
+                labels = {**known.labels, **settings.get("labels", {})}
+                members[target] = replace(_set(known, {**settings, "labels": labels}), groups=(*known.groups, name))
+        for target, entry in self.table(text.get("devices", {}), "devices").items():
+            if target not in members:
+                raise self.refused(f"[devices.{target!r}] is in no group; it has {_some(members)}", f"devices.{target}")
+            settings = self.settings(self.table(entry, f"devices.{target}"), f"devices.{target}")
+            labels = {**members[target].labels, **settings.get("labels", {})}
+            members[target] = _set(members[target], {**settings, "labels": labels})
+        return tuple(members.values()), tuple(groups)
+
+    def table(self, value: Any, where: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refused(f"{where} is {value!r}; it must be a table, [{where}]", where)
+        return value
+
+    def settings(self, entry: Mapping[str, Any], where: str, more: str = "") -> dict[str, Any]:
+        """The settings of a table, checked as far as this file goes; what their values mean, ``deploy`` checks."""
+        found: dict[str, Any] = {}
+        for name, value in entry.items():
+            if name == "labels":
+                labels = self.table(value, f"{where}.labels")
+                if wrong := [key for key, each in labels.items() if not isinstance(each, str | int | float)]:
+                    raise self.refused(
+                        f"[{where}] has the label {wrong[0]} = {labels[wrong[0]]!r}; it must be a text in quotes",
+                        where,
+                        wrong[0],
+                    )
+                found["labels"] = {key: str(each) for key, each in labels.items()}
+            elif name not in SETTINGS:
+                raise self.refused(
+                    f"[{where}] has {name!r}; allowed are {', '.join((*SETTINGS, 'labels'))}{more}", where, name
+                )
+            elif not isinstance(value, str) and not (name == "bits" and type(value) is int):
+                raise self.refused(f"[{where}] has {name} = {value!r}; it must be a text in quotes", where, name)
+            elif not str(value).isprintable():
+                raise self.refused(f"[{where}] has {name} = {value!r}; it must be a text on one line", where, name)
+            else:
+                try:
+                    found[name] = with_home(Path(str(value))) if name == "identity" else str(value)
+                except TargetError as error:
+                    raise self.refused(f"[{where}] has {name} = {error.message.rstrip('.')}", where, name) from None
+        return found
+
+    def expanded(self, targets: Sequence[Any], group: str) -> list[str]:
+        """Every target with its range written out, and read as TARGET is."""
+        found: list[str] = []
+        where = f"groups.{group}"
+        for target in targets:
+            if not isinstance(target, str):
+                raise self.refused(f"[{where}] has the target {target!r}; it must be a text in quotes", where)
+            for name in self.range(target, where):
+                try:
+                    Target.parse(name)
+                except TargetError as error:
+                    raise self.refused(f"[{where}]: {error.message.rstrip('.')}", where, target) from None
+                found.append(name)
+        return found
+
+    def range(self, target: str, where: str) -> Iterator[str]:
+        """A target with each of its ranges written out; how many there will be is known before."""
+        ranges, count = list(_RANGE.finditer(target)), 1
+        for found in ranges:
+            first, last = (int(found[end]) if len(found[end]) < 10 else _MOST_DEVICES for end in (1, 2))
+            if first > last or last - first >= _MOST_DEVICES or max(map(len, found.groups())) >= 10:
+                raise self.refused(
+                    f"[{where}] has the range {found[0]}; it must rise, by less than {_MOST_DEVICES:,}", where, target
+                )
+            count *= last - first + 1
+            if self._named + count > _MOST_DEVICES:
+                raise self.refused(
+                    f"[{where}] has the target {target!r}, and all groups together may name {_MOST_DEVICES:,} devices",
+                    where,
+                    target,
+                )
+        self._named += count
+        numbers = [
+            [str(number).zfill(len(found[1])) for number in range(int(found[1]), int(found[2]) + 1)] for found in ranges
+        ]
+        before, *others = _RANGE.split(target)[::3]  # what stands around the ranges
+        for chosen in itertools.product(*numbers):
+            yield before + "".join(map(str.__add__, chosen, others))
+
+
+def _failing_line(lines: Sequence[str], kind: type[Exception]) -> int:
+    """The first line with which reading a file fails so."""
+
+    def fails(count: int) -> bool:
+        try:
+            tomllib.loads("\n".join(lines[:count]))
+        except (RecursionError, ValueError) as error:
+            return type(error) is kind
+        return False
+
+    return bisect.bisect_left(range(len(lines)), True, key=fails)
+
+
+def _set(member: Member, settings: Mapping[str, Any]) -> Member:
+    """A device with settings of a later table, where one of runtime and agent decides about both."""
+    both = {"runtime": None, "agent": None} if settings.keys() & {"runtime", "agent"} else {}
+    return replace(member, **{**both, **settings})
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "") or "none"

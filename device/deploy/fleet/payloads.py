@@ -1,0 +1,97 @@
+"""One payload for each kind of device: gathered once, sent to all that have the same processor, Python and runtime."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from quarl.device.deploy.deploy import gathered, wheels_for
+from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.fleet.inventory import Member
+from quarl.device.deploy.payload import Payload
+from quarl.device.deploy.probe import TargetFacts
+from quarl.device.deploy.wheels import WheelSet, parse_runtimes
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.enums import executions
+from quarl.policy.errors import PolicyError
+from quarl.policy.spec import Precision, RuntimeName
+
+
+def parse_bits(text: str) -> tuple[Precision, ...]:
+    """Read ``8`` or ``32,8``: the precisions to deploy, in this order, each once."""
+    return tuple(dict.fromkeys(Precision.parse(part.strip()) for part in text.split(",")))
+
+
+class Payloads:
+    """What is sent to the devices of a fleet.
+
+    Attributes:
+        bundle: the policy.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._lock = threading.Lock()
+        self._made: dict[Hashable, Payload | HostError | PolicyError] = {}
+
+    @property
+    def kinds(self) -> int:
+        """Kinds of devices met so far."""
+        return len(self._made)
+
+    def require_artifacts(self, members: tuple[Member, ...]) -> None:
+        """See that every artifact is there, before a device is asked anything.
+
+        Raises:
+            BundleError: one is not; says how to make it.
+        """
+        for precisions, runtimes, _ in dict.fromkeys(map(wanted, members)):
+            for precision, runtime in executions(precisions, runtimes):
+                self.bundle.artifact(precision, runtime.artifact_format)
+
+    def of(self, member: Member, facts: TargetFacts) -> tuple[Payload, WheelSet]:
+        """What a device gets.
+
+        Raises:
+            UnsupportedDeviceError, WheelError, BundleError: as ``deploy``.
+        """
+        precisions, runtimes, without_python = wanted(member)
+        wheel_set = wheels_for(facts, runtimes, without_python)
+        kind = (precisions, runtimes, without_python, wheel_set)
+        with self._lock:
+            made = self._made.get(kind)
+            if made is None:
+                try:
+                    made = gathered(self.bundle, precisions, runtimes, wheel_set, without_python)
+                except (HostError, PolicyError) as error:
+                    made = error
+                self._made[kind] = made
+        if isinstance(made, Payload):
+            return made, wheel_set
+        raise made
+
+
+def wanted(member: Member) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ...], bool]:
+    """Precisions and runtimes of a device, and whether it gets the agent without Python.
+
+    Raises:
+        PolicyError, HostError: one of them is not known; says what is allowed.
+    """
+    without_python = member.agent == "native"
+    if member.agent not in (None, "python", "native"):
+        raise HostError(f"{member.target} has the agent {member.agent!r}; allowed are python and native.")
+    runtimes = (RuntimeName.NATIVE,) if without_python else tuple(parse_runtimes(member.runtime or "litert"))
+    return parse_bits(member.bits or "8"), runtimes, without_python
+
+
+def typed_over(
+    members: Iterable[Member], runtime: str | None, agent: str | None, bits: str | None
+) -> tuple[Member, ...]:
+    """The devices with what was typed in the place of what fleet.toml says; None: nothing was."""
+    found = []
+    for each in members:
+        if runtime or agent:  # one of them decides about both
+            each = replace(each, runtime=runtime, agent=agent)
+        found.append(replace(each, bits=bits) if bits else each)
+    return tuple(found)

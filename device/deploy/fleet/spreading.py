@@ -1,0 +1,84 @@
+"""``--target @arena``: a verb for one device, done on every device of a group."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shlex
+from typing import Any
+
+from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.fleet.board import shown_board
+from quarl.device.deploy.fleet.crew import PARALLEL, Crew, error_facts
+from quarl.device.deploy.fleet.inventory import GROUP_SIGN, Member
+from quarl.device.deploy.fleet.selecting import named_fleet
+from quarl.device.deploy.verbs import Run, plain
+
+
+class SomeFailedError(HostError):
+    """A verb failed on some devices of a group, or is none for groups."""
+
+
+def on_groups(run: Run) -> Run:
+    """The verb, also for a target that is a group: devices at once, a failure on one does not keep the others."""
+
+    @functools.wraps(run)
+    def spread(options: argparse.Namespace) -> tuple[Any, str]:
+        return _each(options, run) if options.target.startswith(GROUP_SIGN) else run(options)
+
+    return spread
+
+
+def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
+    if options.verb == "deploy":
+        group, policy = options.target.removeprefix(GROUP_SIGN), shlex.quote(options.policy)
+        raise SomeFailedError(
+            f"A group is deployed to in phases, and {options.target} is one.",
+            f"python -m device.deploy fleet deploy --group {group} --policy {policy}",
+        )
+    if getattr(options, "fingerprint", None) is not None:
+        raise SomeFailedError(
+            f"Each device has a host key of its own; one fingerprint was typed for {options.target}.",
+            "Leave --fingerprint out: then each one's is shown, with the command that accepts it.",
+        )
+    members = named_fleet(None).selected(options.target.removeprefix(GROUP_SIGN))
+
+    def work(member: Member, tell: Any) -> tuple[Any, str] | Exception:
+        typed = {**vars(options), "target": member.target, "identity": options.identity or member.identity}
+        return run(argparse.Namespace(**{**typed, "json": True}))  # no bars: the board is there
+
+    found: dict[str, tuple[Any, str] | Exception] = {}
+    with shown_board(not options.json) as board:
+        board.phase(options.verb, len(members))
+        for member, outcome in Crew(PARALLEL, board).each(members, work, lambda member, error: error):
+            found[member.target] = outcome
+            if options.json:
+                print(json.dumps({"device": member.target, **_as_json(outcome)}, default=plain), flush=True)
+    lines, failed = [], 0
+    for member in members:
+        outcome = found[member.target]
+        failed += isinstance(outcome, Exception)
+        lines.append(f"{member.target}: {_sentence(outcome) if isinstance(outcome, Exception) else outcome[1]}")
+    text = "\n".join(lines)
+    if failed:
+        shown = "" if options.json else f"\n{text}"
+        raise SomeFailedError(
+            f"{options.verb} failed on {failed} of {len(members)} devices.{shown}",
+            "Mend what is named above, then type the same command again.",
+        )
+    return {"devices": len(members)}, text
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, HostError) else error_facts(error)["error"]
+
+
+def _as_json(outcome: tuple[Any, str] | Exception) -> dict[str, Any]:
+    if isinstance(outcome, HostError):
+        return {"ok": False, "error": outcome.to_json()}
+    if isinstance(outcome, Exception):
+        facts = error_facts(outcome)
+        return {"ok": False, "error": {"code": facts["code"], "message": facts["error"], "next": facts["next"]}}
+    data = outcome[0] if isinstance(outcome[0], dict) else plain(outcome[0])
+    return {"ok": True, **data}

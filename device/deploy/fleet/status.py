@@ -1,0 +1,188 @@
+"""What each device of a fleet serves, whether that is what was rolled out, and how the device is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.fleet.crew import error_facts
+from quarl.device.deploy.fleet.inventory import Member
+from quarl.device.deploy.fleet.journal import Memory
+from quarl.device.deploy.fleet.soak import NOT_AS_EXPECTED, loop_fault
+from quarl.device.deploy.fleet.states import CHANGING, UNTOUCHED, State
+from quarl.device.deploy.golden import Progress, Step
+from quarl.device.deploy.helper_session import HelperSession, helper
+from quarl.device.deploy.probe import AGENT, TargetFacts, probe
+from quarl.device.deploy.releases import serving_record
+from quarl.device.deploy.remote_process import ISOLATED, program_of
+
+LEAST_DISK_BYTES = 100 << 20
+LEAST_MEMORY = 0.05
+"""Share of a device's memory that should be available."""
+HOT_C = 80.0
+"""A Raspberry Pi 3b lowers its clock at 80 °C (soft limit 60 °C on the 3b+)."""
+_CONDITIONS = """
+import json
+from pathlib import Path
+found = sys.modules["quarl.device.agent.conditions"].look(Path("/"))
+print("conditions=%s" % json.dumps([found.temperature_c, list(found.throttled.now) if found.throttled else []]))
+"""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One policy on one device.
+
+    Attributes:
+        device: its target.
+        policy: empty where there is none, or where the device was not reached.
+        release: that serves; empty: none.
+        digest: of its content: the same content has the same digest on every device.
+        drift: how it differs from what was rolled out last; empty: it does not, or nothing was.
+        health: what is wrong with the device; empty: nothing.
+        reached: whether it answered.
+        labels: of the fleet.toml.
+    """
+
+    device: str
+    policy: str = ""
+    release: str = ""
+    digest: str = ""
+    drift: str = ""
+    health: tuple[str, ...] = ()
+    reached: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is to be done about it."""
+        return not self.drift and not self.health
+
+
+def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
+    """The policies on one device.
+
+    Args:
+        member: the device.
+        tell: told about each step.
+        memories: what the journal says, by policy.
+        only: this policy alone; then there is one entry in any case.
+
+    Raises:
+        HostError: it could not be looked at; :func:`not_seen` says what was known of it.
+    """
+    tell(Step("connect", 0, 0))
+    loops: dict[str, list[str]] = {}
+    with connect(member.target, identity=member.identity) as connection:
+        tell(Step("look", 0, 0))
+        facts = probe(connection)
+        with helper(connection, facts.python.path) as session:
+            shown = session.call("show")
+            policies = shown["policies"]
+            names = [only] if only else sorted(policies)
+            for name in names if facts.python.path else []:
+                if name in policies:
+                    loops[name] = _as_health(partial(_loop, session, name))
+        ailments = [*_ailments(facts, shown), *_as_health(partial(_conditions, connection, facts))]
+    found = []
+    for name in names or [""]:
+        current, digest, wrong = _serving(policies.get(name))
+        drift = _drift(memories[name], member.target, current, digest) if name in memories else ""
+        health = (*ailments, *wrong, *loops.get(name, []))
+        found.append(DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, member.labels))
+    return found
+
+
+def not_seen(member: Member, error: Exception, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
+    """What was known last of a device that could not be looked at."""
+    known = {name: memory.last(member.target) for name, memory in memories.items() if only in (None, name)}
+    drifts = {
+        name: f"not seen; last {last.get('state')} {last.get('release') or ''}".rstrip()
+        for name, last in known.items()
+        if last is not None
+    }
+    health = (error_facts(error)["error"],)
+    return [
+        DeviceStatus(member.target, name, drift=drift, health=health, reached=False, labels=member.labels)
+        for name, drift in (drifts or {only or "": ""}).items()
+    ]
+
+
+def _as_health(look: Callable[[], list[str]]) -> list[str]:
+    """What a look found wrong; where it fails, that."""
+    try:
+        return look()
+    except (HostError, *NOT_AS_EXPECTED) as error:
+        return [error_facts(error)["error"]]
+
+
+def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, list[str]]:
+    """The release that serves, its digest, and what is known against it."""
+    record = serving_record(entry) if entry else None
+    if record is None:
+        return None, None, []
+    wrong = [
+        f"release {record['release']} is {word}: {record[key]}"
+        for key, word in (("damage", "damaged"), ("bad", "bad"))
+        if record.get(key)
+    ]
+    return record["release"], record["digest"], wrong
+
+
+def _drift(memory: Memory, device: str, current: str | None, digest: str | None) -> str:
+    """How a device differs from what the journal says of it."""
+    last = memory.last(device)
+    if last is not None and last["state"] in UNTOUCHED:
+        if digest in memory.newest:
+            return ""
+        if memory.newest:
+            return f"behind: {last['state']}"
+        last = memory.last(device, *CHANGING)  # the newest rollout came to no device
+    if last is None:
+        return ""
+    state, release = last["state"], last.get("release") or "nothing"
+    if state == State.PROVED:
+        return "" if digest == last.get("digest") else f"changed: {release} was rolled out"
+    if state == State.ROLLED_BACK:
+        return str(State.ROLLED_BACK) if (current or "nothing") == release else f"changed: rolled back to {release}"
+    if state in (State.SWITCHED, State.UNCHANGED):
+        return "not proved yet"
+    return "cut off in the rollout" if state in (State.BEGUN, State.SWITCHING) else f"behind: {state}"
+
+
+def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
+    found = [str(problem) for problem in shown["problems"]]
+    if facts.free_disk_bytes < LEAST_DISK_BYTES:
+        found.append(f"{facts.free_disk_bytes / 1e6:.0f} MB of disk left")
+    if facts.memory_available_bytes < LEAST_MEMORY * facts.memory_total_bytes:
+        found.append(f"{facts.memory_available_bytes / 1e6:.0f} MB of memory left")
+    if holder := shown["locked_by"]:
+        found.append(f"being deployed to by {holder.get('user')}@{holder.get('host')}")
+    return found
+
+
+def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
+    """Temperature and throttling, as the agent's own module reads them; nothing where there is no Python."""
+    if not facts.pythons:
+        return []
+    module = {"quarl.device.agent.conditions": (AGENT / "conditions.py").read_text(encoding="utf-8")}
+    command = f"exec {shlex.quote(facts.python.path)} {ISOLATED} -"
+    done = connection.run(command, stdin=program_of(module, _CONDITIONS), timeout=60, check=False)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("conditions=")), None)
+    if line is None:
+        return []
+    temperature, throttled = json.loads(line.removeprefix("conditions="))
+    hot = [f"{temperature:.0f} °C"] if temperature is not None and temperature >= HOT_C else []
+    return [*hot, *map(str, throttled)]
+
+
+def _loop(session: HelperSession, policy: str) -> list[str]:
+    state = session.call("serving", policy=policy)
+    fault = loop_fault(state) if state["settings"] is not None else ""
+    return [f"its loop {fault}"] if fault else []

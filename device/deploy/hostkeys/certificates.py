@@ -1,0 +1,95 @@
+"""Host certificates: keys that an authority signed for a host's names and a span of time.
+
+The format is OpenSSH's PROTOCOL.certkeys. Honoured as OpenSSH does: the authority has a line ``@cert-authority NAMES
+KEY`` in known_hosts for the host; the certificate is a host's, in its time, for its name, without demands that are
+not understood.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHCertificate,
+    SSHCertificateType,
+    load_ssh_public_identity,
+)
+
+from quarl.device.deploy.hostkeys.names import pattern_matches
+
+KINDS = (
+    "ssh-ed25519-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp256-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp384-cert-v01@openssh.com",
+    "ecdsa-sha2-nistp521-cert-v01@openssh.com",
+    "rsa-sha2-512-cert-v01@openssh.com",
+    "rsa-sha2-256-cert-v01@openssh.com",
+)
+"""How a server is asked for a certificate."""
+
+
+@dataclass(frozen=True)
+class HostCertificate:
+    """What a server showed instead of a bare key.
+
+    Attributes:
+        kind, blob: the certified key itself, and its bytes on the wire.
+        authority: the bytes of the key that signed it.
+    """
+
+    kind: str
+    blob: bytes
+    authority: bytes
+    _certificate: SSHCertificate
+
+    @classmethod
+    def parse(cls, kind: str, blob: bytes) -> HostCertificate:
+        """Read a certificate as it came over the wire.
+
+        Raises:
+            ValueError: it is none, or of kinds of keys that are unknown here.
+        """
+        try:
+            found = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
+        except UnsupportedAlgorithm as error:
+            raise ValueError(str(error)) from error
+        if not isinstance(found, SSHCertificate):
+            raise ValueError(f"{kind} is no certificate")
+        certified, signed_by = (
+            key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode().split()
+            for key in (found.public_key(), found.signature_key())
+        )
+        return cls(certified[0], base64.b64decode(certified[1]), base64.b64decode(signed_by[1]), found)
+
+    def why_not(self, host: str, now: float | None = None) -> str:
+        """Why it does not hold for a host of that name (without a port); empty where it does.
+
+        Args:
+            host: as it was named, or its alias.
+            now: seconds since 1970; default the time.
+        """
+        it, moment = self._certificate, time.time() if now is None else now
+        if it.type is not SSHCertificateType.HOST:
+            return "it is a user's certificate"
+        if not it.valid_after <= moment < it.valid_before:
+            begin, end = (_date(each) for each in (it.valid_after, it.valid_before))
+            return f"it holds from {begin} to {end}"
+        names = [name.decode(errors="replace") for name in it.valid_principals]
+        if names and not any(pattern_matches(name, host) for name in names):
+            return f"it is for {', '.join(names)}"
+        if it.critical_options:
+            return f"it demands {', '.join(name.decode(errors='replace') for name in it.critical_options)}"
+        try:
+            it.verify_cert_signature()
+        except InvalidSignature:
+            return "the authority did not sign it"
+        return ""
+
+
+def _date(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(seconds, 1 << 36)))

@@ -1,0 +1,280 @@
+"""The SSH server of ``TARGET=local``: real SSH on loopback, without root, for as long as one command runs.
+
+``python -m device.deploy.local_server --root FOLDER`` listens on a free port of 127.0.0.1, prints one line of
+JSON (where it listens) and serves until its standard input ends. The command that started it holds that
+input open, so the server goes when the command goes, however it goes. The folder holds
+
+    home/         what a device's home folder is: commands and SFTP start here
+    bin/python3   the interpreter this project runs on, outside its virtual environment
+    keys/         host key, the one client key that is let in, and the known_hosts file that names the host key
+    server.log    what the server has to say
+
+Commands run in their own process group with an environment of their own; when their channel goes, they get
+the end of their input, then a few seconds, then SIGTERM and SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from quarl.device.deploy.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
+from quarl.device.deploy.local_sessions import Door, Files, Traffic
+from quarl.device.deploy.places import user_name
+from quarl.policy.files import locked, write_atomically
+
+LISTEN = "127.0.0.1"
+GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between SIGTERM and SIGKILL
+_CHUNK = 1 << 16
+
+
+def prepare_key(path: Path) -> asyncssh.SSHKey:
+    """The private key in a file, made when it is missing."""
+    if path.exists():
+        return asyncssh.read_private_key(str(path))
+    key = asyncssh.generate_private_key("ssh-ed25519", comment=path.name)
+    write_atomically(path, key.export_private_key(), mode=0o600)
+    return key
+
+
+def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
+    """Make what is missing: folders (0700), keys (0600), known_hosts, interpreter. Safe when two do it at once."""
+    for path in (folder.root, folder.keys, folder.home, folder.bin):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder.root):
+        host_key, client_key = prepare_key(folder.keys / HOST_KEY), prepare_key(folder.client_key_file)
+        if not folder.known_hosts_file.exists():
+            # Recorded when the key is made, never later: a host key that changes afterwards is refused.
+            public = host_key.export_public_key().decode().split()
+            line = f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n"
+            write_atomically(folder.known_hosts_file, line.encode(), mode=0o600)
+        write_programs(folder.bin)
+    return host_key, client_key
+
+
+def device_environment(folder: LocalFolder) -> dict[str, str]:
+    """What a command on the device finds in its environment; nothing of the host's."""
+    user = user_name()
+    return {
+        "HOME": str(folder.home),
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "PATH": f"{folder.bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    }
+
+
+class LocalServer:
+    """Serves one folder; keeps the list of what it started, to end it all. A process may have several."""
+
+    def __init__(self, folder: LocalFolder) -> None:
+        self._folder = folder
+        self._commands: set[asyncio.Task[None]] = set()
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._connections: set[asyncssh.connection.SSHConnection] = set()
+
+    def options(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey) -> dict[str, Any]:
+        """How asyncssh serves a connection to this device."""
+        return {
+            "server_factory": lambda: Door(self._connections),
+            "server_host_keys": [host_key],
+            "authorized_client_keys": asyncssh.import_authorized_keys(client_key.export_public_key().decode()),
+            "process_factory": self._serve_command,
+            "sftp_factory": lambda channel: Files(channel, self._folder.home),
+            "encoding": None,
+            "allow_scp": False,
+            "agent_forwarding": False,
+            "x11_forwarding": False,
+            "login_timeout": 30,
+            # On loopback compression only costs time.
+            "compression_algs": None,
+        }
+
+    def traffic(self) -> Traffic:
+        """What passes between a client and a new command."""
+        return Traffic()
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        self._acceptor = await asyncssh.listen(LISTEN, 0, **self.options(*prepare(self._folder)))
+        return int(self._acceptor.get_port())
+
+    def cut_power(self) -> None:
+        """Kill every command that runs and break every connection, with no moment for anyone to end in order."""
+        for child in self._children:
+            _kill_group(child, signal.SIGKILL)
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def stop(self) -> None:
+        """Close the door, hang up, give commands a moment to see the end of their input, then end them."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        for connection in list(self._connections):
+            connection.abort()
+        # Each command sees its channel go and ends its own processes; cancelling it half-way would leave them.
+        if self._commands:
+            await asyncio.wait(self._commands, timeout=3 * GRACE_S)
+
+    async def _serve_command(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._commands.add(task)
+        try:
+            await self._run(process)
+        finally:
+            self._commands.discard(task)
+
+    async def _run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        if process.command is None:
+            process.stderr.write(b"This device runs commands and SFTP; it has no interactive shell.\n")
+            process.exit(1)
+            return
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            process.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self._folder.home,
+            env=device_environment(self._folder),
+            start_new_session=True,
+        )
+        self._children.add(child)
+        traffic = self.traffic()
+        feeder = asyncio.create_task(self._feed(process, child, traffic))
+        closed = asyncio.create_task(process.wait_closed())
+        try:
+            assert child.stdout is not None and child.stderr is not None
+            outputs = asyncio.gather(
+                _pump(child.stdout, process.stdout, traffic.from_command), _pump(child.stderr, process.stderr)
+            )
+            # Waiting for the outputs alone would hang on a grandchild that keeps them open.
+            await asyncio.wait((asyncio.ensure_future(outputs), closed), return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
+                await self._end(child)
+                return
+            status = await child.wait()
+            if status < 0:
+                process.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
+            else:
+                process.exit(status)
+        finally:
+            feeder.cancel()
+            closed.cancel()
+            _kill_group(child, signal.SIGKILL)
+            self._children.discard(child)
+
+    async def _feed(
+        self, process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process, traffic: Traffic
+    ) -> None:
+        assert child.stdin is not None
+        try:
+            while True:
+                try:
+                    data = await process.stdin.read(_CHUNK)
+                except asyncssh.SignalReceived as received:
+                    with contextlib.suppress(ValueError):
+                        _kill_group(child, signal.Signals["SIG" + received.signal])
+                    continue
+                except (asyncssh.BreakReceived, asyncssh.TerminalSizeChanged):
+                    continue
+                child.stdin.write(traffic.to_command(data))
+                await child.stdin.drain()
+                if not data:
+                    break
+        except (OSError, asyncssh.Error):
+            pass  # the client hung up or the command stopped reading: either way its input has ended
+        finally:
+            child.stdin.close()
+
+    async def _end(self, child: asyncio.subprocess.Process) -> None:
+        if child.stdin is not None:
+            child.stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                _kill_group(child, number)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(child.wait(), GRACE_S)
+                return
+
+
+def _kill_group(child: asyncio.subprocess.Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes], through: Callable[[bytes], bytes] = bytes
+) -> None:
+    try:
+        while data := await source.read(_CHUNK):
+            sink.write(through(data))
+            await sink.drain()
+    except (OSError, asyncssh.Error):
+        while await source.read(_CHUNK):
+            pass  # nobody listens any more; keep reading so that the command can end by itself
+
+
+async def _input_ends() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.read(_CHUNK):
+        pass
+
+
+def stopped_by_signals() -> asyncio.Event:
+    """An event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def until_stopped(stop: asyncio.Event) -> None:
+    """Wait until standard input ends or the event is set."""
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(_input_ends())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in waits:
+        task.cancel()
+
+
+async def serve(root: Path) -> None:
+    """Serve ``root`` until standard input ends or a signal comes."""
+    server = LocalServer(LocalFolder(root))
+    port = await server.start()
+    stop = stopped_by_signals()
+    print(json.dumps({"host": LISTEN, "port": port, "pid": os.getpid()}), flush=True)
+    await until_stopped(stop)
+    await server.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve a folder as a device on loopback until standard input ends."""
+    parser = argparse.ArgumentParser(prog="python -m device.deploy.local_server", description=main.__doc__)
+    parser.add_argument("--root", type=Path, required=True, help="the device's folder, made when missing")
+    root = parser.parse_args(argv).root.resolve()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.umask(0o077)
+    logging.basicConfig(filename=root / "server.log", level=logging.WARNING, format="%(asctime)s %(message)s")
+    asyncio.run(serve(root))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""What is sent to a device, and nothing else: the agent's code, the part of the bundle it needs, a starter.
+
+run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
+run-agent loop            starts it as a service in a robot's loop instead: device/agent/loop
+lib/quarl/device/agent/   the agent, as source; for a Python of the host's series as bytecode, too
+lib/quarl/policy/         what it imports of the contract: the reader of bundles, never their writer
+lib/quarl/airlearning_envs/  what it imports of the simulator: its core, never its Gymnasium face
+bundle/                   policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs;
+                          never the fp32 master weights, never the calibration observations
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import MAGIC_NUMBER, source_hash
+from modulefinder import ModuleFinder
+from pathlib import Path
+
+from quarl.device import engine as native
+from quarl.device.deploy.errors import VerificationError
+from quarl.device.deploy.places import project_root
+from quarl.device.deploy.wheels import WheelSet
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
+from quarl.policy.contract.enums import executions
+from quarl.policy.errors import BundleError
+from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.reading.bundle_files import DEVICE_FILES, WEIGHTS_FILE
+from quarl.policy.reading.files import LARGEST_MANIFEST, read_file, verified
+from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from quarl.policy.spec import Precision, RuntimeName
+
+STARTER = "run-agent"
+CODE, BUNDLE = "lib", "bundle"
+LOOP_MODULES = ("quarl.device.agent.loop.__main__", "quarl.device.agent.loop.client")
+"""The service in a robot's loop, and what a robot's program in Python speaks with it by."""
+LOOP_HEADER = Path("quarl/device/agent/loop/quarl_loop.h")
+"""The same for one in C."""
+# Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
+# engine's compiler.
+STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.policy.bundle_checks", "quarl.device.engine.building"]
+
+
+@dataclass(frozen=True)
+class PayloadFile:
+    """One file of a release, with the content it had when it was hashed."""
+
+    path: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        """The hash that the device must find too."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A release as it will lie on the device."""
+
+    policy: str
+    files: tuple[PayloadFile, ...]
+    environments: tuple[str, ...]
+    """Folders under ~/quarl/envs that it needs."""
+    precisions: tuple[Precision, ...]
+    runtimes: tuple[RuntimeName, ...]
+    weights: str = ""
+    """sha256 of the float weights that the artifacts were made of; they stay on the host."""
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """sha256 of every file by its path in the release."""
+        return {file.path: file.sha256 for file in self.files}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file by its path in the release."""
+        return {file.path: len(file.data) for file in self.files}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(len(file.data) for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """One hash for everything that makes the release: the same content has the same digest."""
+        content = {"files": self.hashes, "environments": self.environments, "policy": self.policy}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_policy_name(name: str) -> str:
+    """A policy's name becomes a folder on the device: the rule of ``policy.reading.names``.
+
+    Raises:
+        VerificationError: it has other signs.
+    """
+    if not is_policy_name(name):
+        raise VerificationError(
+            f"The policy is called {name!r}; allowed are {POLICY_NAMES_ALLOWED}.",
+            "Give it another name in policy.json and manifest.json (train it under that name).",
+        )
+    return name
+
+
+def build_payload(
+    bundle: Bundle,
+    precisions: Sequence[Precision],
+    runtimes: Sequence[RuntimeName],
+    wheel_set: WheelSet,
+    root: Path | None = None,
+) -> Payload:
+    """Gather a release. Every file of the bundle is verified against the manifest as it is read.
+
+    Args:
+        bundle: as loaded on the host.
+        precisions: what to deploy; each in every format that ``runtimes`` execute.
+        runtimes: what will execute it.
+        wheel_set: the device's interpreter and wheels.
+        root: the checkout to take the code from.
+
+    Raises:
+        BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
+    """
+    files = code_files(root or project_root(), wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
+    if wheel_set.python.version[:2] == sys.version_info[:2]:
+        files += [compiled(file) for file in files if file.path.endswith(".py")]
+    files += bundle_files(bundle, precisions, runtimes)
+    environments = tuple(wheel.folder for wheel in wheel_set.wheels)
+    brings_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
+    isolated = brings_numpy or not wheel_set.python.numpy
+    files.append(PayloadFile(STARTER, starter(wheel_set.python.path, environments, isolated=isolated).encode()))
+    policy = check_policy_name(bundle.spec.name)
+    weights = bundle.manifest.files[WEIGHTS_FILE].sha256
+    return Payload(policy, tuple(files), environments, tuple(precisions), tuple(runtimes), weights)
+
+
+def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
+    """The device's part of a bundle, each file compared with the manifest's hash.
+
+    Each artifact is built again, and what the device will compare it with: it has neither weights nor calibration.
+
+    Raises:
+        BundleError: as ``build_payload``, or an artifact is not what the weights make.
+    """
+    from quarl.convert.rebuild import check_artifact  # loads TensorFlow's and ONNX's schemas
+
+    manifest = read_file(bundle.path / MANIFEST_FILE, LARGEST_MANIFEST)
+    names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
+    for precision, runtime in executions(precisions, runtimes):
+        entry = bundle.artifact(precision, runtime.artifact_format)
+        if runtime not in entry.runtimes:
+            checked = ", ".join(name.value for name in entry.runtimes) or "none"
+            raise BundleError(
+                f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
+                f"Type: make convert BITS={precision.typed} POLICY={bundle.spec.name}, or choose another --runtime.",
+            )
+        if entry.file not in names:
+            try:
+                check_artifact(bundle, entry)
+            except BundleError as error:
+                raise BundleError(f"{error} Nothing was sent.") from error
+        names[entry.file] = entry.record
+        names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
+    files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]
+    for name, record in sorted(names.items()):
+        try:
+            data = verified(bundle.path / name, record, record.size)
+        except BundleError as error:
+            raise BundleError(f"{error} Nothing was sent.", f"Type: make convert POLICY={bundle.spec.name}") from error
+        files.append(PayloadFile(f"{BUNDLE}/{name}", data))
+    return files
+
+
+def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
+    """The agent's code: every module of the checkout ``root`` that ``python -m device.agent`` may come to import.
+
+    Args:
+        root: the checkout.
+        engine_for: the processor that the native engine's library is added for; None: without it.
+    """
+    finder = ModuleFinder([str(root)], excludes=STAYS_AT_HOME)
+    finder.run_script(str(root / "quarl" / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
+    for module in LOOP_MODULES:
+        finder.import_hook(module)
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())  # None: built into Python
+    paths = sorted(Path(file) for file in files if file is not None)
+    files_of_code = [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
+    files_of_code.append(PayloadFile(f"{CODE}/{LOOP_HEADER}", (root / LOOP_HEADER).read_bytes()))
+    if engine_for is not None:
+        engine = building.library(engine_for).read_bytes()
+        files_of_code.append(PayloadFile(f"{CODE}/quarl/device/engine/{native.SHIPPED.name}", engine))
+    return files_of_code
+
+
+def compiled(file: PayloadFile) -> PayloadFile:
+    """A module's bytecode: a device whose Python is of this one's series imports it in place of compiling the module.
+
+    It is signed with the release as the source is; a Python with another magic number takes the source. The same source
+    gives the same bytes: marshal's version 2 has no references between objects, whose number differs from run to run.
+    """
+    path = file.path.removeprefix(f"{CODE}/")
+    code = compile(file.data, path, "exec", dont_inherit=True, optimize=0)
+    # PEP 552: the flags of a file that is not compared with its source; that one's hash.
+    header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(file.data)
+    return PayloadFile(f"{file.path}c", header + marshal.dumps(code, 2))
+
+
+def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
+    """The script that starts a release's agent, for the host and for a person who types to it.
+
+    Args:
+        python: the device's interpreter.
+        environments: folders under ~/quarl/envs, in the order of the path.
+        isolated: leave out the device's own packages; false where its numpy is used.
+    """
+    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl. launch.py names verified code in memory.
+    path = ":".join(["${QUARL_CODE:-$here/lib}", *(f"$here/../../../../envs/{name}" for name in environments)])
+    return f"""#!/bin/sh
+# Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}. Or, run-agent loop --help: in a loop.
+here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
+case "$here" in *:*) echo "run-agent: $here has a ':', which PYTHONPATH cannot hold; move it" >&2; exit 64;; esac
+cd -- "$here" || exit 1
+module=quarl.device.agent
+[ "$1" != loop ] || {{ module=quarl.device.agent.loop; shift; }}
+exec env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 PYTHONPATH="{path}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1 \\
+  ${{NOTIFY_SOCKET:+NOTIFY_SOCKET="$NOTIFY_SOCKET"}} ${{WATCHDOG_USEC:+WATCHDOG_USEC="$WATCHDOG_USEC"}} \\
+  {shlex.quote(python)} -s{"S" if isolated else ""} -c "import sys
+sys.path[:] = [each for each in sys.path if each]
+from $module.__main__ import main
+sys.exit(main())" --bundle "$here/{BUNDLE}" "$@"
+"""

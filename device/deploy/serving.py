@@ -1,0 +1,151 @@
+"""A policy as a service in the robot's loop: started, tried, kept running on the device; and what it has counted."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quarl.device.agent.loop.options import add_options, typed
+from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.errors import ReleaseError, ServiceError
+from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
+from quarl.device.deploy.payload import check_policy_name
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.releases import serving_record
+from quarl.device.deploy.switching import begin
+from quarl.device.deploy.text import printable
+from quarl.policy.spec import Precision, RuntimeName
+
+TRIAL_S, MOST_MISSED, MEMORY_MB = 5.0, 10_000.0, 256
+LEAST_WATCHDOG_S, WATCHDOG_PERIODS = 3.0, 10
+USUAL_WATCHDOG_S = 15.0
+"""Where the policy's own rate is not known to the host."""
+
+
+@contextlib.contextmanager
+def _locked(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[HelperSession, Mapping[str, Any]]]:
+    with helper(connection, probe(connection).python.path) as session:
+        yield session, begin(session, check_policy_name(policy), None, wait_s)
+
+
+def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | None, name: str) -> list[str]:
+    """Which artifact of the release that serves is to decide: the requested one, or int8, or its first.
+
+    Raises:
+        ReleaseError: no release serves, or it has no such artifact; says what it has.
+    """
+    current = serving_record(state)
+    if current is None:
+        raise ReleaseError(f"{name} has no release of this policy.", "Deploy it first: make deploy.")
+    precisions, runtimes = current["precisions"], current["runtimes"]
+    usual = Precision.INT8.value if Precision.INT8.value in precisions else precisions[0]
+    chosen, executed = precision or usual, runtime or runtimes[0]
+    if chosen not in precisions or executed not in runtimes:
+        raise ReleaseError(
+            f"Release {state['current']} on {name} has {', '.join(precisions)} for {', '.join(runtimes)}; requested is "
+            f"{chosen} in {executed}.",
+            "Deploy it first: make deploy with BITS and RUNTIME.",
+        )
+    return [f"--precision={chosen}", f"--runtime={executed}"]
+
+
+def run_serve(options: argparse.Namespace) -> tuple[Any, str]:
+    """Serve a deployed policy in the robot's loop from now on, and with --enable after each boot.
+
+    It has to be punctual and healthy for some seconds first; else what was served before goes on. Whatever is deployed
+    from then on has to stand the same trial, and is rolled back by itself when it fails.
+    """
+    precision = Precision.parse(options.bits).value if options.bits else None
+    runtime = RuntimeName(options.runtime).value if options.runtime else None
+    watchdog_s = max(LEAST_WATCHDOG_S, WATCHDOG_PERIODS / options.rate) if options.rate else USUAL_WATCHDOG_S
+    with connect(options.target, identity=options.identity) as connection:
+        with _locked(connection, options.policy, options.wait) as (session, state):
+            settings = {
+                "arguments": [*artifact_of(state, precision, runtime, connection.name), *typed(options)],
+                "enable": options.enable,
+                "core": options.core,
+                "watchdog_s": watchdog_s,
+                "memory_bytes": options.memory_max << 20,
+                "trial_s": options.trial,
+                "most_missed": options.most_missed,
+            }
+            done = session.call("serve", settings=settings, scripts=service_scripts(), timeout=UNPACK_TIMEOUT_S)
+        name = connection.name
+    for warning in done["warnings"]:
+        print(f"warning: {printable(warning)}", file=sys.stderr)
+    boot = "and after each boot" if options.enable else "until the device is switched off"
+    text = (
+        f"{options.policy}: release {done['release']} serves in the loop on {name}, kept by {done['manager']}, {boot}."
+    )
+    return done, f"{text}\n{_loop_text(options.policy, done['loop'])}"
+
+
+def run_unserve(options: argparse.Namespace) -> tuple[Any, str]:
+    """Stop a policy's loop and forget it; the release stays."""
+    with connect(options.target, identity=options.identity) as connection:
+        with _locked(connection, options.policy, options.wait) as (session, _):
+            done = session.call("unserve")
+        name = connection.name
+    was = "is served no longer" if done["was_served"] else "was not served"
+    return done, f"{options.policy} {was} on {name}."
+
+
+def run_serving(options: argparse.Namespace) -> tuple[Any, str]:
+    """Say whether a policy's loop runs, and how punctual it has been since it was last reset."""
+    policy = check_policy_name(options.policy)
+    with connect(options.target, identity=options.identity) as connection:
+        with helper(connection, probe(connection).python.path) as session:
+            done = session.call("serving", policy=policy)
+        name = connection.name
+    if done["settings"] is None:
+        raise ServiceError(
+            f"{options.policy} is not served on {name}.",
+            f"python -m device.deploy serve --target {options.target} --policy {options.policy} --rate 50",
+        )
+    boot = "at each boot" if done["settings"]["enable"] else "not at boot"
+    why = f" ({done['why']})" if done["why"] else ""
+    text = (
+        f"{options.policy} on {name}: {done['state']}{why}, process {done['pid']}, restarted {done['restarts']} times; "
+    )
+    text += f"kept by {done['manager']}, started {boot}."
+    return done, f"{text}\n{_loop_text(options.policy, done['loop'])}" if done["loop"] else text
+
+
+def _loop_text(policy: str, loop: Mapping[str, Any]) -> str:
+    counts, timing = loop["counts"], loop["timing"]
+    missed = counts["missed_per_million"]
+    lines = [
+        f"{1e9 / timing['period_ns']:g} decisions a second by {timing['pace']}, for {counts['seconds']:.1f} s; "
+        f"missed {0.0 if missed is None else missed:.0f} in a million; fallbacks {counts['fallback']}, of them "
+        # A release of before does not count it: it holds without end.
+        f"{counts.get('hold_expired', 0)} after an action was held too long; "
+        f"socket ~/quarl/run/{policy}.sock",
+    ]
+    for title, key in (("woke late", "woke_late_ns"), ("decided in", "decided_ns"), ("age of observation", "age_ns")):
+        if (times := counts[key])["count"]:
+            known = "".join(f"{share} {value / 1000:.0f} µs, " for share, value in times["percentiles"].items())
+            lines.append(f"{title}: {known}most {times['max'] / 1000:.0f} µs")
+    refused = [each for each in loop["granted"] if not each["granted"]]
+    lines += [f"not granted: {each['name']}: {each['reason']}" for each in refused]
+    return "\n".join([*lines, f"What grants it:\n{loop['what_grants_it']}".rstrip()] if refused else lines)
+
+
+def add_verbs(verb: Any) -> None:
+    """Add serve, unserve and serving to the command line."""
+    serving = verb("serve", run_serve)
+    add_options(serving)
+    add, runtimes = serving.add_argument, [name.value for name in RuntimeName]
+    add("--enable", action="store_true", help="start it at each boot, too")
+    add("--bits", help="which of the release's precisions; default: 8, or its first")
+    add("--runtime", choices=runtimes, help="default: the release's first")
+    add("--trial", type=float, default=TRIAL_S, metavar="S", help="seconds on trial, default %(default)g")
+    add("--most-missed", type=float, default=MOST_MISSED, metavar="PPM", help="on trial, of a million; %(default)g")
+    add("--memory-max", type=int, default=MEMORY_MB, metavar="MB", help="beyond, it is started anew; %(default)s")
+    ending = verb("unserve", run_unserve)
+    for added in (serving, ending, verb("serving", run_serving)):
+        added.add_argument("--policy", required=True, help="name (III)")
+    for added in (serving, ending):
+        added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")

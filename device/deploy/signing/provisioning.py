@@ -1,0 +1,125 @@
+"""Who may sign what runs on a device: looked at, added, revoked; and the key that a host signs with for it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.errors import TrustError
+from quarl.device.deploy.helper_session import HelperSession, helper
+from quarl.device.deploy.on_device.signatures import fingerprint_of
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.signing.keys import SPARE, SigningKey, chosen_key, made_key, own_folder, read_public
+from quarl.device.deploy.target import ssh_config_folder
+
+
+def is_our_own(connection: Connection) -> bool:
+    """Whether this project itself has set the device up here: the local one, a virtual Pi, an embedded fleet's."""
+    target = connection.target
+    return target.is_local or (ssh_config_folder() / f"{target.host}.conf").is_file()
+
+
+def key_for(
+    connection: Connection, session: HelperSession, trust: Mapping[str, Any], path: Path | None
+) -> tuple[SigningKey, Mapping[str, Any]]:
+    """The key to sign with for a device, and whom the device trusts then.
+
+    A device of our own gets a key of its own by itself, so that it takes one command to try it.
+
+    Args:
+        connection: to the device.
+        session: a helper there.
+        trust: what it says of whom it trusts.
+        path: of a key that was named.
+
+    Raises:
+        TrustError: there is no key, or the device trusts nobody; says what to type.
+    """
+    signers, revoked = ({fingerprint_of(line) for line in trust[name]} - {""} for name in ("signers", "revoked"))
+    if is_our_own(connection) and path is None:
+        target = connection.target
+        key = made_key(connection.endpoint.identity_files[0].parent if target.is_local else own_folder())
+        if trust["by_root"] or key.fingerprint in signers | revoked:
+            return key, trust
+        return key, _changed(session, add=[key.public])
+    provision = f"python -m device.deploy signers --target {shlex.quote(str(connection.target))}"
+    if not signers:
+        raise TrustError(
+            f"{connection.name} does not know yet whose policies it may run. Nothing was sent.",
+            f"{provision} --make lets this host's keys sign (or --add KEY.pub, keys of yours).",
+        )
+    chosen = chosen_key(path)
+    if chosen is None:
+        raise TrustError(
+            f"This host has no key to sign releases for {connection.name} with. Nothing was sent.",
+            f"{provision} --make makes one, or name one of yours with --sign-key.",
+        )
+    return chosen, trust
+
+
+def _changed(
+    session: HelperSession, add: Sequence[str] = (), revoke: Sequence[str] = (), device_class: str | None = None
+) -> dict[str, Any]:
+    return session.call("signers", add=list(add), revoke=list(revoke), device_class=device_class)
+
+
+def run_signers(options: argparse.Namespace) -> tuple[Any, str]:
+    """Say whose releases a device runs; add a signer, revoke one, or name the device's class.
+
+    Without --add, --revoke or --class it only says so. --make makes this host's key and a spare one.
+    """
+    add = [read_public(path) for path in options.add]
+    revoke = [read_public(path) for path in options.revoke]
+    if options.make:
+        add += [made_key(own_folder()).public, made_key(own_folder(), SPARE).public]
+    with connect(options.target, identity=options.identity) as connection:
+        with helper(connection, probe(connection).python.path) as session:
+            before = _changed(session)
+            gone = {fingerprint_of(line) for line in revoke}
+            still = [
+                f"{policy} {each['release']}" for policy, each in before["serving"].items() if each["signer"] in gone
+            ]
+            if still and not options.force:
+                raise TrustError(
+                    f"{', '.join(still)} on {connection.name} is signed by a key to be revoked and would not start any "
+                    "more. Nothing was changed.",
+                    "Deploy it signed by another key first (--sign-key), or add --force.",
+                )
+            done = _changed(session, add, revoke, options.device_class)
+        name = connection.name
+    return done, _text(done, name, options.make)
+
+
+def _text(done: Mapping[str, Any], name: str, made: bool) -> str:
+    lines = [f"{name} is of the class {done['target_class']} and runs what these sign ({done['anchor']}):"]
+    lines += [f"  {fingerprint_of(line)}" for line in done["signers"]] or ["  nobody yet: --make, or --add KEY.pub"]
+    lines += [f"  revoked: {fingerprint_of(line)}" for line in done["revoked"]]
+    lines += [
+        f"  {policy}: release {each['release']} serves, signed by {each['signer'] or 'nobody'}"
+        for policy, each in done["serving"].items()
+    ]
+    if made:
+        spare = own_folder() / SPARE
+        lines.append(f"The spare key is {spare}: move it to a place that is not this host, and keep it for the day you")
+        lines.append("revoke the other (docs/security.md).")
+    return "\n".join(lines)
+
+
+def add_verb(verb: Any) -> None:
+    """Add signers to the command line."""
+    added = verb("signers", run_signers)
+    add = added.add_argument
+    add("--add", type=Path, action="append", default=[], metavar="KEY.pub", help="let this key sign; may be repeated")
+    add(
+        "--revoke", type=Path, action="append", default=[], metavar="KEY.pub", help="what it signed is not run any more"
+    )
+    add(
+        "--make", action="store_true", help="make this host's key and a spare one where they are missing; let them sign"
+    )
+    add("--class", dest="device_class", metavar="NAME", help="releases must be signed for this class of devices")
+    add("--force", action="store_true", help="revoke also who signed what serves now")
+    added.set_defaults(left="the device's lists are whole.")

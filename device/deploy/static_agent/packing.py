@@ -1,0 +1,141 @@
+"""policy.pack: all that the static agent reads, made of a verified bundle, as device/engine/agent/pack.h lays it out.
+
+What is text in its replies and the same each time is written here, with what the agent in Python uses; so the program
+in C parses no manifest and knows no field's name.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from quarl.convert.rebuild import check_artifact
+from quarl.device import engine as native
+from quarl.device.agent.operations import help_reply
+from quarl.policy.bundle import Bundle
+from quarl.policy.errors import PolicyError
+from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
+
+MAGIC, VERSION, LINE = b"QPAGENT\0", 2, 64
+TIMED_LINES = 64
+"""Golden observations that ``latency`` with the path ``decide`` is timed on."""
+WITHOUT = ("episodes",)
+"""Operations that the static agent does not have."""
+
+
+class PackError(PolicyError):
+    """A policy that the static agent cannot serve."""
+
+
+def packed(bundle: Bundle, precision: Precision) -> bytes:
+    """The pack of one artifact.
+
+    Args:
+        bundle: as loaded on the host; has the precision's native artifact.
+        precision: of the artifact.
+
+    Raises:
+        BundleError: there is none, or it is not what the weights make.
+        PackError: the native engine was never held to the reference with it, or it is recurrent.
+    """
+    entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
+    if RuntimeName.NATIVE not in entry.runtimes:
+        raise PackError(f"{entry.file} was not checked in the native engine.", "Type: make convert")
+    if bundle.spec.state_size:
+        raise PackError(
+            f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
+            "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
+        )
+    check_artifact(bundle, entry)
+    spec, golden, expected = bundle.spec, bundle.golden(), bundle.expected(entry)
+    rows = len(golden.observations)
+    requests = [
+        json.dumps({"op": "act", "observation": row.tolist(), "outputs": False}).encode() + b"\n"
+        for row in golden.observations[:TIMED_LINES]
+    ]
+    numbers = (rows, spec.observation_size, spec.output_size, int(spec.is_discrete), len(requests))
+    fields = "".join(f"{each.size} {each.name}\n" for each in spec.observation)
+    wanted = f"{spec.observation_size} numbers: " + ", ".join(f"{each.name} ({each.size})" for each in spec.observation)
+    bounds = (spec.head.low, spec.head.high) if isinstance(spec.head, ContinuousHead) and spec.is_bounded else ()
+    decisions = golden.actions.astype("<i4" if spec.is_discrete else "<f4")
+    sections = (
+        bundle.artifact_data(entry),
+        bytes.fromhex(entry.record.sha256),
+        struct.pack("<5I", *numbers),
+        entry.precision.value.encode(),
+        spec.name.encode(),
+        _json(_loaded(bundle, entry)),
+        _json(_described(bundle, entry)),
+        _json(_help())[1:-1],
+        wanted.encode(),
+        fields.encode(),
+        golden.observations.astype("<f4").tobytes(),
+        expected.outputs.astype("<f4").tobytes(),
+        expected.tolerance.astype("<f4").tobytes(),
+        decisions.tobytes(),
+        np.array(entry.output_step or [0.0] * spec.output_size, "<f4").tobytes(),
+        b"".join(requests),
+        struct.pack("<Q", round(1e9 * spec.control_period_s)),
+        np.array(spec.fallback, "<f4").tobytes(),
+        np.array(bounds, "<f8").tobytes(),
+    )
+    head = struct.calcsize(f"<8sII{2 * len(sections)}I")
+    table, body, offset = [], b"", -head % LINE + head
+    for data in sections:
+        table += [offset, len(data)]
+        filled = data + bytes(-len(data) % LINE)
+        body, offset = body + filled, offset + len(filled)
+    return struct.pack(f"<8sII{len(table)}I", MAGIC, VERSION, offset, *table).ljust(-head % LINE + head, b"\0") + body
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _loaded(bundle: Bundle, entry: ArtifactEntry) -> dict[str, Any]:
+    """The LOADED of the protocol (device/agent/serving.py)."""
+    return {
+        "policy": bundle.spec.name,
+        "file": entry.file,
+        "precision": entry.precision.value,
+        "format": entry.format.value,
+        "scheme": entry.scheme,
+        "execution": entry.execution,
+        "bytes": entry.record.size,
+        "sha256": entry.record.sha256,
+        "runtime": RuntimeName.NATIVE.value,
+        "runtime_version": f"{native.VERSION}, without Python",
+        "threads": 1,
+    }
+
+
+def _described(bundle: Bundle, entry: ArtifactEntry) -> dict[str, Any]:
+    """The bundle of ``hello`` (device/agent/server.py)."""
+    spec = bundle.spec
+    artifact = {
+        "file": entry.file,
+        "precision": entry.precision.value,
+        "format": entry.format.value,
+        "bytes": entry.record.size,
+    }
+    return {
+        "path": "policy.pack",
+        "policy": spec.name,
+        "observation_size": spec.observation_size,
+        "output_size": spec.output_size,
+        "discrete": spec.is_discrete,
+        "control_period_s": spec.control_period_s,
+        "environment": spec.environment.id,
+        "precisions": [entry.precision.value],
+        "artifacts": [artifact],
+    }
+
+
+def _help() -> dict[str, Any]:
+    found = help_reply()
+    return {**found, "ops": {name: op for name, op in found["ops"].items() if name not in WITHOUT}}

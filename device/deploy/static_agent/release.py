@@ -1,0 +1,61 @@
+"""A release whose agent is one program without Python: no wheels are sent, and nothing is imported on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quarl.device.deploy.errors import UnsupportedDeviceError, VerificationError
+from quarl.device.deploy.on_device.records import PACK, PROGRAM
+from quarl.device.deploy.payload import STARTER, Payload, PayloadFile, check_policy_name
+from quarl.device.deploy.static_agent.packing import packed
+from quarl.device.engine import building
+from quarl.policy.bundle import Bundle
+from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.spec import Precision, RuntimeName
+
+STARTER_TEXT = f"""#!/bin/sh
+# Starts the agent of this release, a program without Python: one JSON object a line. Try {{"op": "help"}}.
+# Or, run-agent loop --help: in a loop.
+here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1
+cd -- "$here" || exit 1
+if [ "$1" = loop ]; then
+  releases=${{here%/*}} release=
+  [ "${{releases##*/}}" != releases ] || release=${{here##*/}}
+  shift
+  set -- loop --release="$release" "$@"
+fi
+exec "${{QUARL_AGENT:-$here/{PROGRAM}}}" "${{QUARL_PACK:-$here/{PACK}}}" "$@"
+"""
+
+
+def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str) -> Payload:
+    """Gather a release with the static agent.
+
+    Args:
+        bundle: as loaded on the host.
+        precisions: one, which has been converted for the native engine.
+        machine: the device's processor.
+
+    Raises:
+        VerificationError: there are several precisions; a pack holds one.
+        UnsupportedDeviceError: the agent is not built for this processor.
+        BundleError, BuildError: the artifact is missing or not what the weights make; there is no compiler.
+    """
+    if len(precisions) != 1:
+        named = ",".join(each.typed for each in precisions)
+        raise VerificationError(
+            f"The agent without Python serves one precision; --bits is {named}. Nothing was sent.",
+            f"--bits {precisions[0].typed}",
+        )
+    if machine not in building.TARGETS:
+        raise UnsupportedDeviceError(
+            f"The agent without Python is not built for {machine}; it is for {', '.join(building.TARGETS)}.",
+            "Deploy the agent in Python: leave --agent out.",
+        )
+    files = (
+        PayloadFile(STARTER, STARTER_TEXT.encode()),
+        PayloadFile(PROGRAM, building.agent(machine).read_bytes()),
+        PayloadFile(PACK, packed(bundle, precisions[0])),
+    )
+    weights = bundle.manifest.files[WEIGHTS_FILE].sha256
+    return Payload(check_policy_name(bundle.spec.name), files, (), tuple(precisions), (RuntimeName.NATIVE,), weights)

@@ -1,0 +1,358 @@
+"""Foreign files to bundles and artifacts: every policy of files/, compared with what the original computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quarl.convert import pipeline
+from quarl.convert.executor import RuntimeProcess
+from quarl.convert.importers import chain, sources
+from quarl.convert.importers.__main__ import main
+from quarl.convert.importers.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Continuous,
+    Dense,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    Targets,
+)
+from quarl.convert.importers.fold import fold
+from quarl.convert.importers.proof import prove
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.contract.features import FloatOperator, FloatStep
+from quarl.policy.errors import SpecError
+from quarl.policy.network import forward_float
+from quarl.policy.observing.history import History
+from quarl.policy.spec import (
+    Activation,
+    ContinuousHead,
+    EnvironmentSpec,
+    PolicySpec,
+    Precision,
+    RuntimeName,
+    Squash,
+)
+from quarl.train import evaluate
+from quarl.train.suites.make import make_task
+
+FILES = Path(__file__).parent / "files"
+SB3 = sorted(path.parent for path in FILES.glob("sb3/*/policy.zip"))
+REFUSED = {"swish_split_dynamo", "swish_split_script"}
+ONNX = sorted(path for path in FILES.glob("onnx/*.onnx") if path.stem not in REFUSED)
+WEIGHTS = sorted(FILES.glob("weights/*/policy.*"))
+ACTIONS = {"swish_plain": "as-is", "images": "discrete", "sb3_discrete": "discrete"}
+Runtimes = dict[RuntimeName, RuntimeProcess]
+
+
+def converted(bundle: Bundle, runtimes: Runtimes) -> None:
+    for precision in (Precision.FP32, Precision.INT8):
+        for artifact_format in precision.formats:
+            pipeline.convert(bundle, precision, artifact_format, runtimes, accept=True)
+
+
+def centred(bundle: Bundle, outputs: np.ndarray) -> np.ndarray:
+    return outputs - outputs.mean(axis=1, keepdims=True) if bundle.spec.is_discrete else outputs
+
+
+def flown(bundle: Bundle, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Outputs of a recurrent policy for what successive periods bring."""
+    history, made = History(bundle.spec.observation), []
+    for values, start in zip(rows, starts, strict=True):
+        if start:
+            history.reset()
+        result = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values), np.float32))[0]
+        made.append(result[: bundle.spec.output_size])
+        history.acted(made[-1], result[bundle.spec.output_size :])
+    return np.array(made)
+
+
+def imported(path: Path, folder: Path, *options: str) -> Bundle:
+    """The bundle of a file with golden.npz beside it, whose outputs are those that were recorded."""
+    golden = path.with_name("golden.npz")
+    words = [str(path), "--observations", str(golden), "--golden", str(golden), *options]
+    assert main([*words, "--name", "imported", "--output-path", str(folder / "imported")]) == 0
+    bundle = Bundle.load(folder / "imported")
+    with np.load(golden) as original:
+        wanted, rows = original["outputs"], original["observations"]
+        if bundle.spec.state_size:
+            own = flown(bundle, rows, original["episode_starts"])
+        else:
+            own = forward_float(bundle.spec, bundle.weights(), rows)
+        np.testing.assert_allclose(own, centred(bundle, wanted), rtol=1e-4, atol=2e-5 * np.ptp(wanted))
+    return bundle
+
+
+@pytest.mark.parametrize("folder", SB3, ids=lambda folder: folder.name)
+def test_a_policy_of_stable_baselines3_acts_as_the_original(folder: Path, tmp_path: Path, runtimes: Runtimes) -> None:
+    statistics = folder / "vecnormalize.pkl"
+    options = ["--vecnormalize", str(statistics)] if statistics.exists() else []
+    converted(imported(folder / "policy.zip", tmp_path, "--period", "0.02", *options), runtimes)
+
+
+@pytest.mark.parametrize("path", WEIGHTS, ids=lambda path: path.parent.name)
+def test_a_policy_in_plain_weights_acts_as_the_original(path: Path, tmp_path: Path, runtimes: Runtimes) -> None:
+    bundle = imported(path, tmp_path, "--spec", str(path.with_name("spec.json")))
+    assert str(bundle.spec.provenance["how"]).split()[2] in ("CleanRL", "Brax")
+    converted(bundle, runtimes)
+
+
+@pytest.mark.parametrize("path", ONNX, ids=lambda path: path.stem)
+def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runtimes: Runtimes) -> None:
+    policy = sources.read(path)
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    random = np.random.default_rng(1)
+    is_image = len(policy.inputs[0].shape) == 3
+    rows = random.integers(0, 256, (96, size)) if is_image else random.normal(0.3, 1.5, (96, size))
+    np.savez(tmp_path / "rollouts.npz", observations=rows.astype(np.float32))
+    words = [str(path), "--observations", str(tmp_path / "rollouts.npz"), "--period", "0.02"]
+    if policy.actions is None:
+        words += ["--actions", ACTIONS[path.stem.rpartition("_")[0]]]
+    assert main([*words, "--name", "imported", "--output-path", str(tmp_path / "imported")]) == 0
+    bundle = Bundle.load(tmp_path / "imported")
+    assert policy.original is not None
+    wanted = policy.original(rows.astype(np.float32))
+    own = forward_float(bundle.spec, bundle.weights(), rows)
+    np.testing.assert_allclose(own, centred(bundle, wanted), rtol=1e-4, atol=2e-5 * np.ptp(wanted))
+    converted(bundle, runtimes)
+
+
+def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = sources.read(FILES / "onnx" / "swish_split_script.onnx")
+    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+    np.savez(tmp_path / "rollouts.npz", observations=np.ones((32, size), np.float32))
+    words = [str(FILES / "onnx" / "swish_split_script.onnx"), "--observations", str(tmp_path / "rollouts.npz")]
+    path = tmp_path / "imported"
+    assert main([*words, "--period", "0.02", "--actions", "as-is", "--output-path", str(path)]) == 1
+    assert "a layer normalisation behind an activation is not supported" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_what_robot_exporters_attach_names_the_actions_and_is_kept() -> None:
+    policy = sources.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
+    assert policy.actions == Continuous(("left_hip", "left_knee", "right_hip", "right_knee"))
+    assert policy.provenance is not None
+    assert policy.provenance["metadata"]["action_scale"] == "0.250,0.500,0.250,0.500"
+    assert any("default_joint_pos and action_scale" in sentence for sentence in policy.assumed)
+
+
+def test_a_task_gives_observations_names_and_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = FILES / "sb3" / "ppo_cartpole"
+    words = [str(folder / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
+    assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["returns"]["fp32"]["minus_original"] == 0.0
+    spec = Bundle.load(tmp_path / "balance").spec
+    assert spec.observation[0].name == "cart_position"
+    assert spec.environment.id == "CartPole-v1" and spec.control_period_s == 0.02
+    assert set(answer["proof"]["runtimes"]) == {name.value for name in Precision.FP32.runtimes}
+
+
+def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None:
+    folder, path = FILES / "sb3" / "ppo_pendulum_normalised", tmp_path / "swing"
+    words = [str(folder / "policy.zip"), "--vecnormalize", str(folder / "vecnormalize.pkl"), "--task", "pendulum"]
+    assert main([*words, "--episodes", "0", "--output-path", str(path)]) == 0
+    spec = Bundle.load(path).spec
+    evaluate.check_task(replace(spec, head=replace(spec.head, low=(-9.0,), high=(9.0,))), make_task("pendulum"))
+    assert evaluate.main(["--input-path", str(path), "--episodes", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["policy.zip"], "observations are needed"),
+        (["absent.zip", "--task", "cartpole"], "there is no file"),
+        (["policy.zip", "--task", "pendulum"], "the fields have 3 elements"),
+        (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
+        (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
+        (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),
+        (["policy.zip", "--task", "cartpole", "--fields", "a:0"], "--fields has 'a:0'"),
+        (["policy.zip", "--task", "cartpole", "--bounds", "2:1"], "--bounds has '2:1'"),
+        (["policy.zip", "--observations", "golden.npz"], "--period"),
+        (["policy.zip", "--task", "cartpole", "--period", "0"], "--period more than 0"),
+        (["policy.zip", "--task", "cartpole", "--bounds=-1:1,-1:1,-1:1"], "--bounds has 3 pairs"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = FILES / "sb3" / "ppo_cartpole"
+    given = [str(folder / word) if word.endswith((".zip", ".npz")) else word for word in words]
+    assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def small(*steps: chain.Step) -> ForeignPolicy:
+    random = np.random.default_rng(5)
+    kernels = [random.normal(0, 0.7, shape).astype(np.float32) for shape in ((4, 8), (8, 3))]
+    biases = [random.normal(0, 0.3, width).astype(np.float32) for width in (8, 3)]
+    before, between, behind = ([step for step in part if step is not None] for part in steps)
+    layers = Dense(kernels[0], biases[0]), Dense(kernels[1], biases[1])
+    return ForeignPolicy(
+        "by hand", (Input("state", (4,)),), (*before, layers[0], *between, layers[1], *behind), Continuous()
+    )
+
+
+def affine(*numbers: float, offset: float = 0.3) -> Affine:
+    return Affine(np.array(numbers), np.full(len(numbers), offset))
+
+
+TANH, ELU = Activate(Activation.TANH), Activate(Activation.ELU)
+# outputs (3,), and behind them the observation (4,): y + the observation's first three
+TAKEN = (FloatStep(FloatOperator.TAKE, (0,), places=(0, 1, 2)), FloatStep(FloatOperator.TAKE, (0,), places=(3, 4, 5)))
+RELATIVE = Targets((*TAKEN, FloatStep(FloatOperator.ADD, (1, 2))), 3, "by hand")
+LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
+ONE = np.ones(1)
+ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
+CASES = {
+    "signs and clips": (
+        ([affine(-2.0, 0.5, 1.0, -1.0), Clip(-ONE, 2 * ONE), affine(3.0), Clip(np.full(1, -np.inf), ONE)], [ELU], []),
+        Squash.NONE,
+    ),
+    "a constant element": (([affine(0.0, 1.0, 2.0, 1.0)], [TANH], []), Squash.NONE),
+    "affine between layers": (([], [affine(2.0), TANH, affine(*range(1, 9)), affine(0.5)], [affine(2.0)]), Squash.NONE),
+    "no activation": (([], [], []), Squash.NONE),
+    "clipped actions": (([], [TANH], [Clip(LOW, HIGH)]), Squash.CLIP),
+    "clipped, then scaled": (([], [TANH], [Clip(-ONE, ONE), affine(2.0, -3.0, 0.5)]), Squash.CLIP),
+    "squashed and unscaled": (([], [ELU], [affine(1.5), TANH, affine(2.0, -1.0, 3.0)]), Squash.TANH),
+    "limited before the squashing": (([], [ELU], [Clip(-2 * ONE, 2 * ONE), TANH]), Squash.TANH),
+    "limited before a sigmoid": (([], [ELU], [Clip(-ONE, ONE), Activate(Activation.SIGMOID)]), Squash.TANH),
+    "a sigmoid": (([], [ELU], [Activate(Activation.SIGMOID), affine(2.0)]), Squash.TANH),
+    # What no head can do becomes float operators behind it.
+    "a clip behind the squashing": (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), Squash.NONE),
+    "odd bounds before the squashing": (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), Squash.NONE),
+    "some actions are clipped": (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), Squash.NONE),
+    "a constant action": (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), Squash.NONE),
+    "a target relative to the observation": (([], [TANH], [TANH, affine(0.5), RELATIVE]), Squash.TANH),
+    "relative and cut": (([], [TANH], [Clip(-ONE, ONE), RELATIVE, Clip(LOW, HIGH), affine(2.0)]), Squash.CLIP),
+    "a clip that cuts nothing": (([], [ELU], [TANH, Clip(-ONE, ONE)]), Squash.TANH),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
+    steps, squash = CASES[case]
+    policy = small(*steps)
+    folded = fold(policy, ROWS)
+    spec = spec_of(folded)
+    assert isinstance(spec.head, ContinuousHead) and spec.head.squash is squash
+    far = ROWS * 20
+    for rows in (ROWS, far):
+        made, wanted = forward_float(spec, folded.weights, rows), chain.run(policy, rows)
+        np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-4)
+    assert prove(policy, spec, folded.weights, ROWS).near < 1e-4
+
+
+def spec_of(folded: object) -> PolicySpec:
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head", "targets")}
+    return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (([TANH], [], []), "the activation tanh before the first layer"),
+        (([], [TANH, ELU], []), "behind another activation"),
+        (([], [Clip(-ONE, ONE)], []), "a clip between layers"),
+        (([], [TANH], [ELU]), "the activation elu behind the last layer"),
+        (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
+    ],
+)
+def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], message: str) -> None:
+    with pytest.raises(ForeignError, match=message):
+        fold(small(*steps), ROWS)
+
+
+WIDE = Clip(np.full(3, -1e6), np.full(3, 1e6))
+
+
+def test_wide_bounds_hide_no_misread_policy() -> None:
+    policy, wrong = small([], [TANH], [WIDE]), small([], [TANH], [affine(-1.0, offset=0.0), WIDE])
+    folded, misread = fold(policy, ROWS), fold(wrong, ROWS)
+    head = spec_of(folded).head
+    assert isinstance(head, ContinuousHead) and head.squash is Squash.NONE and max(head.high) < 10
+    assert head.limit * (head.high[0] - head.low[0]) / 2 == pytest.approx(1e6)
+    np.testing.assert_allclose(forward_float(spec_of(folded), folded.weights, ROWS), chain.run(policy, ROWS), atol=1e-5)
+    with pytest.raises(ForeignError, match="does not act as the original"):
+        prove(policy, spec_of(misread), misread.weights, ROWS)
+
+
+def test_a_small_output_beside_a_large_one_is_compared_by_its_own_span() -> None:
+    policy = small([], [TANH], [Affine(np.array([1000.0, 0.01, 1.0]), np.zeros(3))])
+    misread = fold(small([], [TANH], [Affine(np.array([1000.0, -0.01, 1.0]), np.zeros(3))]), ROWS)
+    with pytest.raises(ForeignError, match="output 1 of observation"):
+        prove(policy, spec_of(misread), misread.weights, ROWS)
+
+
+def test_a_mean_that_no_float32_holds_is_taken_up_by_the_first_layer() -> None:
+    mean, deviation = np.full(4, 1e4 + 1 / 3e3), np.full(4, 0.5)
+    policy = small([Affine(1 / deviation, -mean / deviation)], [ELU], [])
+    rows = (1e4 + RANDOM_ROWS).astype(np.float32)
+    folded = fold(policy, rows)
+    assert prove(policy, spec_of(folded), folded.weights, rows).near < 1e-4
+
+
+RANDOM_ROWS = np.random.default_rng(8).normal(0.0, 0.5, (64, 4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((Input("b", (2,)), Input("a", (2,))), "not the file's inputs in its order"),
+        ((Input("a", (3,)), Input("c", (1,))), "not the file's inputs in its order"),
+        ((Input("a", (2,)), Input("x", (2, 1, 1))), "three sides is an image"),
+        ((Input("a", (2,)), Input("b", (3,))), "the fields have 5 elements"),
+    ],
+)
+def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], message: str) -> None:
+    policy = replace(small([], [TANH], []), inputs=(Input("a", (2,)), Input("b", (2,))))
+    with pytest.raises(ForeignError, match=message):
+        sources.with_inputs(policy, fields)
+    parts = (Input("a", (2,), "m"), Input("left", (1,)), Input("right", (1,)))
+    assert sources.with_inputs(policy, parts).inputs == parts
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"observations": np.zeros((0, 4))}, "has no rows"),
+        ({"observations": np.zeros((32, 4), "c8")}, "allowed are numbers"),
+        ({"observations": np.zeros(32, [("a", "f4")])}, "allowed are numbers"),
+        ({"observations": np.full((32, 4), 1e30)}, "values beyond"),
+        ({"observations": np.full((32, 4), np.nan)}, "NaN or infinity"),
+        ({"rows": np.zeros((32, 4))}, "has no array 'observations'; it has rows"),
+        ({"observations": np.array([{}], object)}, "cannot be read"),
+        ({"observations": np.zeros((8, 4))}, "at least 16 are needed"),
+    ],
+)
+def test_recordings_that_are_none_are_refused(
+    arrays: dict[str, np.ndarray], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "rows.npz", **arrays)
+    words = [str(FILES / "sb3" / "ppo_cartpole" / "policy.zip"), "--observations", str(tmp_path / "rows.npz")]
+    assert main([*words, "--period", "0.02", "--output-path", str(tmp_path / "imported")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
+    policy = small([], [Activate(Activation.LEAKY_RELU, 0.01)], [])
+    misread = fold(small([], [Activate(Activation.RELU)], []), ROWS)
+    spec, wanted = spec_of(misread), chain.run(policy, ROWS)
+    with pytest.raises(ForeignError, match="does not act as the original"):
+        prove(policy, spec, misread.weights, ROWS)
+    with pytest.raises(SpecError, match="golden_outputs are not those of this policy"):
+        write_bundle(tmp_path / "folded", spec, misread.weights, ROWS[:32], ROWS, golden_outputs=wanted)
+    with pytest.raises(ForeignError, match="on the given pairs"):
+        prove(replace(policy, steps=small([], [Activate(Activation.RELU)], []).steps), spec, misread.weights, ROWS,
+              (ROWS, wanted.astype(np.float32)))  # fmt: skip
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,391 @@
+"""Every spelling of a policy that exporters write becomes a chain that computes what onnxruntime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from quarl.convert.importers.chain import (
+    Activate,
+    Affine,
+    Clip,
+    Continuous,
+    Convolution,
+    Dense,
+    Discrete,
+    ForeignError,
+    ForeignPolicy,
+    Step,
+    run,
+)
+from quarl.convert.importers.onnx import reader as onnx_chain
+from quarl.convert.importers.onnx.reader import read_onnx
+from tests.convert.importers.onnx_graphs import Graph, agrees, numbers
+
+FILES = Path(__file__).resolve().parent / "files" / "onnx"
+
+
+def kinds(policy: ForeignPolicy) -> str:
+    return " ".join(
+        step.activation.value if isinstance(step, Activate) else type(step).__name__ for step in policy.steps
+    )
+
+
+def vector(opset: int = 17) -> Graph:
+    return Graph(opset, obs=["batch", 5])
+
+
+# Each spelling between two dense layers: (opset, what is added to the graph, the steps it becomes)
+Spelling = Callable[[Graph, str], str]
+
+
+def positive(size: int) -> np.ndarray:
+    return np.abs(numbers(size)) + 0.5
+
+
+def written_out(g: Graph, x: str) -> str:
+    centred = g.n("Sub", x, g.n("ReduceMean", x, axes=[-1]))
+    variance = g.n("ReduceMean", g.n("Pow", centred, g.c(2.0)), axes=[-1])
+    x = g.n("Div", centred, g.n("Sqrt", g.n("Add", variance, g.c(1e-3))))
+    return g.n("Add", g.n("Mul", x, g.c(numbers(8))), g.c(numbers(8)))
+
+
+MIDDLES: dict[str, tuple[int, Spelling, str]] = {
+    "nothing": (17, lambda g, x: x, ""),
+    "Gemm transB": (17, lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), transB=1), "Dense"),
+    "Gemm alpha, beta": (
+        13,
+        lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), g.c(numbers(1, 8)), alpha=0.5, beta=2.0),
+        "Dense",
+    ),
+    "Gemm, one bias": (11, lambda g, x: g.n("Gemm", x, g.c(numbers(8, 8)), g.c(0.3)), "Dense"),
+    "MatMul": (9, lambda g, x: g.n("MatMul", x, g.c(numbers(8, 8))), "Dense"),
+    "MatMul, Add": (9, lambda g, x: g.n("Add", g.n("MatMul", x, g.c(numbers(8, 8))), g.c(numbers(8))), "Dense"),
+    "Add, MatMul": (22, lambda g, x: g.n("Add", g.c(numbers(8)), g.n("MatMul", x, g.c(numbers(8, 8)))), "Dense"),
+    "Transpose of a kernel": (
+        13,
+        lambda g, x: g.n("MatMul", x, g.n("Transpose", g.c(numbers(8, 8)), perm=[1, 0])),
+        "Dense",
+    ),
+    "MatMul of (1, n, m)": (
+        13,
+        lambda g, x: g.n("Squeeze", g.n("MatMul", g.n("Unsqueeze", x, g.c([1])), g.c(numbers(1, 8, 8))), g.c([1])),
+        "Dense",
+    ),
+    "Relu": (9, lambda g, x: g.n("Relu", x), "relu"),
+    "Max with zero": (12, lambda g, x: g.n("Max", x, g.c(0.0)), "relu"),
+    "Tanh": (9, lambda g, x: g.n("Tanh", x), "tanh"),
+    "Sigmoid": (9, lambda g, x: g.n("Sigmoid", x), "sigmoid"),
+    "Elu": (9, lambda g, x: g.n("Elu", x), "elu"),
+    "LeakyRelu": (9, lambda g, x: g.n("LeakyRelu", x, alpha=0.2), "leaky_relu"),
+    "x sigmoid": (17, lambda g, x: g.n("Mul", x, g.n("Sigmoid", x)), "silu"),
+    "sigmoid x": (17, lambda g, x: g.n("Mul", g.n("Sigmoid", x), x), "silu"),
+    "Clip 6": (9, lambda g, x: g.n("Clip", x, min=-1.0, max=2.0), "Clip"),
+    "Clip 11": (11, lambda g, x: g.n("Clip", x, g.c(-1.0), g.c(2.0)), "Clip"),
+    "Clip above": (17, lambda g, x: g.n("Clip", x, "", g.c(2.0)), "Clip"),
+    "Min, Max": (13, lambda g, x: g.n("Min", g.c(numbers(8) + 3), g.n("Max", x, g.c(-1.0))), "Clip"),
+    "Add, Mul behind a layer": (9, lambda g, x: g.n("Mul", g.n("Add", x, g.c(numbers(8))), g.c(0.5)), ""),
+    "Sub, Div behind an activation": (
+        17,
+        lambda g, x: g.n("Div", g.n("Sub", g.n("Tanh", x), g.c(numbers(8))), g.c(positive(8))),
+        "tanh",
+    ),
+    "constant − x": (17, lambda g, x: g.n("Sub", g.c(1.0), g.n("Tanh", x)), "tanh"),
+    "Neg": (17, lambda g, x: g.n("Neg", g.n("Tanh", x)), "tanh"),
+    "BatchNormalization behind a layer": (
+        15,
+        lambda g, x: g.n("BatchNormalization", x, *(g.c(positive(8)) for _ in range(4))),
+        "",
+    ),
+    "BatchNormalization behind an activation": (
+        9,
+        lambda g, x: g.n("BatchNormalization", g.n("Relu", x), *(g.c(positive(8)) for _ in range(4))),
+        "relu",
+    ),
+    "LayerNormalization": (
+        17,
+        lambda g, x: g.n("LayerNormalization", x, g.c(numbers(8)), g.c(numbers(8)), epsilon=1e-3),
+        "LayerNorm",
+    ),
+    "layer normalisation written out": (13, written_out, "LayerNorm"),
+    "Identity, Dropout, Cast": (
+        13,
+        lambda g, x: g.n("Cast", g.n("Dropout", g.n("Identity", x)), to=TensorProto.FLOAT),
+        "",
+    ),
+    "Flatten": (9, lambda g, x: g.n("Flatten", x), ""),
+    "Reshape by Shape": (
+        13,
+        lambda g, x: g.n(
+            "Reshape",
+            x,
+            g.n("Concat", g.n("Unsqueeze", g.n("Gather", g.n("Shape", x), g.c(0)), g.c([0])), g.c([-1]), axis=0),
+        ),
+        "",
+    ),
+    "Squeeze 11": (11, lambda g, x: g.n("Squeeze", g.n("Unsqueeze", x, axes=[1]), axes=[1]), ""),
+    "Slice 9": (
+        9,
+        lambda g, x: g.n("MatMul", g.n("Slice", x, starts=[4], ends=[8], axes=[1]), g.c(numbers(4, 8))),
+        "Dense",
+    ),
+    "ConstantOfShape as bias": (
+        13,
+        lambda g, x: g.n(
+            "Add", x, g.n("ConstantOfShape", g.c([8]), value=helper.make_tensor("v", TensorProto.FLOAT, [1], [2.0]))
+        ),
+        "",
+    ),
+    "Gather in reverse": (
+        13,
+        lambda g, x: g.n("Gather", g.n("Tanh", x), g.c([7, 6, 5, 4, 3, 2, 1, 0]), axis=1),
+        "tanh",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_between_two_layers(name: str, tmp_path: Path) -> None:
+    opset, spelled, steps = MIDDLES[name]
+    graph = vector(opset)
+    x = spelled(graph, graph.dense("obs", 5, 8))
+    policy = graph.read(tmp_path, graph.dense(x, 8, 3))
+    assert kinds(policy) == " ".join(["Dense", *steps.split(), "Dense"])
+    if "leaky" in steps:
+        (activation,) = [step for step in policy.steps if isinstance(step, Activate)]
+        assert activation.negative_slope == pytest.approx(0.2)
+
+
+def test_swish_of_opset_24(tmp_path: Path) -> None:
+    graph = vector(24)
+    policy = graph.read(tmp_path, graph.dense(graph.n("Swish", graph.dense("obs", 5, 8)), 8, 3))
+    assert kinds(policy) == "Dense silu Dense"
+
+
+def normalised(graph: Graph, x: str, size: int, clip: float = 5.0) -> str:
+    x = graph.n("Div", graph.n("Sub", x, graph.c(numbers(size))), graph.c(positive(size)))
+    return graph.n("Clip", x, graph.c(-clip), graph.c(clip))
+
+
+def test_normaliser_and_action_scale_stay_steps_of_their_own(tmp_path: Path) -> None:
+    graph = vector()
+    x = graph.n("Relu", graph.dense(normalised(graph, "obs", 5), 5, 8))
+    x = graph.n("Tanh", graph.dense(x, 8, 2))
+    graph.n("Add", graph.n("Mul", x, graph.c([2.0, 0.5])), graph.c([1.0, 0.0]), outputs=["actions"])
+    policy = graph.read(tmp_path, "actions", joint_names="hip, knee", action_scale="0.5,0.25")
+    assert kinds(policy) == "Affine Clip Dense relu Dense tanh Affine"
+    last = policy.steps[-1]
+    assert isinstance(last, Affine)
+    assert last.scale.tolist() == [2.0, 0.5] and last.offset.tolist() == [1.0, 0.0]
+    assert policy.actions == Continuous(("hip", "knee"))
+    assert policy.provenance is not None
+    assert policy.provenance["metadata"] == {"joint_names": "hip, knee", "action_scale": "0.5,0.25"}
+    assert any("action_scale" in sentence for sentence in policy.assumed)
+
+
+def test_bounds_behind_the_last_layer_stay(tmp_path: Path) -> None:
+    graph = vector()
+    policy = graph.read(tmp_path, graph.n("Clip", graph.dense("obs", 5, 2), graph.c(-1.0), graph.c(1.0)))
+    assert kinds(policy) == "Dense Clip"
+
+
+def test_names_of_the_observation(tmp_path: Path) -> None:
+    graph = vector()
+    policy = graph.read(tmp_path, graph.dense("obs", 5, 2), observation_names="a,b,c,d,e", joint_names="only one")
+    assert policy.inputs[0].element_names == ("a", "b", "c", "d", "e")
+    assert policy.actions is None
+
+
+def test_several_inputs_each_normalised_on_its_own(tmp_path: Path) -> None:
+    graph = Graph(17, position=["batch", 3], speed=["batch", 2], goal=[1, 2])
+    speed = graph.n("Mul", graph.n("Clip", "speed", graph.c(-1.0), graph.c(2.0)), graph.c(0.25))
+    x = graph.n("Concat", speed, normalised(graph, "position", 3), "goal", axis=1)
+    policy = graph.read(tmp_path, graph.dense(graph.n("Relu", graph.dense(x, 7, 4)), 4, 2))
+    assert [(part.name, part.shape) for part in policy.inputs] == [("position", (3,)), ("speed", (2,)), ("goal", (2,))]
+    assert "Dense relu Dense" in kinds(policy) and kinds(policy).count("Dense") == 2
+    # speed, then position, in the kernel of the file: the kernel's rows were put in the inputs' order
+    bounds = [step for step in policy.steps if isinstance(step, Clip)]
+    assert np.concatenate([bounds[0].low[5:], bounds[0].low[3:5]]).tolist() == [-np.inf, -np.inf, -1.0, -1.0]
+
+
+def test_a_part_scaled_apart_and_joined_again(tmp_path: Path) -> None:
+    graph = vector()
+    graph.n("Split", "obs", graph.c([2, 3]), outputs=["left", "right"], axis=1)
+    x = graph.n("Concat", "right", graph.n("Mul", "left", graph.c(3.0)), "right", axis=1)
+    policy = graph.read(tmp_path, graph.dense(x, 8, 2))
+    assert kinds(policy) == "Dense"
+
+
+def test_elements_selected_by_the_observation_go_into_the_kernel(tmp_path: Path) -> None:
+    graph = vector()
+    x = graph.n("Gather", graph.n("Mul", "obs", graph.c(numbers(5))), graph.c([4, 0, 4]), axis=1)
+    policy = graph.read(tmp_path, graph.dense(x, 3, 2))
+    assert kinds(policy) == "Affine Dense"
+    last = policy.steps[-1]
+    assert isinstance(last, Dense)
+    assert not last.kernel[1:4].any()
+
+
+def test_a_selection_without_a_layer_is_a_dense_of_zeros_and_ones(tmp_path: Path) -> None:
+    graph = vector()
+    policy = graph.read(tmp_path, graph.n("Tanh", graph.n("Gather", "obs", graph.c([3, 1]), axis=1)))
+    assert kinds(policy) in ("Dense tanh", "tanh Dense")
+
+
+def split_head(graph: Graph) -> None:
+    x = graph.dense(graph.n("Relu", graph.dense("obs", 5, 8)), 8, 6)
+    graph.n("Split", x, graph.c([3, 3]), outputs=["loc", "raw"], axis=1)
+    graph.n("Tanh", "loc", outputs=["actions"])
+    graph.n("Exp", "raw", outputs=["deviation"])
+
+
+def test_a_split_head_keeps_the_mean(tmp_path: Path) -> None:
+    graph = vector()
+    split_head(graph)
+    policy = graph.read(tmp_path, "deviation", "actions")
+    assert kinds(policy) == "Dense relu Dense tanh"
+    assert isinstance(policy.steps[2], Dense) and policy.steps[2].kernel.shape == (8, 3)
+    assert policy.ignored == ("output 'deviation': 1 nodes, 0 parameters of its own",)
+
+
+def test_three_outputs_and_what_is_ignored(tmp_path: Path) -> None:
+    graph = vector()
+    hidden = graph.n("Tanh", graph.dense("obs", 5, 4))
+    graph.n("Gemm", hidden, graph.c(numbers(4, 2)), outputs=["actions"])
+    graph.n("Gemm", graph.n("Tanh", graph.dense("obs", 5, 4)), graph.c(numbers(4, 1)), outputs=["values"])
+    policy = graph.read(tmp_path, "actions", "values")
+    assert policy.ignored == ("output 'values': 3 nodes, 28 parameters of its own",)
+    assert policy.actions == Continuous()
+    other = graph.read(tmp_path, "actions", "values", output="values")
+    assert run(other, np.zeros((1, 5))).shape == (1, 1)
+    with pytest.raises(ForeignError, match="no output 'best'; it has 'actions', 'values'"):
+        graph.read(tmp_path, "actions", "values", output="best")
+
+
+def test_outputs_without_a_known_name_are_listed(tmp_path: Path) -> None:
+    graph = vector()
+    outputs = [graph.dense("obs", 5, 2), graph.dense("obs", 5, 1)]
+    with pytest.raises(ForeignError, match=r"2 outputs \('gemm_0', 'gemm_1'\).*--output NAME"):
+        graph.read(tmp_path, *outputs)
+
+
+DISCRETE: dict[str, Callable[[Graph, str], str]] = {
+    "ArgMax": lambda g, x: g.n("ArgMax", x, axis=1),
+    "ArgMax, axis −1": lambda g, x: g.n("ArgMax", x, axis=-1, keepdims=0),
+    "Softmax, ArgMax": lambda g, x: g.n("ArgMax", g.n("Softmax", x, axis=1), axis=1, keepdims=0),
+    "LogSoftmax": lambda g, x: g.n("LogSoftmax", x, axis=-1),
+    "Softmax": lambda g, x: g.n("Softmax", x, axis=-1),
+    "x − logsumexp, Softmax, ArgMax": lambda g, x: g.n(
+        "Cast",
+        g.n("ArgMax", g.n("Softmax", g.n("Sub", x, g.n("ReduceLogSumExp", x, axes=[1])), axis=1), axis=1),
+        to=TensorProto.INT64,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_heads_end_in_their_logits(name: str, tmp_path: Path) -> None:
+    graph = vector()
+    policy = graph.read(tmp_path, DISCRETE[name](graph, graph.dense("obs", 5, 4)))
+    assert policy.actions == Discrete()
+    assert kinds(policy) == "Dense"
+    assert run(policy, np.zeros((2, 5))).shape == (2, 4)
+    assert bool(policy.assumed) == ("Softmax" in name)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), ("batch", 5), (1, 1, 5), ("batch", 1, 5)])
+def test_batches(shape: tuple[int | str, ...], tmp_path: Path) -> None:
+    graph = Graph(17, obs=shape)
+    x = graph.n("Add", graph.n("MatMul", "obs", graph.c(numbers(5, 3))), graph.c(numbers(3)))
+    assert kinds(graph.read(tmp_path, x)) == "Dense"
+
+
+def image_graph(layout: str, opset: int = 13) -> tuple[Graph, str]:
+    if layout == "NCHW":
+        return Graph(opset, image=["batch", 3, 9, 8]), "image"
+    graph = Graph(opset, image=["batch", 9, 8, 3])
+    return graph, graph.n("Transpose", "image", perm=[0, 3, 1, 2])
+
+
+def convolved(graph: Graph, x: str, inputs: int, outputs: int, side: int, **attributes: object) -> str:
+    return graph.n("Conv", x, graph.c(numbers(outputs, inputs, side, side)), graph.c(numbers(outputs)), **attributes)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("flat", ["Flatten", "Reshape", "NHWC"])
+def test_images(layout: str, flat: str, tmp_path: Path) -> None:
+    graph, x = image_graph(layout)
+    x = graph.n("Div", x, graph.c(255.0))
+    x = graph.n("Relu", convolved(graph, x, 3, 4, 3, strides=[2, 2]))  # (4, 4, 3)
+    x = convolved(graph, x, 4, 5, 2, auto_pad="VALID")  # (5, 3, 2)
+    x = graph.n("BatchNormalization", x, *(graph.c(positive(5)) for _ in range(4)))
+    x = graph.n("Relu", x)
+    if flat == "NHWC":
+        x = graph.n("Transpose", x, perm=[0, 2, 3, 1])
+    x = graph.n("Flatten", x) if flat == "Flatten" else graph.n("Reshape", x, graph.c([-1, 30]))
+    policy = graph.read(tmp_path, graph.dense(x, 30, 2))
+    assert policy.inputs[0].shape == (9, 8, 3)
+    assert kinds(policy) == "Affine Convolution relu Convolution relu Dense"
+
+
+def test_an_images_channels_scaled_apart_go_into_the_convolution(tmp_path: Path) -> None:
+    graph, x = image_graph("NCHW")
+    x = graph.n("Div", graph.n("Sub", x, graph.c(numbers(3, 1, 1))), graph.c(positive(3).reshape(1, 3, 1, 1)))
+    x = graph.n(
+        "BatchNormalization", graph.n("Relu", convolved(graph, x, 3, 4, 3)), *(graph.c(positive(4)) for _ in "abcd")
+    )
+    policy = graph.read(tmp_path, graph.dense(graph.n("Flatten", x), 4 * 7 * 6, 2))
+    assert kinds(policy) == "Convolution relu Dense"
+    assert isinstance(policy.steps[0], Convolution)
+
+
+def test_an_image_of_bytes(tmp_path: Path) -> None:
+    graph = Graph(13)
+    graph.inputs = [helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["n", 1, 6, 6])]
+    x = graph.n("Mul", graph.n("Cast", "pixels", to=TensorProto.FLOAT), graph.c(1 / 255))
+    x = graph.n("Flatten", graph.n("Relu", convolved(graph, x, 1, 2, 3)))
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(graph.model(graph.dense(x, 32, 2)).SerializeToString())
+    assert kinds(read_onnx(path)) == "Affine Convolution relu Dense"
+
+
+def test_a_picture_without_a_convolution_is_a_row(tmp_path: Path) -> None:
+    graph = Graph(13, image=["batch", 2, 3, 4])
+    policy = graph.read(tmp_path, graph.dense(graph.n("Flatten", "image"), 24, 2))
+    assert policy.inputs[0].shape == (24,)
+
+
+def test_a_wrong_chain_is_never_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clipped_forgotten(steps: tuple[Step, ...], image: object) -> tuple[Step, ...]:
+        return tuple(step for step in steps if not isinstance(step, Clip))
+
+    graph = vector()
+    x = graph.dense(normalised(graph, "obs", 5, clip=50.0), 5, 2)
+    graph.read(tmp_path, x)
+    monkeypatch.setattr(onnx_chain, "simplified", clipped_forgotten)
+    with pytest.raises(ForeignError, match="does not compute what the file computes"):
+        graph.read(tmp_path, x)
+
+
+def test_the_original_knows_nothing_of_the_steps(tmp_path: Path) -> None:
+    graph = vector()
+    policy = graph.read(tmp_path, graph.dense("obs", 5, 2))
+    assert policy.original is not None
+    step = policy.steps[0]
+    assert isinstance(step, Dense)
+    before = policy.original(np.ones((3, 5), np.float32))
+    step.kernel[:] = 0.0
+    np.testing.assert_array_equal(policy.original(np.ones((3, 5), np.float32)), before)
+
+
+RECURRENT = ("rsl_rl_gru_dynamo", "rsl_rl_lstm_script")  # test_import.py refuses them
+READ = sorted(path for path in FILES.glob("*.onnx") if path.stem not in RECURRENT)
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)
+def test_files_of_real_exporters(path: Path) -> None:
+    agrees(read_onnx(path))

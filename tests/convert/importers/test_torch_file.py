@@ -1,0 +1,244 @@
+"""PyTorch's files, written here byte by byte: tensors come back, and what does not fit together is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import struct
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+
+from quarl.convert.importers import torch_file, zip_members
+from quarl.convert.importers.chain import ForeignError
+from quarl.convert.importers.torch_file import read_torch
+from quarl.convert.importers.zip_members import open_zip
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def whole(value: int) -> bytes:
+    return (
+        b"J" + struct.pack("<i", value)
+        if abs(value) < 2**31
+        else b"\x8a\x09" + value.to_bytes(9, "little", signed=True)
+    )
+
+
+def sizes(values: tuple[int, ...]) -> bytes:
+    return b"(" + b"".join(map(whole, values)) + b"t"
+
+
+def tensor(
+    shape: tuple[int, ...] = (2, 3),
+    strides: tuple[int, ...] = (3, 1),
+    kind: str = "FloatStorage",
+    count: int = 6,
+    offset: int = 0,
+    key: str = "0",
+) -> bytes:
+    """The opcodes by which torch.save describes a tensor."""
+    storage = (
+        b"(" + text("storage") + b"ctorch\n" + kind.encode() + b"\n" + text(key) + text("cpu") + whole(count) + b"tQ"
+    )
+    hooks = b"ccollections\nOrderedDict\n)R"
+    shown = storage + whole(offset) + sizes(shape) + sizes(strides) + b"\x89" + hooks
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + shown + b"tR"
+
+
+def entries(values: dict[str, bytes]) -> bytes:
+    return b"}(" + b"".join(text(name) + value for name, value in values.items()) + b"u"
+
+
+def packed(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def saved(values: dict[str, bytes], *storages: bytes, **more: bytes) -> bytes:
+    members = {f"archive/data/{index}": data for index, data in enumerate(storages)}
+    members |= {f"archive/{name}": data for name, data in more.items()}
+    return packed({"archive/data.pkl": b"\x80\x02" + entries(values) + b".", **members})
+
+
+SIX = np.arange(6, dtype="<f4").tobytes()
+
+
+def test_a_tensor_comes_back() -> None:
+    found = read_torch(saved({"actor.weight": tensor()}, SIX), "it")
+    assert list(found) == ["actor.weight"]
+    assert found["actor.weight"].dtype == np.float32
+    np.testing.assert_array_equal(found["actor.weight"], [[0, 1, 2], [3, 4, 5]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("DoubleStorage", "f8"),
+        ("HalfStorage", "f2"),
+        ("LongStorage", "i8"),
+        ("IntStorage", "i4"),
+        ("ByteStorage", "u1"),
+    ],
+)
+@pytest.mark.parametrize(("order", "sign"), [(b"little", "<"), (b"big", ">")])
+def test_types_and_byte_orders(kind: str, code: str, order: bytes, sign: str) -> None:
+    data = np.arange(6).astype(sign + code).tobytes()
+    found = read_torch(saved({"w": tensor(kind=kind)}, data, byteorder=order), "it")["w"]
+    assert found.dtype == np.dtype(code)
+    np.testing.assert_array_equal(found, np.arange(6).reshape(2, 3))
+
+
+def test_bfloat16_is_the_upper_half_of_a_float32_and_truth_values_are_bytes() -> None:
+    values = np.array([1.0, -2.5, 0.15625, 3.0, -0.0, 256.0], np.float32)
+    upper = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    found = read_torch(
+        saved({"w": tensor(kind="BFloat16Storage"), "b": tensor(kind="BoolStorage", key="1")}, upper, SIX[:6]), ""
+    )
+    np.testing.assert_array_equal(found["w"].reshape(-1), values)
+    assert found["b"].dtype == bool
+
+
+def test_strides_and_offsets() -> None:
+    values = {
+        "turned": tensor((3, 2), (1, 3)),
+        "column": tensor((2,), (3,), offset=1),
+        "repeated": tensor((4,), (0,), offset=5),
+        "scalar": tensor((), (), offset=2),
+        "empty": tensor((0, 3), (3, 1)),
+    }
+    found = read_torch(saved(values, SIX), "it")
+    np.testing.assert_array_equal(found["turned"], [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_array_equal(found["column"], [1, 4])
+    np.testing.assert_array_equal(found["repeated"], [5, 5, 5, 5])
+    assert found["scalar"] == 2
+    assert found["scalar"].shape == ()
+    assert found["empty"].shape == (0, 3)
+
+
+def test_nested_dictionaries_are_joined_and_numbers_kept() -> None:
+    parameter = b"ctorch._utils\n_rebuild_parameter\n(" + tensor() + b"\x88" + b"ccollections\nOrderedDict\n)RtR"
+    inner = entries({"actor.0.weight": parameter})
+    values = {"model": inner, "iter": whole(7), "infos": b"N", "name": text("x"), "groups": b"](" + whole(3) + b"\x88e"}
+    found = read_torch(saved(values, SIX), "it")
+    assert list(found) == ["model.actor.0.weight", "iter", "groups.0", "groups.1"]
+    assert found["iter"] == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (tensor(count=7), "24 bytes for 7"),
+        (tensor(count=2**40), "24 bytes"),
+        (tensor(offset=1), "reaches element 6"),
+        (tensor((2, 4), (4, 1)), "reaches element 7"),
+        (tensor((2, 3), (2**40, 1)), "reaches element"),
+        (tensor(strides=(-3, 1)), "negative"),
+        (tensor(offset=-1), "negative"),
+        (tensor(strides=(1,)), "strides"),
+        (tensor((-2, 3)), "negative or too large"),
+        (tensor((2**40, 2**40), (0, 0)), "negative or too large"),
+        (tensor((2**40,), (0,)), "negative or too large"),
+        (tensor(key="../../etc/passwd"), "storage"),
+        (tensor(key="5"), "no member"),
+        (tensor(kind="ComplexFloatStorage"), "ComplexFloatStorage"),
+        (tensor().replace(b"_rebuild_tensor_v2", b"_rebuild_sparse_tensor"), "not a plain tensor"),
+        (tensor().replace(b"tQ", b"t"), "no storage"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_its_storage_is_refused(wrong: bytes, words: str) -> None:
+    with pytest.raises(ForeignError, match=words):
+        read_torch(saved({"w": wrong}, SIX), "it")
+
+
+def test_many_tensors_on_one_storage_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {f"w{i}": tensor((1000,), (0,)) for i in range(30)}
+    assert len(read_torch(saved(values, SIX), "it")) == 30
+    monkeypatch.setattr(torch_file, "MOST_TENSOR_BYTES", 100_000)
+    with pytest.raises(ForeignError, match="more than 100000 bytes"):
+        read_torch(saved(values, SIX), "it")
+
+
+def test_other_files_are_refused_by_name() -> None:
+    stream = b"\x80\x02c__main__\nAgent\n)\x81}b."
+    cases = [
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "before version 1.6"),
+        (b"", "no file of torch.save"),
+        (b"\x89HDF", "no file of torch.save"),
+        (packed({"something": b""}), "no data.pkl"),
+        (packed({"archive/data.pkl": stream}), "holds __main__.Agent"),
+        (packed({"archive/data.pkl": stream, "archive/constants.pkl": b""}), "TorchScript"),
+        (saved({"w": tensor()}, SIX, byteorder=b"middle"), "byte order"),
+        (saved({"a.b": tensor(), "a": entries({"b": tensor()})}, SIX), "two tensors"),
+    ]
+    for data, words in cases:
+        with pytest.raises(ForeignError, match=words):
+            read_torch(data, "it")
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/etc/passwd", "a\\b", "C:evil", "a//b", "./a", "a\x1b[2Jb"]
+)
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
+    with pytest.raises(ForeignError, match="with the name"):
+        open_zip(packed({"ok": b"", name: b"x"}), "it")
+
+
+def test_two_members_of_one_name_are_refused() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("a", b"1")
+        archive.writestr("a", b"2")
+    with pytest.raises(ForeignError, match="two members"):
+        open_zip(file.getvalue(), "it")
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = packed({f"archive/data/{i}": bytes(2**20) for i in range(8)}, zipfile.ZIP_DEFLATED)
+    assert len(bomb) < 20_000
+    monkeypatch.setattr(zip_members, "MOST_BYTES", 2**22)
+    with pytest.raises(ForeignError, match="unpacked"):
+        open_zip(bomb, "it")
+    monkeypatch.setattr(zip_members, "MOST_MEMBERS", 5)
+    with pytest.raises(ForeignError, match="more than 5 members"):
+        open_zip(bomb, "it")
+
+
+def test_a_member_that_lies_about_its_size_is_refused() -> None:
+    honest = packed({"a": bytes(2**20)}, zipfile.ZIP_DEFLATED)
+    size = struct.pack("<I", 2**20)
+    assert honest.count(size) == 2
+    for lie in (10, 2**20 + 5):
+        with pytest.raises(ForeignError, match=r"damaged|cut off"):
+            open_zip(honest.replace(size, struct.pack("<I", lie)), "it").read("a")
+    with pytest.raises(ForeignError, match="more than 1000 bytes"):
+        open_zip(honest, "it").read("a", 1000)
+
+
+def test_unusual_packing_is_refused() -> None:
+    with pytest.raises(ForeignError, match="unusual"):
+        open_zip(packed({"a": b"x" * 99}, zipfile.ZIP_LZMA), "it")
+
+
+def test_cut_and_changed_files_give_tensors_or_a_refusal() -> None:
+    whole_file = saved({"w": tensor(), "b": tensor((2,), (1,))}, SIX)
+    for length in range(0, len(whole_file), 3):
+        with pytest.raises(ForeignError):
+            read_torch(whole_file[:length], "it")
+    numbers = random.Random(1)
+    for _ in range(400):
+        raw = bytearray(whole_file)
+        for _ in range(numbers.randrange(1, 4)):
+            raw[numbers.randrange(4, len(raw))] = numbers.randrange(256)
+        with contextlib.suppress(ForeignError):
+            read_torch(bytes(raw), "it")

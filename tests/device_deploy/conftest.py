@@ -1,0 +1,178 @@
+"""Devices of both kinds for the tests: the embedded SSH server, and OpenSSH's sshd (integration)."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quarl.airlearning_envs.flights import blind_policy
+from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
+from quarl.convert.pipeline import convert_all, convert_each, missing
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.deploy import DeployResult, install
+from quarl.device.deploy.local_device import running_local_device
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.wheels import WheelSet
+from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.locate import ZOO
+from quarl.policy.spec import (
+    ArtifactFormat,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+    weight_shapes,
+)
+from tests.device_deploy.devices import TestDevice, as_test_device, openssh_server, stand_in_payload
+from tests.device_deploy.needs import needs_sshd
+
+_numbers = itertools.count(1)
+
+
+BESIDE_OPENSSH = {"test_host_connection", "test_host_deploy", "test_host_bare_device"}
+"""Files whose tests run against OpenSSH's server too. The others are about what happens behind the connection."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    servers = ["embedded"]
+    if metafunc.module.__name__.rpartition(".")[2] in BESIDE_OPENSSH:
+        servers.append(pytest.param("openssh", marks=needs_sshd))
+    for name, scope in (("device", "session"), ("bare_device", "module")):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, servers, indirect=True, scope=scope)
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
+    """A device shared by the tests; every test deploys policies of its own names."""
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param == "embedded":
+        with running_local_device(root) as local:
+            yield as_test_device(local)
+    else:
+        with openssh_server(root / "sshd") as server:
+            yield server
+
+
+@pytest.fixture
+def connection(device: TestDevice) -> Iterator[Connection]:
+    """A connection to the device."""
+    with device.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def name() -> str:
+    """A policy name that no other test uses."""
+    return f"P{next(_numbers)}"
+
+
+@pytest.fixture
+def bare(connection: Connection) -> WheelSet:
+    """The device's interpreter and no wheels: what a stand-in agent needs."""
+    return WheelSet(probe(connection).python, ())
+
+
+@pytest.fixture
+def old(connection: Connection, name: str, bare: WheelSet) -> DeployResult:
+    """An old release that serves."""
+    return install(connection, stand_in_payload(name, "old"), bare)
+
+
+def recorded_observations(count: int, first_episode: int) -> np.ndarray:
+    """Observations (count, 32) of the hard task, flown blindly."""
+    core = NavigationTask(PRESETS["hard"], 32)
+    observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
+    seen: list[np.ndarray] = []
+    while sum(len(rows) for rows in seen) < count:
+        seen.append(observation)
+        observation = core.step(blind_policy(observation)).observation
+    return np.concatenate(seen)[:count].astype(np.float32)
+
+
+def make_bundle(
+    path: Path, name: str, seed: int = 0, fields: tuple[ObservationField, ...] = OBSERVATION_FIELDS
+) -> Bundle:
+    """A bundle of a small random network of the navigation task, really converted to int8 and fp32."""
+    rng = np.random.default_rng(seed)
+    spec = PolicySpec(
+        name=name,
+        observation=fields,
+        normaliser=Normaliser((0.0,) * 32, (20.0,) * 32),
+        network=NetworkSpec((64, 64)),
+        head=DiscreteHead(ACTION_NAMES),
+        control_period_s=CONTROL_PERIOD_S,
+        environment=EnvironmentSpec("AirLearning/Navigation-v0", {"preset": "hard"}),
+    )
+    weights = {
+        key: rng.normal(0.0, (2.0 / shape[0]) ** 0.5, shape).astype(np.float32)
+        for key, shape in weight_shapes(spec).items()
+    }
+    bundle = write_bundle(path, spec, weights, recorded_observations(256, 1000), recorded_observations(32, 5000))
+    convert_all([bundle], [Precision.INT8, Precision.FP32], list(ArtifactFormat))
+    return Bundle.load(path)
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A real bundle; tests must not change it."""
+    return make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", "tiny")
+
+
+@pytest.fixture(scope="session")
+def policy_i(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Policy I in int8 for the native engine; tests must not change it."""
+    folder = tmp_path_factory.mktemp("bundle") / "I"
+    shutil.copytree(ZOO / "I", folder)
+    convert_each(missing([(Bundle.load(folder), Precision.INT8, ArtifactFormat.NATIVE)]))
+    return Bundle.load(folder)
+
+
+PROGRAMS = "sh cat chmod cut df dirname ln ls mkdir mv readlink rm sed sha256sum ssh-keygen sync tail tr uname wc"
+"""What a device without Python has: a shell, ssh-keygen, and a few of coreutils, which busybox has too."""
+
+
+@pytest.fixture(scope="module")
+def bare_device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
+    """A device whose PATH has the programs named above alone, beside its home folder in bin."""
+    root = tmp_path_factory.mktemp("bare")
+    if request.param == "openssh":
+        with openssh_server(root / "sshd", path=str(root / "sshd" / "bin")) as server:
+            (root / "sshd" / "python3").unlink()
+            link_programs(root / "sshd" / "bin")
+            yield server
+        return
+    with running_local_device(root, command_prefix=(only_programs(root),)) as local:
+        shutil.rmtree(local.folder.bin)
+        link_programs(local.folder.bin)
+        yield as_test_device(local)
+
+
+def only_programs(folder: Path) -> str:
+    """The path of what starts the embedded device's server so that PATH is its ``bin`` alone."""
+    start = "import sys; from quarl.device.deploy import local_server as s; e = s.device_environment; "
+    start += "s.device_environment = lambda f: {**e(f), 'PATH': str(f.bin)}; sys.exit(s.main(sys.argv[1:]))"
+    script = folder / "server.sh"  # gets: interpreter, -m, the server's module, --root, its folder
+    script.write_text(f'#!/bin/sh\npython=$1\nshift 3\nexec "$python" -c "{start}" "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def link_programs(folder: Path) -> None:
+    folder.mkdir()
+    for program in PROGRAMS.split():
+        found = shutil.which(program)
+        if found is None and program == "ssh-keygen":
+            pytest.skip("OpenSSH's client is not installed: apt-get install openssh-client")
+        assert found is not None, program
+        (folder / program).symlink_to(found)

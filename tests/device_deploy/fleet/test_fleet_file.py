@@ -1,0 +1,135 @@
+"""fleet.toml: what it says, and how it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.fleet.inventory import Fleet, FleetFileError, Member
+from quarl.device.deploy.fleet.payloads import typed_over, wanted
+from quarl.device.deploy.fleet.plan import BatchSize, PlanError, batches
+from quarl.policy.spec import Precision, RuntimeName
+
+EXAMPLE = """
+[groups.arena]
+targets = ["pi@arena-[08-11]", "pi@192.168.1.40:2222"]
+runtime = "onnxruntime"
+bits = 8
+labels = { hall = 3, kind = "rover" }
+
+[groups.lab]
+targets = ["pi@arena-09", "local", "a[1-2]b[1-2]"]
+agent = "native"
+labels = { hall = "1" }
+
+[devices."pi@arena-08"]
+runtime = "native"
+bits = "4"
+identity = "~/.ssh/arena"
+labels = { camera = "left" }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "fleet.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet.load(written(tmp_path, EXAMPLE))
+
+
+def test_ranges_groups_and_single_devices(fleet: Fleet) -> None:
+    assert [each.target for each in fleet.members] == [
+        *("pi@arena-08", "pi@arena-09", "pi@arena-10", "pi@arena-11", "pi@192.168.1.40:2222"),
+        *("local", "a1b1", "a1b2", "a2b1", "a2b2"),
+    ]
+    first, second = fleet.members[:2]
+    assert (first.runtime, first.bits, first.identity) == ("native", "4", Path("~/.ssh/arena").expanduser())
+    assert first.labels == {"hall": "3", "kind": "rover", "camera": "left"}
+    assert second.groups == ("arena", "lab") and second.agent == "native"
+    assert second.labels == {"hall": "1", "kind": "rover"}, "the later group decides"
+
+
+def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
+    assert len(fleet.selected()) == 10
+    assert [each.target for each in fleet.selected("lab")][:2] == ["pi@arena-09", "local"]
+    assert [each.target for each in fleet.selected(labels={"camera": "left"})] == ["pi@arena-08"]
+    assert [each.target for each in fleet.selected("arena", {"hall": "3"}, ["pi@arena-10"])] == ["pi@arena-10"]
+    for arguments, says in (
+        (("hall",), "no group 'hall'; it has arena, lab"),
+        (("lab", {"kind": "boat"}), "is in lab with kind=boat; labels are camera=left, hall=1, hall=3, kind=rover"),
+        (("lab", {}, ["pi@nowhere"]), "no device 'pi@nowhere' in lab; it has pi@arena-09, local, a1b1"),
+    ):
+        with pytest.raises(FleetFileError, match=says):
+            fleet.selected(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    {
+        "": "it has no group",
+        "[groups": "cannot be read: ",
+        "[group.a]": r"\[group\] is not known; allowed are \[groups.NAME\]",
+        "groups = 3": r"groups is 3; it must be a table, \[groups\]",
+        "[groups.a]": "has the targets None; it needs a list",
+        "[groups.a]\ntargets = []": "at least one",
+        "[groups.a]\ntargets = [3]": "the target 3; it must be a text",
+        "[groups.a]\ntargets = ['pi@@pi']": "TARGET='pi@@pi' cannot be read",
+        "[groups.a]\ntargets = ['pi@a-[9-1]']": r"the range \[9-1\]; it must rise",
+        "[groups.a]\ntargets = ['a[1-99999]']": "by less than 10,000",
+        "[groups.'a b']\ntargets = ['a']": "a group is called 'a b'",
+        "[groups.a]\ntargets = ['a']\nruntme = 'x'": "has 'runtme'; allowed are runtime, agent, bits, identity, labels",
+        "[groups.a]\ntargets = ['a']\nruntime = 3": "runtime = 3; it must be a text",
+        "[groups.a]\ntargets = ['a']\n[devices.b]": "'b'. is in no group; it has a",
+        "[groups.a]\ntargets = [\n'pi@a-[0-9999]-[0-9999]-[0-9999]']": "line 3: .*all groups together may",
+        "[groups.a]\ntargets = ['a[1-9999]',\n'b[1-9999]']": "line 3: .*all groups together may name 10,000",
+        f"[groups.a]\ntargets = ['a[0-{'9' * 5000}]']": "line 2: .*it must rise, by less than 10,000",
+        "# [groups.b]\n[groups.a]\ntargets = ['a']\n\n[groups.b]\ntargets = ['@a']": "line 6: .*is a group",
+        f"[groups.a]\ntargets = ['a',\n'pi@a:{'9' * 5000}']": "line 3: .*is not between 1 and 65535",
+        "[groups.a]\ntargets = ['pi@a:²']": "line 2: .*is not between 1 and 65535",
+        "[groups.a]\ntargets = ['a']\nidentity = '~nobodyx/x'": "line 3: .*user whom this machine does not have",
+        "[groups.a]\ntargets = ['a']\n[devices.'a']\nidentity = '~nobodyx/x'": "line 4: .*user whom",
+        '[groups.a]\ntargets = ["a"]\nidentity = "a\\u0000"': "line 3: .*a text on one line",
+        f"[groups.a]\ntargets = ['a']\nbits = {'9' * 5000}": "line 3: a number is too long; allowed are",
+        f"[groups.a]\ntargets = {'[' * 3000}{']' * 3000}": "line 2: it goes too deep; allowed",
+        f"[groups.a]\ntargets = ['a']\n[groups.a.labels]\nx = {'[' * 300}{']' * 300}": "line 4: .*must be a text",
+    }.items(),
+)
+def test_what_it_may_not_say(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(FleetFileError, match=says) as caught:
+        Fleet.load(written(tmp_path, text))
+    assert "fleet.toml" in caught.value.message and caught.value.next_step
+
+
+def test_no_file_is_answered_by_the_smallest_one(tmp_path: Path) -> None:
+    with pytest.raises(FleetFileError, match=r"(?s)There is no .*fleet.toml.*next: .*\[groups.all\] and targets = "):
+        Fleet.load(tmp_path / "fleet.toml")
+
+
+def test_what_is_typed_goes_before_what_the_file_says(fleet: Fleet) -> None:
+    assert wanted(fleet.members[0]) == ((Precision.INT4,), (RuntimeName.NATIVE,), False)
+    assert wanted(fleet.members[1]) == ((Precision.INT8,), (RuntimeName.NATIVE,), True)
+    typed = typed_over(fleet.members, "onnxruntime", None, "16,8")
+    assert wanted(typed[1]) == ((Precision.FP16, Precision.INT8), (RuntimeName.ONNXRUNTIME,), False)
+    assert typed_over(fleet.members, None, None, None) == fleet.members
+    with pytest.raises(HostError, match="has the agent 'rust'; allowed are python and native"):
+        wanted(Member("pi@a", agent="rust"))
+
+
+def test_batches_are_shares_or_counts() -> None:
+    assert [BatchSize.parse("25%").of(devices) for devices in (1, 4, 9, 200)] == [1, 1, 3, 50]
+    assert BatchSize.parse("7").of(200) == 7
+    members = [Member(f"d{number}") for number in range(5)]
+    assert [(name, len(part)) for name, part in batches(members, 2)] == [
+        ("batch 1 of 3", 2),
+        ("batch 2 of 3", 2),
+        ("batch 3 of 3", 1),
+    ]
+    for wrong in ("0", "0%", "101%", "half", "-1", "2.5", ""):
+        with pytest.raises(PlanError, match="allowed are a count of devices, 10, or a share"):
+            BatchSize.parse(wrong)

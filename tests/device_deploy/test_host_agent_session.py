@@ -1,0 +1,180 @@
+"""Talking to an agent, and what happens when it does not behave. With a stand-in agent, on both servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.deploy import install
+from quarl.device.deploy.errors import AgentError, ConnectionLostError, ReleaseError, VerificationError
+from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.devices import Line, TestDevice, eventually, runs, stand_in_payload
+
+
+@pytest.fixture
+def policy(connection: Connection, name: str, bare: WheelSet) -> str:
+    """A deployed stand-in."""
+    install(connection, stand_in_payload(name, "served", refuse="latency"), bare)
+    return name
+
+
+def test_requests_and_replies(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        hello = agent.request("hello")
+        assert hello["text"] == "served"
+        assert hello["device"] == {"model": "stand-in", "transport": "loopback"}
+        assert hello["pid"] == agent.pid, "the process we would kill is the agent itself"
+        seen: list[tuple[int, int]] = []
+        agent.request("count", progress=lambda done, total: seen.append((done, total)))
+        assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_no_process_is_left(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        agent.request("hello")
+        assert runs(agent.pid)
+    assert not runs(agent.pid)
+
+
+def test_an_agent_that_ignores_the_end_is_killed(
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quarl.device.deploy.agent_session.STOP_TIMEOUT_S", 0.3)
+    with AgentSession(connection, policy) as agent:
+        with pytest.raises(AgentError):
+            agent.request("ignore-the-end", timeout=0.2)
+        assert eventually(lambda: not runs(agent.pid))
+
+
+def test_a_device_that_tells_no_start_times(
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No /proc, or one that is closed: the agent serves all the same, and is ended when it has to be."""
+    monkeypatch.setattr("quarl.device.deploy.agent_session._START_TIME", "true")
+    monkeypatch.setattr("quarl.device.deploy.agent_session.STOP_TIMEOUT_S", 0.3)
+    with AgentSession(connection, policy) as agent:
+        assert agent.request("hello")["pid"] == agent.pid
+        with pytest.raises(AgentError, match="did not answer"):
+            agent.request("ignore-the-end", timeout=0.2)
+        assert eventually(lambda: not runs(agent.pid))
+
+
+@pytest.mark.parametrize("numbers", ["", "many", "12 a-while-ago", "12 34 56"])
+def test_a_starter_that_names_no_process_is_ended(
+    connection: Connection, policy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, numbers: str
+) -> None:
+    file = tmp_path / "pid"
+    command = f"echo $$ >{file}; echo 'quarl-agent-pid {numbers}'; exec cat"
+    monkeypatch.setattr("quarl.device.deploy.agent_session.agent_command", lambda *words: command)
+    session = AgentSession(connection, policy)
+    with pytest.raises(AgentError, match="named no process") as caught, session:
+        pass
+    assert caught.value.agent_code == "protocol"
+    assert session._process is None
+    assert eventually(lambda: not runs(int(file.read_text()))), "its input has ended with the channel"
+
+
+def test_an_error_reply(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        with pytest.raises(AgentError, match="refuses `latency`: vector 3 differs") as caught:
+            agent.request("latency")
+        assert caught.value.agent_code == "golden"
+        assert caught.value.next_step == "Convert again."
+        assert agent.request("hello")["ok"], "an error reply ends nothing"
+
+
+def test_an_agent_that_dies_is_told_with_status_and_last_words(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent, pytest.raises(AgentError, match="ended with status 7") as caught:
+        agent.request("die")
+    assert caught.value.agent_code == "died"
+    assert caught.value.exit_status == 7
+    assert "giving up now" in caught.value.message
+
+
+def test_an_agent_killed_while_serving(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        agent.request("hello")
+        os.kill(agent.pid, signal.SIGKILL)
+        with pytest.raises(AgentError, match="killed by a signal") as caught:
+            agent.request("sleep", seconds=30)
+        assert "stand-in agent is up" in caught.value.message
+        assert "dmesg" in caught.value.next_step
+    with AgentSession(connection, policy) as agent:
+        assert agent.request("hello")["text"] == "served", "the release serves again"
+
+
+def test_a_request_that_takes_too_long(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        agent.request("hello")
+        with pytest.raises(AgentError, match=r"did not answer `sleep` within 0\.3 s") as caught:
+            agent.request("sleep", seconds=30, timeout=0.3)
+        assert caught.value.agent_code == "timeout"
+        assert eventually(lambda: not runs(agent.pid))
+
+
+def test_nonsense_is_no_reply(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent, pytest.raises(AgentError, match="Segmentation fault") as caught:
+        agent.request("nonsense")
+    assert caught.value.agent_code == "protocol"
+
+
+def test_the_connection_breaks_and_the_agent_goes_with_it(device: TestDevice, policy: str) -> None:
+    with Line(device.host, device.port) as line, device.connect(line.port) as connection:
+        agent = AgentSession(connection, policy).__enter__()
+        agent.request("hello")
+        assert runs(agent.pid)
+        line.cut()
+        with pytest.raises(ConnectionLostError):
+            agent.request("hello")
+        agent.close()
+        assert eventually(lambda: not runs(agent.pid))
+
+
+def test_a_busy_agent_goes_with_the_connection_too(device: TestDevice, policy: str) -> None:
+    """It neither reads its input nor writes: only the kernel, or the server, can end it."""
+    with Line(device.host, device.port) as line, device.connect(line.port) as connection:
+        agent = AgentSession(connection, policy).__enter__()
+        agent.request("hello")
+        assert agent._process is not None
+        agent._process.send(b'{"op": "ignore-the-end"}\n')
+        time.sleep(0.3)
+        line.cut()
+        assert eventually(lambda: not runs(agent.pid), 20)
+        agent.close()
+
+
+def test_a_policy_that_is_not_deployed(connection: Connection) -> None:
+    with (
+        pytest.raises(ReleaseError, match="no release of policy nowhere") as caught,
+        AgentSession(connection, "nowhere"),
+    ):
+        pass
+    assert "deploy --target" in caught.value.next_step
+
+
+def test_a_release_by_name(connection: Connection, name: str, bare: WheelSet) -> None:
+    first = install(connection, stand_in_payload(name, "first"), bare)
+    install(connection, stand_in_payload(name, "second"), bare)
+    with AgentSession(connection, name, release=first.release) as agent:
+        assert agent.request("hello")["text"] == "first"
+    with pytest.raises(ReleaseError, match="no release 0042-x"), AgentSession(connection, name, release="0042-x"):
+        pass
+
+
+@pytest.mark.parametrize("policy_name", ["../../etc", "", "a b", "-x", "a;reboot", "x" * 65])
+def test_a_name_that_is_no_folder_is_refused(connection: Connection, policy_name: str) -> None:
+    with pytest.raises(VerificationError, match="allowed are"):
+        AgentSession(connection, policy_name)
+
+
+def test_nan_is_not_sent(connection: Connection, policy: str) -> None:
+    with AgentSession(connection, policy) as agent:
+        with pytest.raises(ValueError, match="Out of range float"):
+            agent.request("act", observation=[float("nan")])
+        assert agent.request("hello")["ok"]

@@ -1,0 +1,121 @@
+"""Host certificates: a real sshd shows one that ssh-keygen made, and it is honoured as OpenSSH honours it."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.errors import ChangedHostKeyError, HostError, UnknownHostKeyError
+from quarl.device.deploy.hostkeys.certificates import HostCertificate
+from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from tests.device_deploy.devices import make_key, openssh_server
+from tests.device_deploy.needs import needs_sshd
+
+pytestmark = needs_sshd
+FOR_IT = ("-n", "127.0.0.1,pi.lab")
+
+
+def certified(host_key: Path, authority: Path, *words: str) -> Path:
+    """Have an authority sign a host's key, as an administrator does."""
+    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "pi", *words, f"{host_key}.pub"]
+    subprocess.run(command, check=True, capture_output=True)
+    return host_key.with_name(f"{host_key.name}-cert.pub")
+
+
+def line(authority: Path, names: str = "127.0.0.1", marker: str = "@cert-authority") -> str:
+    return f"{marker} {names} {authority.with_name(authority.name + '.pub').read_text()}"
+
+
+def reached(root: Path, known: list[str], *words: str) -> str:
+    """The fingerprint that counts after a connection to a server whose certificate was made with these words."""
+    authority = root / "authority"
+
+    def certify(host_key: Path) -> str:
+        return f"HostCertificate {certified(host_key, authority, *words)}\n"
+
+    (root / "known_hosts").write_text("".join(known))
+    with openssh_server(root / "sshd", certify) as server:
+        hosts, nothing = KnownHosts(root / "known_hosts"), root / "no-config"
+        with connect(server.target, identity=server.identity, known_hosts=hosts, config_file=nothing) as connection:
+            assert connection.run("echo in").stdout.strip() == "in"
+            return connection.host_key_fingerprint
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    make_key(tmp_path / "authority")
+    return tmp_path / "authority"
+
+
+@pytest.mark.parametrize("names", ["127.0.0.1", "127.0.*,!127.0.0.2"])
+def test_a_device_whose_key_an_authority_has_signed_is_let_in(tmp_path: Path, authority: Path, names: str) -> None:
+    assert reached(tmp_path, [line(authority, names)], "-h", *FOR_IT).startswith("SHA256:")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-h", "-n", "other.lab"), "it is for other.lab"),
+        (("-h", *FOR_IT, "-V", "20200101:20210101"), "it holds from 2020-01-01 .* to 2021-01-01"),
+        (("-h", *FOR_IT, "-V", "+1d:+2d"), "it holds from"),
+        ((*FOR_IT,), "it is a user's certificate"),
+    ],
+)
+def test_a_certificate_that_does_not_hold_is_refused(
+    tmp_path: Path, authority: Path, words: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises((ChangedHostKeyError, HostError), match=why) as caught:
+        reached(tmp_path, [line(authority)], *words)
+    assert "Nothing was sent" in caught.value.message and "ssh-keygen -h -s" in caught.value.next_step
+
+
+def test_an_authority_of_another_host_vouches_for_none(tmp_path: Path, authority: Path) -> None:
+    with pytest.raises(UnknownHostKeyError):
+        reached(tmp_path, [line(authority, "*.lab")], "-h", *FOR_IT)
+
+
+def test_another_authority_is_nobody(tmp_path: Path, authority: Path) -> None:
+    make_key(tmp_path / "stranger")
+    with pytest.raises(UnknownHostKeyError):
+        reached(tmp_path, [line(tmp_path / "stranger")], "-h", *FOR_IT)
+
+
+@pytest.mark.parametrize("names", ["*", "127.0.0.1"])
+def test_an_authority_that_was_revoked_vouches_for_none(tmp_path: Path, authority: Path, names: str) -> None:
+    """On every port, as it vouched on every port."""
+    revoked = [line(authority), line(authority, names, "@revoked")]
+    with pytest.raises(ChangedHostKeyError, match="REVOKED"):
+        reached(tmp_path, revoked, "-h", *FOR_IT)
+
+
+def test_the_key_itself_may_be_accepted_beside_its_certificate(tmp_path: Path, authority: Path) -> None:
+    """Where no authority counts, a certificate is a key like any other."""
+    make_key(tmp_path / "stranger")
+
+    def certify(host_key: Path) -> str:
+        return f"HostCertificate {certified(host_key, authority, '-h', *FOR_IT)}\n"
+
+    with openssh_server(tmp_path / "sshd", certify) as server:
+        own = server.known_hosts.read_text()
+        server.known_hosts.write_text(own + line(tmp_path / "stranger"))
+        with server.connect() as connection:
+            assert connection.run("true").ok
+
+
+def test_a_certificate_whose_signature_is_another_ones(tmp_path: Path, authority: Path) -> None:
+    make_key(tmp_path / "host")
+    file = certified(tmp_path / "host", authority, "-h", *FOR_IT)
+    kind, encoded = file.read_text().split()[:2]
+    whole = bytearray(base64.b64decode(encoded))
+    assert HostCertificate.parse(kind, bytes(whole)).why_not("127.0.0.1") == ""
+    assert "it holds from" not in HostCertificate.parse(kind, bytes(whole)).why_not("127.0.0.1", time.time() + 1e9)
+    whole[-1] ^= 1
+    assert "did not sign" in HostCertificate.parse(kind, bytes(whole)).why_not("127.0.0.1")
+    for wrong in (b"", bytes(whole[:40])):
+        with pytest.raises(ValueError):
+            HostCertificate.parse(kind, wrong)

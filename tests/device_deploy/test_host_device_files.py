@@ -1,0 +1,340 @@
+"""No file on the device stops or misleads a deployment: what was added, exchanged, linked, or named to harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy import __main__ as cli
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.deploy import DeployResult, install
+from quarl.device.deploy.errors import (
+    AgentError,
+    CheckFailedError,
+    HostError,
+    RemoteCommandError,
+    UnsupportedDeviceError,
+    VerificationError,
+)
+from quarl.device.deploy.local_device import running_local_device
+from quarl.device.deploy.payload import PayloadFile, starter
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.releases import list_releases, remove_releases, rollback
+from quarl.device.deploy.text import may_act, printable, printable_reply
+from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.devices import (
+    TestDevice,
+    as_test_device,
+    served_text,
+    stand_in_payload,
+    stand_in_wheel,
+)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[TestDevice]:
+    """A device of the test's own, whose shared folders may be spoilt."""
+    with running_local_device(tmp_path / "device") as local:
+        yield as_test_device(local)
+
+
+# What a release or a wheel holds that it should not.
+
+
+def a_module(folder: Path) -> str:
+    (folder / "lib" / "sitecustomize.py").write_text("raise SystemExit")
+    return "lib/sitecustomize.py does not belong there (file)"
+
+
+def a_folder(folder: Path) -> str:
+    (folder / "lib" / "numpy" / "core").mkdir(parents=True)
+    return "lib/numpy does not belong there (folder)"
+
+
+def a_link(folder: Path) -> str:
+    (folder / "lib" / "json.py").symlink_to("/dev/zero")
+    return "lib/json.py does not belong there (symbolic link)"
+
+
+def a_pipe(folder: Path) -> str:
+    (folder / "bundle" / "policy.json").unlink()
+    os.mkfifo(folder / "bundle" / "policy.json")
+    return "bundle/policy.json is a special file, not a file"
+
+
+def a_file_behind_a_link(folder: Path) -> str:
+    away = folder.parent.parent / "elsewhere.py"
+    (folder / "lib" / "agent.py").rename(away)
+    (folder / "lib" / "agent.py").symlink_to(away)
+    return "lib/agent.py is a symbolic link, not a file"
+
+
+def without_end(folder: Path) -> str:
+    with (folder / "bundle" / "ballast.bin").open("r+b") as stream:
+        stream.truncate(1 << 36)
+    return "bundle/ballast.bin differs"
+
+
+def a_name_that_acts(folder: Path) -> str:
+    (folder / "lib" / "\x1b[2Jx\n.py").write_text("")
+    return r"lib/\x1b[2Jx\x0a.py does not belong there (file)"
+
+
+SPOILT = (a_module, a_folder, a_link, a_pipe, a_file_behind_a_link, without_end, a_name_that_acts)
+
+
+@pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
+def test_what_a_release_holds_beyond_its_record_is_named(
+    device: TestDevice,
+    connection: Connection,
+    name: str,
+    bare: WheelSet,
+    old: DeployResult,
+    spoil: Callable[[Path], str],
+) -> None:
+    new = install(connection, stand_in_payload(name, "new"), bare)
+    message = spoil(device.policy_folder(name) / "releases" / old.release)
+    begun = time.monotonic()
+    with pytest.raises(VerificationError) as refused:
+        rollback(connection, name)
+    assert message in refused.value.message.replace("\n", r"\x0a") and "\x1b" not in str(refused.value)
+    assert time.monotonic() - begun < 30, "nothing is waited for, nothing is read without an end"
+    assert served_text(connection, name) == "new"
+    again = install(connection, stand_in_payload(name, "old"), bare)
+    assert (again.previous, again.release[:4], again.unchanged) == (new.release, "0003", False)
+
+
+def test_bytecode_is_never_believed(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    """Python takes it for the source where time and size agree; so it is removed, and made again of the source."""
+    bytecode = device.policy_folder(name) / "releases" / old.release / "lib" / "__pycache__"
+    bytecode.mkdir()
+    (bytecode / "agent.cpython-311.pyc").write_bytes(b"anything")
+    assert install(connection, stand_in_payload(name, "old"), bare).unchanged
+    assert not bytecode.exists()
+
+
+def test_a_mark_that_was_being_written_when_the_power_went_spoils_nothing(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    install(connection, stand_in_payload(name, "new"), bare)
+    (device.policy_folder(name) / "releases" / old.release / "mark.json.part").write_text("{")
+    assert rollback(connection, name).release == old.release
+
+
+def same_size(file: Path) -> str:
+    file.write_bytes(file.read_bytes()[:-1] + b"#")
+    return "numpy/content.bin differs"
+
+
+def one_more(file: Path) -> str:
+    (file.parent.parent / "json.py").write_text("")
+    return "json.py does not belong there (file)"
+
+
+def a_list(file: Path) -> str:
+    (file.parent.parent / ".quarl-wheel.json").write_text("[]")
+    return ".quarl-wheel.json is not a JSON object"
+
+
+@pytest.mark.parametrize("spoil", [same_size, one_more, a_list], ids=lambda spoil: spoil.__name__)
+def test_wheels_are_compared_by_hash(
+    device: TestDevice,
+    connection: Connection,
+    name: str,
+    bare: WheelSet,
+    tmp_path: Path,
+    spoil: Callable[[Path], str],
+) -> None:
+    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{name:7}".encode() * 1000)
+    wheels = dataclasses.replace(bare, wheels=(wheel,))
+
+    def bring(text: str) -> DeployResult:
+        payload = stand_in_payload(name, text, environments=(wheel.folder,))
+        return install(connection, payload, wheels, wheel_cache=cache)
+
+    first, second = bring("a"), bring("b")
+    assert (len(first.wheels_sent), second.wheels_sent) == (1, ())
+    unpacked = device.home / "quarl" / "envs" / wheel.folder / "numpy" / "content.bin"
+    message = spoil(unpacked)
+    with pytest.raises(VerificationError) as refused:
+        rollback(connection, name)
+    assert f"envs/{wheel.folder}: {message}" in refused.value.message
+    state = list_releases(connection).policies[name]
+    assert not any(each.bad for each in state.releases), "wheels are shared: nothing is wrong with the release itself"
+    assert bring("c").wheels_sent == (str(wheel),), "and sent again, which mends it"
+    assert unpacked.read_bytes() == f"{name:7}".encode() * 1000
+    assert rollback(connection, name, first.release).release == first.release
+    assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
+    assert not unpacked.exists()
+
+
+def test_wheels_of_an_older_version_are_gone_back_to_and_sent_again(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
+) -> None:
+    """It recorded sizes only: enough to go back to what served yesterday, not to deploy on."""
+    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{name:7}".encode() * 1000)
+    wheels = dataclasses.replace(bare, wheels=(wheel,))
+
+    def bring(text: str) -> DeployResult:
+        return install(
+            connection, stand_in_payload(name, text, environments=(wheel.folder,)), wheels, wheel_cache=cache
+        )
+
+    first, _ = bring("a"), bring("b")
+    marker = device.home / "quarl" / "envs" / wheel.folder / ".quarl-wheel.json"
+    marker.write_text('{"files": {"numpy/content.bin": 7000}}')
+    back = rollback(connection, name)
+    assert back.release == first.release and any("compared by size only" in message for message in back.warnings)
+    assert bring("c").wheels_sent == (str(wheel),)
+    assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
+
+
+# Links in the place of our own folders.
+
+
+@pytest.mark.parametrize("which", ["incoming", "releases", "", "current"])
+def test_a_folder_of_a_policy_that_is_a_link(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path, which: str
+) -> None:
+    folder, elsewhere = device.policy_folder(name), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("mine")
+    place = folder / which if which else folder
+    place.rename(tmp_path / "aside")
+    if which == "current":
+        place.mkdir()
+    else:
+        place.symlink_to(elsewhere)
+    try:
+        with pytest.raises(RemoteCommandError, match=rf"{place} is a (symbolic link|folder); it must be") as refused:
+            install(connection, stand_in_payload(name, "new"), bare)
+        assert "remove it there" in refused.value.next_step
+        assert any(str(place) in problem for problem in list_releases(connection).problems)
+        assert install(connection, stand_in_payload(f"{name}-II", "x"), bare).release, "the others are not stopped"
+        assert [path.name for path in elsewhere.iterdir()] == ["precious"]
+    finally:
+        place.rmdir() if which == "current" else place.unlink()
+        (tmp_path / "aside").rename(place)
+    assert served_text(connection, name) == "old"
+
+
+@pytest.mark.parametrize("which", ["lock", "envs"])
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
+def test_the_lock_and_the_wheels_folder_are_not_written_through(
+    own: TestDevice, tmp_path: Path, which: str, kind: str
+) -> None:
+    outside, place = tmp_path / "precious", own.home / "quarl" / which
+    outside.write_text("mine")
+    place.parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "link":
+        place.symlink_to(outside)
+    else:
+        place.hardlink_to(outside)
+    with own.connect() as connection:
+        bare = WheelSet(probe(connection).python, ())
+        with pytest.raises(RemoteCommandError, match=rf"{place} is a .*; it must be a (file|folder)"):
+            install(connection, stand_in_payload("P", "new"), bare)
+        assert list_releases(connection).locked_by is None
+        assert outside.read_text() == "mine"
+        place.unlink()
+        assert install(connection, stand_in_payload("P", "new"), bare).release.startswith("0001-")
+
+
+def test_an_upload_folder_that_died_as_a_link_is_swept(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path
+) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (device.policy_folder(name) / "incoming" / "0002-x").symlink_to(tmp_path)
+    install(connection, stand_in_payload(name, "new"), bare)
+    assert not device.leftovers(name) and (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", ["releases/../../../..", "/etc", "releases/0009-absent", "\x1b]0;x\x07"])
+def test_a_current_that_leads_elsewhere_serves_nothing(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, to: str
+) -> None:
+    link = device.policy_folder(name) / "current"
+    link.unlink()
+    link.symlink_to(to)
+    found = list_releases(connection)
+    assert found.policies[name].current is None
+    assert any(str(link) in problem and "which is no release" in problem for problem in found.problems)
+    assert "\x1b" not in cli._releases_text(found, "it", None)
+    assert rollback(connection, name).release == old.release
+    assert served_text(connection, name) == "old"
+
+
+# A home folder that cannot stand in a path of packages.
+
+
+@pytest.mark.parametrize(("part", "message"), [("a:b", "has a ':'"), ("a\nend=1", "has a line break")])
+def test_a_home_folder_that_pythonpath_cannot_hold(tmp_path: Path, part: str, message: str) -> None:
+    with running_local_device(tmp_path / part) as local, as_test_device(local).connect() as connection:
+        with pytest.raises(UnsupportedDeviceError, match=f"home folder of .* {message}") as refused:
+            probe(connection)
+        assert "usermod -d" in refused.value.next_step
+
+
+def test_a_release_that_was_moved_where_pythonpath_cannot_hold_it(tmp_path: Path) -> None:
+    place = tmp_path / "a:b" / "run-agent"
+    place.parent.mkdir()
+    place.write_text(starter("python3", (), isolated=True))
+    done = subprocess.run(["sh", str(place)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 64 and f"{place.parent} has a ':', which PYTHONPATH cannot hold" in done.stderr
+
+
+# What a terminal would act on.
+
+
+def test_what_the_device_says_is_made_printable(
+    connection: Connection, name: str, bare: WheelSet, old: DeployResult
+) -> None:
+    payload = stand_in_payload(name, "new", refuse="load")
+    files = tuple(
+        PayloadFile(
+            file.path,
+            file.data.replace(b"vector 3 differs", b"\\x1b[2J\\u202evector \\x9b31m3").replace(
+                b"stand-in agent is up", b"up \\x1b]0;owned\\x07"
+            ),
+        )
+        for file in payload.files
+    )
+    with pytest.raises(CheckFailedError) as refused:
+        install(connection, dataclasses.replace(payload, files=files), bare)
+    assert r"\x1b[2J\u202evector \x9b31m3" in refused.value.message
+    assert printable(str(refused.value), "\n") == str(refused.value)
+
+
+def test_the_agents_log_is_made_printable(connection: Connection, name: str, bare: WheelSet) -> None:
+    payload = stand_in_payload(name)
+    files = tuple(
+        dataclasses.replace(file, data=file.data.replace(b"giving up now", b"\\x1b]0;owned\\x07 \\rgiving up"))
+        for file in payload.files
+    )
+    install(connection, dataclasses.replace(payload, files=files), bare)
+    with AgentSession(connection, name) as agent, pytest.raises(AgentError, match="giving up") as died:
+        agent.request("die")
+    assert r"\x1b]0;owned\x07 \x0dgiving up" in died.value.message and "\x1b" not in str(died.value)
+
+
+def test_printable() -> None:
+    assert printable("Größe 3 µs") == "Größe 3 µs"
+    assert printable("a\x1b[2J\x07\x9b\x7f\r\n") == r"a\x1b[2J\x07\x9b\x7f\x0d\x0a"
+    assert printable("a\nb\tc", "\n\t") == "a\nb\tc"
+    assert printable("\u202e\u2028\ud800\U000e0001") == r"\u202e\u2028\ud800\U000e0001"
+    assert printable_reply({"a\x1b": ["b\x1b", 1, None, 2.5, {"c": "d\n"}]}) == {
+        r"a\x1b": [r"b\x1b", 1, None, 2.5, {"c": "d\n"}]
+    }
+    assert not may_act(b'{"a": [1.5, "b"]}') and may_act(b'{"a": "\\u001b"}') and may_act(b'{"a": "\xc2\x9b"}')
+    assert str(HostError("a\x1b", "b\x1b\nc")) == "a\\x1b\n  next: b\\x1b\nc"

@@ -1,0 +1,170 @@
+"""A device whose disk is too small: a small tmpfs in a mount namespace of its own, gone with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy.agent_session import AgentSession
+from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.deploy import RESERVE, deploy, install
+from quarl.device.deploy.errors import DeviceFullError
+from quarl.device.deploy.golden import Step
+from quarl.device.deploy.helper_session import helper
+from quarl.device.deploy.local_device import running_local_device
+from quarl.device.deploy.on_device.signatures import SIGNERS_FILE
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.releases import list_releases
+from quarl.device.deploy.switching import begin
+from quarl.device.deploy.wheels import WheelSet
+from quarl.policy.bundle import Bundle
+from quarl.policy.spec import Precision, RuntimeName
+from tests.device_deploy.devices import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
+from tests.namespaces import own
+
+MEGABYTE = 1_000_000
+
+
+@contextlib.contextmanager
+def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
+    """A device whose home is a tmpfs of that size. It cannot be looked into from outside, only over SSH."""
+    (root / "home").mkdir(parents=True)
+    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "{root}/home" && exec "$@"'
+    prefix = (*own("mount"), "sh", "-c", mount, "sh")
+    with running_local_device(root, command_prefix=prefix) as local:
+        device = as_test_device(local)
+        with device.connect() as connection:
+            signers = device.home / "quarl" / "trust" / SIGNERS_FILE
+            connection.run(f"mkdir -p quarl/trust; cat > quarl/trust/{SIGNERS_FILE}", stdin=signers.read_bytes())
+        yield device
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[TestDevice]:
+    with small_device(tmp_path / "small", 40) as device:
+        yield device
+
+
+@pytest.fixture
+def connected(small: TestDevice) -> Iterator[tuple[Connection, WheelSet]]:
+    """A connection to the small device, on which an old release serves."""
+    with small.connect() as connection:
+        bare = WheelSet(probe(connection).python, ())
+        install(connection, stand_in_payload("S", "old"), bare)
+        yield connection, bare
+
+
+def assert_old_serves_and_nothing_is_left(connection: Connection) -> None:
+    found = list_releases(connection).policies["S"]
+    assert [release.name for release in found.releases] == [found.current]
+    assert connection.run("ls -A quarl/policies/S/incoming").stdout == ""
+    assert connection.run("find quarl/envs -name '*.part' 2>/dev/null || true").stdout == ""
+    with AgentSession(connection, "S") as agent:
+        assert agent.request("hello")["text"] == "old"
+
+
+def test_too_little_room_is_found_before_anything_is_sent(connected: tuple[Connection, WheelSet]) -> None:
+    connection, bare = connected
+    steps: list[Step] = []
+    with pytest.raises(DeviceFullError, match=r"5\d\.\d MB are needed, nothing was written.*still serves") as caught:
+        install(connection, stand_in_payload("S", "new", ballast=bytes(45 * MEGABYTE)), bare, progress=steps.append)
+    assert "df -h" in caught.value.next_step
+    assert not [step for step in steps if step.unit == "B"]
+    assert_old_serves_and_nothing_is_left(connection)
+
+
+def fill(device: TestDevice) -> None:
+    """Somebody else takes the rest of the disk meanwhile."""
+    with device.connect() as other:
+        other.run("cat /dev/zero > filler 2>/dev/null", check=False)
+
+
+def test_the_disk_fills_while_files_are_sent(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
+    connection, bare = connected
+    filled: list[bool] = []
+
+    def progress(step: Step) -> None:
+        if step.unit == "B" and not filled:
+            filled.append(True)
+            fill(small)
+
+    payload = stand_in_payload("S", "new", ballast=os.urandom(10 * MEGABYTE))
+    with pytest.raises(DeviceFullError, match=r"became full while .* was sent.*still serves"):
+        install(connection, payload, bare, progress=progress)
+    assert filled
+    assert_old_serves_and_nothing_is_left(connection)
+    connection.run("rm filler")
+    assert install(connection, payload, bare).release.startswith("0002-")
+
+
+def test_the_disk_fills_while_a_wheel_is_unpacked(
+    small: TestDevice, connected: tuple[Connection, WheelSet], tmp_path: Path
+) -> None:
+    """A wheel that is small on the way and large on the disk, so that the writing fails on the device's side."""
+    connection, bare = connected
+    wheel, cache = stand_in_wheel(tmp_path / "cache", bytes(8 * MEGABYTE))
+    filled: list[bool] = []
+
+    def progress(step: Step) -> None:
+        if step.name.startswith("send numpy") and not filled:
+            filled.append(True)
+            fill(small)
+            with small.connect() as other:  # room for the packed wheel, not for the unpacked one
+                other.run("truncate -s -1000000 filler")
+
+    with pytest.raises(DeviceFullError, match=r"No space left on device.*still serves"):
+        install(
+            connection,
+            stand_in_payload("S", "new"),
+            dataclasses.replace(bare, wheels=(wheel,)),
+            progress=progress,
+            wheel_cache=cache,
+        )
+    assert filled
+    assert_old_serves_and_nothing_is_left(connection)
+    assert list_releases(connection).environments == ()
+
+
+def test_the_reserve_is_left_free(connected: tuple[Connection, WheelSet]) -> None:
+    """A release that would just fit, but would leave less than the reserve, is refused."""
+    connection, bare = connected
+    free = list_releases(connection).free_bytes
+    with pytest.raises(DeviceFullError):
+        install(connection, stand_in_payload("S", "new", ballast=bytes(free - RESERVE // 2)), bare)
+    assert_old_serves_and_nothing_is_left(connection)
+
+
+def test_whose_rollout_it_is_needs_no_room(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
+    """On a full disk the switch goes on, the mark of the rollout before is ended, and so is one of our own."""
+    connection, bare = connected
+    first, second = ({"rollout": name, "host": "h", "user": "u", "time": 1} for name in ("first", "second"))
+    new = install(connection, stand_in_payload("S", "new"), bare, rollout=first).release
+    fill(small)
+    old = install(connection, stand_in_payload("S", "old"), bare, rollout=second).release
+    assert list_releases(connection).policies["S"].current == old != new
+    with helper(connection, bare.python.path) as session:
+        assert begin(session, "S", None, 0.0)["rollout"] == {**first, "ended": True}
+    connection.run("rm filler")
+    install(connection, stand_in_payload("S", "new"), bare, rollout=second)
+    fill(small)
+    with helper(connection, bare.python.path) as session:
+        assert begin(session, "S", None, 0.0)["rollout"] == {**second, "ended": False}
+        session.call("end_rollout", rollout="first")
+        assert session.call("show")["policies"]["S"]["rollout"]["ended"] is False, "it is another's"
+        session.call("end_rollout", rollout="second")
+        assert session.call("show")["policies"]["S"]["rollout"] == {**second, "ended": True}
+
+
+def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Path, bundle: Bundle) -> None:
+    with small_device(tmp_path / "small", 190) as device, device.connect() as connection:
+        old = deploy(connection, bundle, [Precision.INT8])
+        with pytest.raises(DeviceFullError, match=f"nothing was written.*Release {old.release} still serves"):
+            deploy(connection, bundle, [Precision.INT8], [RuntimeName.ONNXRUNTIME])
+        with AgentSession(connection, "tiny") as agent:
+            assert agent.request("load", precision="int8")["golden"]["vectors"] >= 32
+        assert len(list_releases(connection).environments) == 2

@@ -1,0 +1,248 @@
+"""Pinned wheels: which are chosen for which device, and that a cached one touches no network."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quarl.device.deploy import __main__ as cli
+from quarl.device.deploy import wheels
+from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
+from quarl.device.deploy.places import cache_folder
+from quarl.device.deploy.probe import PythonFacts, TargetFacts
+from quarl.device.deploy.wheels import Wheel, fetch, load_pins, parse_runtimes, select, select_unseen
+from quarl.policy.manifest import FileRecord
+from quarl.policy.spec import RuntimeName
+
+LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
+NATIVE = RuntimeName.NATIVE
+
+
+def facts(machine: str, *pythons: str, glibc: tuple[int, int] | None = (2, 36), numpy: str = "") -> TargetFacts:
+    bits = 32 if machine == "armv7l" else 64
+    found = []
+    for text in pythons:
+        major, minor = (int(part) for part in text.split("."))
+        found.append(PythonFacts(f"/usr/bin/python{text}", (major, minor, 1), bits, numpy))
+    return TargetFacts(machine, "Linux", "/home/pi", glibc, 1 << 34, 1 << 30, 1 << 29, "", tuple(found))
+
+
+def names(chosen: wheels.WheelSet) -> list[str]:
+    return [str(wheel) for wheel in chosen.wheels]
+
+
+def test_pins_say_the_same_in_name_and_fields() -> None:
+    pins = load_pins()
+    assert len({pin.folder for pin in pins}) == len(pins)
+    for pin in pins:
+        series = pin.python.replace(".", "")
+        assert pin.file.startswith(f"{pin.distribution.replace('-', '_')}-{pin.version}-cp{series}-cp{series}-")
+        assert all(tag.endswith(pin.machine) for tag in pin.platforms)
+        assert re.fullmatch("[0-9a-f]{64}", pin.sha256)
+        assert "/" not in pin.file
+
+
+def test_pinned_versions_are_those_of_requirements() -> None:
+    """What a device executes is what conversion was checked with on the host."""
+    text = (Path(wheels.__file__).resolve().parents[2] / "requirements.txt").read_text()
+    for pin in load_pins():
+        if pin.python == "3.11":
+            assert f"{pin.distribution}=={pin.version}" in text
+
+
+def test_a_pi_with_bookworm() -> None:
+    chosen = select(facts("aarch64", "3.11"), (LITERT,))
+    assert names(chosen) == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+    assert all(wheel.machine == "aarch64" for wheel in chosen.wheels)
+    chosen = select(facts("aarch64", "3.11"), tuple(RuntimeName))
+    assert names(chosen) == ["numpy 1.26.4", "tflite-runtime 2.14.0", "ai-edge-litert 2.3.0", "onnxruntime 1.31.1"]
+
+
+def test_trixie_has_litert_and_onnxruntime_but_no_tflite_runtime() -> None:
+    assert names(select(facts("aarch64", "3.13"), (LITERT, ONNX)))[0] == "numpy 2.2.6"
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.13 on aarch64 lacks tflite-runtime") as caught:
+        select(facts("aarch64", "3.13"), (TFLITE,))
+    assert "tflite-runtime on aarch64 for Python 3.11" in caught.value.message
+
+
+def test_the_first_interpreter_that_has_all_wheels_is_taken() -> None:
+    chosen = select(facts("x86_64", "3.9", "3.13", "3.11"), (TFLITE,))
+    assert chosen.python.series == "3.11"
+
+
+def test_glibc_decides_too() -> None:
+    """tflite-runtime for aarch64 is built for glibc 2.34; Debian bullseye has 2.31."""
+    with pytest.raises(UnsupportedDeviceError, match=r"glibc 2\.31 \(it needs 2\.34\)"):
+        select(facts("aarch64", "3.11", glibc=(2, 31)), (TFLITE,))
+    assert select(facts("aarch64", "3.11", glibc=(2, 31)), (LITERT,)).wheels
+
+
+def test_32_bit_arm_needs_the_devices_own_numpy() -> None:
+    with pytest.raises(UnsupportedDeviceError, match="apt-get install python3-numpy"):
+        select(facts("armv7l", "3.11"), (TFLITE,))
+    assert names(select(facts("armv7l", "3.11", numpy="1.24.2"), (TFLITE,))) == ["tflite-runtime 2.14.0"]
+    with pytest.raises(UnsupportedDeviceError, match="ai-edge-litert"):
+        select(facts("armv7l", "3.11", numpy="1.24.2"), (LITERT,))
+
+
+def test_the_native_engine_needs_no_wheel_and_gets_numpy_where_there_is_one() -> None:
+    """Numpy is for flights on the device alone; the agent decides without it, on any C library."""
+    for described in (facts("armv7l", "3.11"), facts("aarch64", "3.9"), facts("aarch64", "3.11", glibc=None)):
+        assert names(select(described, (NATIVE,))) == []
+    assert names(select(facts("aarch64", "3.11"), (NATIVE,))) == ["numpy 1.26.4"]
+    assert select(facts("x86_64", "3.8", "3.10"), (NATIVE,)).python.series == "3.10"
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.8 is older than 3\.9"):
+        select(facts("aarch64", "3.8"), (NATIVE,))
+
+
+@pytest.mark.parametrize("machine", ["riscv64", "i686", "armv6l"])
+def test_other_machines_are_told_what_is_supported(machine: str) -> None:
+    with pytest.raises(UnsupportedDeviceError, match="Supported: ai-edge-litert on aarch64 for Python"):
+        select(facts(machine, "3.11"), (LITERT,))
+
+
+def test_musl() -> None:
+    with pytest.raises(UnsupportedDeviceError, match="not glibc"):
+        select(facts("aarch64", "3.11", glibc=None), (LITERT,))
+
+
+def test_runtimes_are_read() -> None:
+    assert parse_runtimes("all") == tuple(RuntimeName)
+    assert parse_runtimes("litert,onnxruntime,litert") == (LITERT, ONNX)
+    with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, native, all"):
+        parse_runtimes("tensorrt")
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64", "AARCH64"])
+@pytest.mark.parametrize("python", ["3.11", "3.11.2"])
+def test_wheels_of_a_device_that_is_not_there(machine: str, python: str) -> None:
+    chosen = select_unseen(machine, python, (LITERT, ONNX))
+    assert chosen == select(facts("aarch64", "3.11"), (LITERT, ONNX)).wheels
+
+
+def test_32_bit_arm_that_is_not_there_has_its_own_numpy() -> None:
+    assert [str(wheel) for wheel in select_unseen("armv7l", "3.11", (TFLITE,))] == ["tflite-runtime 2.14.0"]
+
+
+def test_a_device_that_is_not_there_and_not_supported() -> None:
+    with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"):
+        select_unseen("aarch64", "3.9", (LITERT,))
+    with pytest.raises(UnsupportedDeviceError, match="on riscv64 lacks"):
+        select_unseen("riscv64", "3.11", (LITERT,))
+    with pytest.raises(WheelError, match="'eleven' cannot be read"):
+        select_unseen("aarch64", "eleven", (LITERT,))
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The wheel cache of a user with neither network nor device: whoever asks for one fails the test."""
+
+    def forbidden(*args: object, **options: object) -> None:
+        raise AssertionError("a device or the network was asked")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "connect", forbidden)
+    monkeypatch.setattr(subprocess, "run", forbidden)
+    return cache_folder() / "wheels"
+
+
+def test_prefetching_for_a_device_that_is_not_there(
+    away: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests: list[str] = []
+
+    def download(wheel: Wheel, path: Path) -> None:
+        requests.append(wheel.file)
+        path.write_bytes(b"wheel")
+
+    monkeypatch.setattr(wheels, "_download", download)
+    command = ["prefetch", "--platform", "aarch64", "--python", "3.11", "--runtime", "litert"]
+    assert cli.main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    expected = select(facts("aarch64", "3.11"), (LITERT,)).wheels
+    assert requests == [wheel.file for wheel in expected]
+    assert answer["files"] == [str(away / wheel.file) for wheel in expected]
+    assert answer["downloaded"] == ["numpy 1.26.4", "ai-edge-litert 2.3.0"]
+    # What the cache has is not fetched, and Python 3.11 is what is meant when none is named.
+    pinned = {wheel.file: FileRecord(0, wheel.sha256) for wheel in expected}
+    monkeypatch.setattr(FileRecord, "of_file", staticmethod(lambda path: pinned[path.name]))
+    assert cli.main(["prefetch", "--platform", "arm64", "--runtime", "litert"]) == 0
+    assert "2 wheels for Python 3.11 on aarch64 are in the cache, 0 of them new" in capsys.readouterr().out
+    assert len(requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--python", "3.11"], "--platform aarch64 --python 3.11"),
+        (["--platform", "aarch64", "--python", "3"], "cannot be read"),
+        (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
+        (["--platform", "aarch64", "--runtime", "torch"], "allowed are tflite-runtime"),
+    ],
+)
+def test_prefetching_says_what_is_wrong_and_fetches_nothing(
+    away: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main(["prefetch", *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert not away.exists()
+
+
+def a_wheel(content: bytes) -> Wheel:
+    return dataclasses.replace(load_pins()[0], sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_a_cached_wheel_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = a_wheel(b"wheel")
+    (tmp_path / wheel.file).write_bytes(b"wheel")
+
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "run", forbidden)
+    assert fetch([wheel], tmp_path) == {wheel: tmp_path / wheel.file}
+
+
+def pip_that_writes(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        (Path(command[command.index("--dest") + 1]) / a_wheel(b"wheel").file).write_bytes(content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_a_damaged_cached_wheel_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = a_wheel(b"wheel")
+    (tmp_path / wheel.file).write_bytes(b"whe")
+    calls = pip_that_writes(b"wheel", monkeypatch)
+    assert fetch([wheel], tmp_path)[wheel].read_bytes() == b"wheel"
+    assert [path.name for path in tmp_path.iterdir()] == [wheel.file]
+    (command,) = calls
+    assert command[command.index("--platform") + 1] == wheel.platforms[0]
+    assert "--only-binary=:all:" in command and "--no-deps" in command
+
+
+def test_a_wheel_with_another_hash_than_the_pin_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_that_writes(b"evil!", monkeypatch)
+    with pytest.raises(WheelError, match="It was not used"):
+        fetch([a_wheel(b"wheel")], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(WheelError, match="Is this machine online"):
+        fetch([a_wheel(b"wheel")], tmp_path)
