@@ -58,7 +58,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
 def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
     """Each file's import, as JSON values."""
     from quarl.bench.tables.foreign import REFUSED
-    from quarl.policy.locate import PROJECT_ROOT
+    from quarl.policy.places import PROJECT_ROOT
 
     folder = PROJECT_ROOT / "tests" / "convert" / "importers" / "files"
     zips = {path.parent.name: path for path in sorted(folder.glob("sb3/*/policy.zip"))}

@@ -100,7 +100,7 @@ def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[R
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from quarl.bench.report import store
     from quarl.bench.tables.registry import Kept
-    from quarl.policy.locate import ZOO
+    from quarl.policy.places import ZOO
 
     source, say = partial(command_line.source, arguments), command_line.say
     kept = Kept(source, zoo=ZOO, preset=arguments.preset, target=arguments.target, say=say)

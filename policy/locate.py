@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 
 from quarl.policy.bundle import Bundle
@@ -19,11 +20,10 @@ from quarl.policy.errors import BundleError
 from quarl.policy.files import locked
 from quarl.policy.json_values import shortened
 from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.places import ARTIFACTS, CODE, IN_CHECKOUT, ZOO
 from quarl.policy.reading.bundle_files import WEIGHTS_FILE
 from quarl.policy.reading.names import is_file_name
 
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
-ZOO, ARTIFACTS = PROJECT_ROOT / "zoo", PROJECT_ROOT / "artifacts"
 SHELVES = ("late", "depth", "memory", "benchmark")
 """Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""
 _printed: set[str] = set()
@@ -130,7 +130,9 @@ def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:
 
 @functools.cache
 def code_version() -> str:
-    """``git describe`` of the checkout, ``-dirty`` where the code differs from it; "unknown" outside of one."""
+    """``git describe`` of the checkout, ``-dirty`` where the code differs from it; installed, the package's version."""
+    if not IN_CHECKOUT:
+        return f"quarl {metadata.version('quarl')}"
     try:
         version = _git("describe", "--always", "--tags").strip()
         return f"{version}-dirty" if changed_code() else version or "unknown"
@@ -146,4 +148,4 @@ def changed_code() -> list[str]:
 
 def _git(*words: str) -> str:
     command = ["git", *words]
-    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=10, check=True).stdout
+    return subprocess.run(command, cwd=CODE, capture_output=True, text=True, timeout=10, check=True).stdout

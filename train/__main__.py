@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from quarl.policy import interruption
 from quarl.policy.heartbeat import heartbeat
 from quarl.policy.hints import Parser, as_typed, make_room
+from quarl.policy.places import ARTIFACTS
 from quarl.train.methods import (
     METHODS,
     RECURRENT,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from quarl.train.suites.task import Task
 
 BEGAN = time.monotonic()
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
 DIVERGED, USAGE, NOT_QUANTIZED, INTERRUPTED = 1, 2, 3, 130
 TEACHER = "II"
 QUANTIZATION_METHODS = ("none", "quantization-aware")
@@ -401,7 +401,7 @@ def default_output(arguments: argparse.Namespace, network: str, method: str) -> 
     parts += [*["late"] * (arguments.command_latency is not None), *["curriculum"] * arguments.curriculum]
     if arguments.precision != 32:
         parts.append(f"qat{arguments.precision}")
-    return PROJECT_ROOT / "artifacts" / "-".join(parts).replace(",", "-")
+    return ARTIFACTS / "-".join(parts).replace(",", "-")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from quarl.policy.hints import Parser, as_typed
+from quarl.policy.places import PROJECT_ROOT, ZOO
 from quarl.train.runs.presets import settings_path
 from quarl.train.suites.cells import Cell, load_cells
 from quarl.train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
 
 USAGE = 2
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
-BENCHMARK = PROJECT_ROOT / "zoo" / "benchmark"
+BENCHMARK = ZOO / "benchmark"
 SPEC = "policy.json"
 
 

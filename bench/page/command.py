@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quarl.bench import command_line
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import RESULTS
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
 TEMPLATES = Path(__file__).with_name("templates")
-OUTPUT = PROJECT_ROOT / "results" / "report.html"
+OUTPUT = RESULTS / "report.html"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from quarl.bench.report.tables import Table
 from quarl.bench.report.text import NOT_KNOWN
 from quarl.bench.study.__main__ import STUDIES
 from quarl.bench.tables.registry import TABLES
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

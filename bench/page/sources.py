@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from quarl.bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
 from quarl.bench.study.__main__ import STUDIES
 from quarl.bench.tables.registry import Kept
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     from quarl.bench.peers.contestants import versions
     from quarl.device.agent.runtimes import installed_runtimes
-    from quarl.policy.locate import PROJECT_ROOT
+    from quarl.policy.places import PROJECT_ROOT
 
     python = PROJECT_ROOT / PYTHON
     if not python.exists():

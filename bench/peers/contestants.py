@@ -15,7 +15,7 @@ from quarl.convert.mixed import kernel_sizes
 from quarl.convert.pipeline import build_graph
 from quarl.device.engine.engine import kernels_here, library
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 PROGRAMS = ("ncnn", "MNN", "OpenVINO")

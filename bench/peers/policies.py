@@ -23,7 +23,7 @@ def committed(name: str) -> Bundle:
         UsageError: there is none of that name.
     """
     from quarl.policy.bundle import Bundle
-    from quarl.policy.locate import ZOO
+    from quarl.policy.places import ZOO
 
     folders = {path.parent.name: path.parent for path in ZOO.glob("**/policy.json")}
     if name not in folders:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quarl.bench.command_line import BenchError
-from quarl.device.deploy.places import cache_folder
 from quarl.device.virtual_pi.programs import missing_packages
 from quarl.policy.files import locked
+from quarl.policy.places import cache_folder
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "counter.c", HERE / "cache.h")

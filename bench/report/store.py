@@ -17,10 +17,9 @@ from quarl.bench.report import json_lines
 from quarl.bench.report.document import Report
 from quarl.bench.report.json_lines import StoreError
 from quarl.policy.files import write_atomically
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import RESULTS
 
 ROOM_BYTES = 2_000_000  # what a command may add
-RESULTS = PROJECT_ROOT / "results"
 DEFAULT_STORE = RESULTS / "results.jsonl"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quarl.bench.report.text import NOT_KNOWN
 from quarl.policy.hints import as_typed
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 
 from quarl.bench import command_line
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 MEASURED = ("cells", "sweep")
 SHOWN = ("qat", "native", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")

@@ -32,7 +32,7 @@ from quarl.bench.study.measures.children import started
 from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import Condition, rows
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:
     import argparse

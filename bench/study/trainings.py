@@ -20,7 +20,8 @@ from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, kn
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.records import rounded
 from quarl.policy.files import locked
-from quarl.policy.locate import ARTIFACTS, code_version
+from quarl.policy.locate import code_version
+from quarl.policy.places import ARTIFACTS
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle

@@ -34,7 +34,8 @@ from quarl.bench.study.measures.levels import (
     title_of,
 )
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT, working_bundle
+from quarl.policy.locate import working_bundle
+from quarl.policy.places import RESULTS
 from quarl.policy.quantization import FLOAT_BITS, Scheme
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-RESULTS = PROJECT_ROOT / "results" / "weights"
+PICTURES = RESULTS / "weights"
 LINES = {
     Scheme.QUARL: "QuaRL's affine quantizer, one range a tensor",
     Scheme.SYMMETRIC: "symmetric per output channel, of the widest channel",
@@ -84,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
     scheme = Scheme(arguments.scheme)
     views = [parameters(bundle, arguments.bits, scheme) for bundle in bundles]
     made = [table_of(bundle, found, arguments.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
-    arguments.output_path = arguments.output_path or RESULTS / "-".join(bundle.spec.name for bundle in bundles)
+    arguments.output_path = arguments.output_path or PICTURES / "-".join(bundle.spec.name for bundle in bundles)
     arguments.output_path.mkdir(parents=True, exist_ok=True)
     with (arguments.output_path / "output.txt").open("w", encoding="utf-8") as file:
         for each in made:

@@ -28,7 +28,7 @@ from quarl.bench.study.experiment import Results
 from quarl.bench.study.joined import Joined, results_of
 from quarl.bench.study.measures.levels import all_weights
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 
 DEVICE, QUARL_8, QUARL_4 = "int8 artifact", "QuaRL's 8 bits", "QuaRL's 4 bits"
 SOURCES = {

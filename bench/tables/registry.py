@@ -27,7 +27,7 @@ from quarl.bench.tables import (
     trained,
     virtual_pi,
 )
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

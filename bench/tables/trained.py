@@ -9,7 +9,7 @@ from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.selection import policy_order
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.tables import Table
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 
 METHODS = {
     "ppo": "PPO",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from quarl.policy import interruption
 from quarl.policy.errors import PolicyError
 from quarl.policy.hints import Parser, as_typed, refused
-from quarl.policy.locate import ARTIFACTS, shown, working_bundle
+from quarl.policy.locate import shown, working_bundle
+from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from quarl.device.deploy.errors import ConnectionLostError, HostError, RemoteCom
 from quarl.device.deploy.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key, log_in, shake_hands
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_device import LOCAL_HOST_KEY_NAME, running_local_device
-from quarl.device.deploy.places import local_device_folder, user_name
 from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
-from quarl.device.deploy.target import Endpoint, Target, resolve
+from quarl.device.deploy.target import Endpoint, Target, resolve, user_name
 from quarl.policy.interruption import interruption_in
+from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
 """For a server that lets us in and then does not start a command, with its disk stuck for example."""

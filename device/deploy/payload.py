@@ -21,16 +21,17 @@ from dataclasses import dataclass
 from importlib.util import MAGIC_NUMBER, source_hash
 from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 from quarl.device import engine as native
 from quarl.device.deploy.errors import VerificationError
-from quarl.device.deploy.places import project_root
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.contract.enums import executions
 from quarl.policy.errors import BundleError
 from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.reading.bundle_files import DEVICE_FILES, WEIGHTS_FILE
 from quarl.policy.reading.files import LARGEST_MANIFEST, read_file, verified
 from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
@@ -114,7 +115,7 @@ def build_payload(
     precisions: Sequence[Precision],
     runtimes: Sequence[RuntimeName],
     wheel_set: WheelSet,
-    root: Path | None = None,
+    root: Path = IMPORTED_FROM,
 ) -> Payload:
     """Gather a release. Every file of the bundle is verified against the manifest as it is read.
 
@@ -123,12 +124,12 @@ def build_payload(
         precisions: what to deploy; each in every format that ``runtimes`` execute.
         runtimes: what will execute it.
         wheel_set: the device's interpreter and wheels.
-        root: the checkout to take the code from.
+        root: the folder of the package to take the code from.
 
     Raises:
         BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
     """
-    files = code_files(root or project_root(), wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
+    files = code_files(root, wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
     if wheel_set.python.version[:2] == sys.version_info[:2]:
         files += [compiled(file) for file in files if file.path.endswith(".py")]
     files += bundle_files(bundle, precisions, runtimes)
@@ -178,14 +179,24 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
     return files
 
 
+class OwnModules(ModuleFinder):
+    """Finds the project's modules alone, though other packages may be installed beside it."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """See :class:`ModuleFinder`."""
+        if path is None and name != "quarl":
+            raise ImportError(name)
+        return super().find_module(name, path, parent)
+
+
 def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
-    """The agent's code: every module of the checkout ``root`` that ``python -m device.agent`` may come to import.
+    """The agent's code: every module of the package that ``python -m quarl.device.agent`` may come to import.
 
     Args:
-        root: the checkout.
+        root: the folder that holds the package ``quarl``.
         engine_for: the processor that the native engine's library is added for; None: without it.
     """
-    finder = ModuleFinder([str(root)], excludes=STAYS_AT_HOME)
+    finder = OwnModules([str(root)], excludes=STAYS_AT_HOME)
     finder.run_script(str(root / "quarl" / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
     for module in LOOP_MODULES:
         finder.import_hook(module)

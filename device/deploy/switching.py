@@ -12,7 +12,7 @@ from typing import Any
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import CheckFailedError, ConnectionLostError, HostError
 from quarl.device.deploy.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
-from quarl.device.deploy.places import user_name
+from quarl.device.deploy.target import user_name
 
 BEGIN_S = 240.0
 """A device may have to go back from a trial that was cut off, and to start its loop again."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from pathlib import Path
 import paramiko
 
 from quarl.device.deploy.errors import TargetError
-from quarl.device.deploy.places import state_folder, user_name
+from quarl.policy.places import state_folder
 
 LOCAL = "local"
 DEFAULT_SSH_PORT = 22
@@ -187,3 +189,11 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
         identity_files=tuple(files),
         identities_only=str(options.get("identitiesonly", "no")).lower() == "yes",
     )
+
+
+def user_name() -> str:
+    """Who runs this command; a container's user may have a number and no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"

@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quarl.device.deploy.places import cache_folder
 from quarl.device.virtual_pi import programs, recipe, systemd
 from quarl.device.virtual_pi.card import write_card
 from quarl.device.virtual_pi.errors import BuildError
 from quarl.device.virtual_pi.initrd import load_order, parse_dependencies, write_initrd
 from quarl.device.virtual_pi.sources import own_sources
 from quarl.policy.files import locked
+from quarl.policy.places import cache_folder
 
 Tell = Callable[[str], None]
 _DOWNLOAD_TIMEOUT_S = 1200

@@ -19,7 +19,7 @@ from quarl.airlearning_envs import compare_flight
 from quarl.airlearning_envs.comparing import pictures
 from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, follow, rise_times
 from quarl.airlearning_envs.comparing.recording import Recording, config_at, read_recording
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 RECORDINGS = Path(__file__).parent / "recordings"
 NAMES = ("responses.json", "responses-4m.json", "responses-6m.json")

@@ -16,7 +16,7 @@ from quarl.bench.report.document import Artifact, Counts, InvalidDocumentError, 
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
 from quarl.bench.tables import virtual_pi
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import PolicySpec, Precision
 
 Make = Callable[..., Report]

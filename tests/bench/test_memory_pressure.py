@@ -19,7 +19,7 @@ from quarl.bench.tables.pressure import Case, pressure_table, speed_ups
 from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import copy_bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
 
 

@@ -24,7 +24,7 @@ from quarl.convert.pipeline import FLOATS, INTEGERS, possible, quantize
 from quarl.policy.bundle import Bundle, Golden
 from quarl.policy.contract.network import network_shapes
 from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.quantizing.network import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,

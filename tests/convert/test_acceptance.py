@@ -20,8 +20,8 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import npz, write_bundle
 from quarl.policy.coverage import excited
 from quarl.policy.integer import IntegerNetwork
-from quarl.policy.locate import ZOO
 from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.places import ZOO
 from quarl.policy.quantizing.network import quantize_network
 from quarl.policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
 from quarl.policy.spec import (

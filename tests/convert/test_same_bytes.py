@@ -12,7 +12,7 @@ import pytest
 from numpy.core import _multiarray_umath as umath
 
 from quarl.policy import exact
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from tests.convert.bytes_of import NAMES, PINNED
 
 # What this processor has of what numpy decides on as it starts.

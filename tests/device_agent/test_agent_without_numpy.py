@@ -16,9 +16,9 @@ import pytest
 from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
 from quarl.device.agent.loop.client import Client
 from quarl.device.deploy.payload import code_files
-from quarl.device.deploy.places import project_root
 from quarl.policy.bundle import Bundle
 from quarl.policy.network import choose_actions
+from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import LoopProcess, in_python
 from tests.device_agent.test_static_agent import bundle
@@ -31,7 +31,7 @@ HERE = platform.machine()
 
 def code(folder: Path, machine: str) -> str:
     """What a release brings of the agent's code, in a folder."""
-    for file in code_files(project_root(), machine):
+    for file in code_files(IMPORTED_FROM, machine):
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_bytes(file.data)
     return str(folder / "lib")

@@ -23,7 +23,7 @@ from quarl.device.agent.operations import OPERATIONS
 from quarl.device.deploy.static_agent import __main__ as command
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import Precision
 from tests.device_agent.conftest import AgentProcess
 from tests.device_agent.test_agent_protocol import FIELD_NAMES, JSON_VALUES, WRONG_LINES

@@ -21,7 +21,7 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import (
     ArtifactFormat,
     DiscreteHead,

@@ -29,9 +29,8 @@ from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, read_entries
 from quarl.device.deploy.local_device import LocalDevice, free_port, write_programs
 from quarl.device.deploy.on_device.signatures import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
-from quarl.device.deploy.places import user_name
 from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, made_key
-from quarl.device.deploy.target import Target, host_key_name
+from quarl.device.deploy.target import Target, host_key_name, user_name
 from quarl.device.deploy.wheels import Wheel, load_pins
 from quarl.policy.manifest import FileRecord
 from quarl.policy.spec import Precision, RuntimeName

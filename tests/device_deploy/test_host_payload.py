@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from quarl.device.deploy.payload import STAYS_AT_HOME, build_payload, code_files, compiled, starter
-from quarl.device.deploy.places import project_root
 from quarl.device.deploy.probe import PythonFacts
 from quarl.device.deploy.wheels import WheelSet, load_pins
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import npz
 from quarl.policy.errors import BundleError
+from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.spec import Precision, RuntimeName
 from tests.policy.small_bundle import sign
 
@@ -48,7 +48,7 @@ def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
 
 def closure_of(module: str) -> set[str]:
     """The files of the checkout that a module imports, and what these import, packages included."""
-    root, found, left = project_root(), set(), [module]
+    root, found, left = IMPORTED_FROM, set(), [module]
     while left:
         name = left.pop()
         path = root.joinpath(*name.split("."))
@@ -74,12 +74,12 @@ def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> N
     assert found == {"quarl/device/agent/loop/quarl_loop.h"}.union(*map(closure_of, modules))
     assert sorted(found) == Path(__file__).with_name("payload.txt").read_text().split()
     assert not {path for path in found if "writer" in path or "gym_env" in path or "device/deploy" in path}
-    for file in code_files(project_root()):
+    for file in code_files(IMPORTED_FROM):
         assert b"import gymnasium" not in file.data
 
 
 def test_bytecode_is_for_the_hosts_series_and_always_the_same(bundle: Bundle) -> None:
-    module = next(file for file in code_files(project_root()) if file.path.endswith("device/agent/server.py"))
+    module = next(file for file in code_files(IMPORTED_FROM) if file.path.endswith("device/agent/server.py"))
     program = (
         "import hashlib, sys; from pathlib import Path; from quarl.device.deploy.payload import PayloadFile, compiled\n"
         "data = Path('device/agent/server.py').read_bytes()\n"
@@ -89,7 +89,7 @@ def test_bytecode_is_for_the_hosts_series_and_always_the_same(bundle: Bundle) ->
         done = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=project_root(),
+            cwd=IMPORTED_FROM,
             capture_output=True,
             text=True,
             check=True,

@@ -20,7 +20,7 @@ from quarl.airlearning_envs.config import PRESETS
 from quarl.airlearning_envs.task import EndCause, NavigationTask
 from quarl.device.agent.loop.client import Client, LoopError
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import Precision
 from tests.examples.vehicle import Vehicle
 

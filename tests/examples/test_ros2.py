@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT as ROOT
+from quarl.policy.places import PROJECT_ROOT as ROOT
 from tests.device_agent.loop.loops import LoopProcess, in_python, until
 
 cyclonedds = pytest.importorskip("cyclonedds", reason="cyclonedds is not installed; type make robots")
@@ -45,7 +45,7 @@ def loop(tmp_path: Path) -> Iterator[LoopProcess]:
     """A loop over the committed policy I."""
     from quarl.convert.pipeline import convert_all
     from quarl.policy.bundle_writer import copy_bundle
-    from quarl.policy.locate import ZOO
+    from quarl.policy.places import ZOO
     from quarl.policy.spec import ArtifactFormat, Precision
 
     copy_bundle(Bundle.load(ZOO / "I"), tmp_path / "I", "zoo")

@@ -184,7 +184,7 @@ def base_bundle(path: Path) -> Path:
     from quarl.convert.pipeline import convert_all
     from quarl.policy.bundle import Bundle
     from quarl.policy.bundle_writer import copy_bundle
-    from quarl.policy.locate import ZOO
+    from quarl.policy.places import ZOO
     from quarl.policy.spec import ArtifactFormat, Precision
 
     copy = copy_bundle(Bundle.load(ZOO / "I"), path, "zoo")

@@ -26,9 +26,9 @@ from quarl.convert.pipeline import build, judge
 from quarl.convert.reference import Reference
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.locate import ZOO
 from quarl.policy.network import forward_float, hidden_activations
 from quarl.policy.observing.pilot import watched
+from quarl.policy.places import ZOO
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

@@ -20,7 +20,7 @@ from quarl.policy.integer import (
     forward_integer,
     forward_layer,
 )
-from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.locate import working_bundle
 from quarl.policy.network import (
     IMAGES_AT_ONCE,
     as_batch,
@@ -30,6 +30,7 @@ from quarl.policy.network import (
     grey_levels,
     layer_norm,
 )
+from quarl.policy.places import ZOO
 from quarl.policy.quantization import Affine
 from quarl.policy.quantizing.network import quantize_network
 from quarl.policy.spec import (

@@ -11,8 +11,8 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
 from quarl.policy.errors import QuantizationError
 from quarl.policy.integer import forward_integer
-from quarl.policy.locate import ZOO
 from quarl.policy.network import Weights, forward_float, head_constants
+from quarl.policy.places import ZOO
 from quarl.policy.quantization import Affine, Scheme, quarl_released, to_fp16
 from quarl.policy.quantizing.network import quantize_network
 from quarl.policy.simulated import Widths, forward_simulated, simulate

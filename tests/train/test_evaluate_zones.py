@@ -11,7 +11,7 @@ from quarl.airlearning_envs.flights import wilson_interval
 from quarl.airlearning_envs.rules.curriculum import zone_bounds
 from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
 from quarl.train import evaluate
 

@@ -14,7 +14,6 @@ import pytest
 from quarl.convert.pipeline import convert_all
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import deploy
-from quarl.device.deploy.places import cache_folder
 from quarl.device.deploy.releases import list_releases
 from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import programs, running
@@ -24,7 +23,7 @@ from quarl.device.virtual_pi.recipe import recipe_hash
 from quarl.device.virtual_pi.running import Running, Started
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import copy_bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO, cache_folder
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, OLD, cut_power
 

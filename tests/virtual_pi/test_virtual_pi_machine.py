@@ -27,7 +27,7 @@ from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.device.virtual_pi.recipe import MachineKind
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import RuntimeName
 from tests.virtual_pi.releases import NEW, cut_power, serving
 

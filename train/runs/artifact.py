@@ -33,7 +33,7 @@ def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runti
     """
     if not bundle.has_artifact(precision, runtime.artifact_format):
         there = ", ".join(sorted(name for name in bundle.manifest.artifacts if (bundle.path / name).exists()))
-        from quarl.policy.locate import ZOO
+        from quarl.policy.places import ZOO
 
         if ZOO in bundle.path.resolve().parents:  # what comes with the repository is converted in a working copy
             name_or_path = bundle.spec.name

@@ -31,11 +31,11 @@ from quarl.airlearning_envs.simulators.airsim.rpc import (
     Rpc,
     RpcError,
 )
+from quarl.policy.places import PROJECT_ROOT
 
 Kind = TypeVar("Kind")
 
-ROOT = Path(__file__).parents[3]
-CLIENTS_PYTHON = ROOT / ".venv-airsim" / "bin" / "python"
+CLIENTS_PYTHON = PROJECT_ROOT / ".venv-airsim" / "bin" / "python"
 """The Python that ``make airsim`` makes."""
 PACKAGES = {Dialect.AIRSIM: "airsim", Dialect.COSYS: "cosysairsim"}
 AUTO, OWN, THEIRS = CLIENTS = ("auto", "own", "theirs")
@@ -221,7 +221,7 @@ class ClientLink(Link):
 
     def _ended(self) -> AirSimError:
         return ConnectionLostError(
-            f"{self.through} ended. Try it by hand: {CLIENTS_PYTHON.relative_to(ROOT)} -c 'import "
+            f"{self.through} ended. Try it by hand: {CLIENTS_PYTHON.relative_to(PROJECT_ROOT)} -c 'import "
             f"{PACKAGES[self.dialect]}'; `make airsim` installs it anew."
         )
 

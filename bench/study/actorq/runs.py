@@ -19,7 +19,7 @@ from quarl.bench.command_line import BenchError
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.children import last_words, run_to_end
 from quarl.bench.study.records import Condition, Record
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:
     from quarl.train.actorq.plan import Plan

@@ -17,7 +17,7 @@ from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import rows
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 NAME = "rltools"
 PYTHON = PROJECT_ROOT / ".venv-rltools" / "bin" / "python"

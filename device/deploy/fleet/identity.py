@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from quarl.device.deploy.errors import HostError
-from quarl.device.deploy.places import user_name
+from quarl.device.deploy.target import user_name
 
 HELD_S = 24 * 3600.0
 """Seconds after which a rollout that never said its end, because its host died, keeps nobody away."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.crew import PARALLEL
 from quarl.device.deploy.fleet.inventory import ALL, FLEET_FILE, GROUP_SIGN, Fleet, Member
-from quarl.device.deploy.places import project_root
 from quarl.policy.hints import Parser
+from quarl.policy.places import PROJECT_ROOT
 
 VARIABLE = "QUARL_FLEET"
 
@@ -33,7 +33,7 @@ def named_fleet(file: Path | None) -> Fleet:
     Raises:
         FleetFileError: there is none, or it cannot be read.
     """
-    here, root = Path(FLEET_FILE), project_root() / FLEET_FILE
+    here, root = Path(FLEET_FILE), PROJECT_ROOT / FLEET_FILE
     if file is None and os.environ.get(VARIABLE):
         file = Path(os.environ[VARIABLE])
     return Fleet.load(file or (root if root.exists() and not here.exists() else here))

@@ -24,8 +24,8 @@ from pathlib import Path
 from quarl.device.deploy.hostkeys.certificates import HostCertificate
 from quarl.device.deploy.hostkeys.names import bare_name, pattern_matches
 from quarl.device.deploy.on_device.signatures import fingerprint
-from quarl.device.deploy.places import state_folder
 from quarl.policy.files import write_atomically
+from quarl.policy.places import state_folder
 
 AUTHORITY, REVOKED = "@cert-authority", "@revoked"
 

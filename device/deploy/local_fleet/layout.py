@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quarl.device.deploy.local_device import LocalFolder
-from quarl.device.deploy.places import project_root
+from quarl.policy.places import ARTIFACTS
 
 MAX_DEVICES = 999  # names have three digits
 
@@ -23,7 +23,7 @@ def device_names(devices: int) -> list[str]:
 
 def default_root() -> Path:
     """The folder of the fleet where none is named."""
-    return project_root() / "artifacts" / "local-fleet"
+    return ARTIFACTS / "local-fleet"
 
 
 class FleetFolder:

@@ -18,9 +18,9 @@ from quarl.device.deploy.errors import TrustError
 from quarl.device.deploy.on_device.files import HelperError
 from quarl.device.deploy.on_device.signatures import REVOKED_FILE, SIGNERS_FILE, check_signature
 from quarl.device.deploy.payload import Payload
-from quarl.device.deploy.places import user_name
 from quarl.device.deploy.signing import sshsig
 from quarl.device.deploy.signing.keys import SigningKey, has_ssh_keygen
+from quarl.device.deploy.target import user_name
 from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.locate import code_version
 

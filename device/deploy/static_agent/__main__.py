@@ -12,7 +12,8 @@ from quarl.device.engine.building import TARGETS
 from quarl.policy import interruption
 from quarl.policy.errors import PolicyError
 from quarl.policy.hints import Parser, as_typed, refused
-from quarl.policy.locate import ARTIFACTS, shown, working_bundle
+from quarl.policy.locate import shown, working_bundle
+from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import ArtifactFormat, Precision
 
 PROGRAM, PACK = "policy-agent", "policy.pack"

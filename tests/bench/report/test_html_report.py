@@ -27,7 +27,7 @@ from quarl.bench.report.text import figure_words
 from quarl.bench.study import records
 from quarl.bench.tables.registry import Declared, Kept, Made
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT as ROOT
+from quarl.policy.places import PROJECT_ROOT as ROOT
 
 Write = Callable[..., Bundle]
 Make = Callable[..., Report]

@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 
 from quarl.bench.page import command as html_report
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import PROJECT_ROOT as ROOT
+from quarl.policy.places import PROJECT_ROOT as ROOT
 from quarl.train.runs.logs import CURVE_FILE
 from tests.bench.report.chromium import LOOK, WIDTHS, Browser, needs_chromium, opened, requested_urls, resized, started
 

@@ -21,7 +21,8 @@ from quarl.airlearning_envs.config import PRESETS
 from quarl.bench.report import store
 from quarl.bench.report.tables import pages
 from quarl.bench.study import records, running
-from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.locate import working_bundle
+from quarl.policy.places import ZOO
 
 ROOT = Path(__file__).resolve().parents[3]
 README, FROM_QUARL = ROOT / "README.md", ROOT / "docs" / "from-quarl.md"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.policy.locate import PROJECT_ROOT as ROOT
+from quarl.policy.places import PROJECT_ROOT as ROOT
 from tests.bench.report.chromium import LOOK, WIDTHS, needs_chromium, opened, requested_urls, resized, started
 
 pytest.importorskip("mkdocs", reason="mkdocs is missing: make docs")

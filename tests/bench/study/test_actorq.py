@@ -17,7 +17,7 @@ from quarl.bench.study.actorq.breakdown import PARTS
 from quarl.bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
 from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order, stored
 from quarl.bench.study.running import cells, missing
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 from quarl.train.runs.logs import read_curve
 
 Recorded = Callable[..., records.Record]

@@ -7,7 +7,7 @@ import pytest
 from quarl.bench.study.measures.execution import execution_of
 from quarl.convert.pipeline import build, execution
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.quantization import Scheme
 from quarl.policy.spec import ArtifactFormat, Precision
 

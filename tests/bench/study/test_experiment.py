@@ -254,7 +254,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
 
 
 def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(locate, "CODE", tmp_path)
 
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words], cwd=tmp_path, check=True)

@@ -21,8 +21,8 @@ from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import write_bundle
 from quarl.policy.contract.quantization import TrainedQuantization
-from quarl.policy.locate import ZOO
 from quarl.policy.network import choose_actions
+from quarl.policy.places import ZOO
 from quarl.policy.quantization import Scheme
 from quarl.policy.simulated import Widths, forward_simulated, simulate
 from quarl.policy.spec import ContinuousHead, PolicySpec, Squash

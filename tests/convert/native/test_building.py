@@ -10,7 +10,7 @@ import pytest
 
 from quarl.device.engine import building
 from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
-from quarl.policy.locate import ARTIFACTS
+from quarl.policy.places import ARTIFACTS
 
 Compile = Callable[[str], bytes]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quarl.convert.export_c.__main__ import main
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 
 ZIG = f"ZIG={sys.executable} -m ziglang"
 TARGETS = {

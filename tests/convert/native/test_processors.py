@@ -19,7 +19,7 @@ from quarl.device.engine.building import compiled, library
 from quarl.device.engine.engine import kernels_here
 from quarl.policy.bundle import Bundle
 from quarl.policy.integer import IntegerNetwork
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.quantizing.network import quantize_network
 from quarl.policy.spec import PolicySpec
 from tests.convert.native.comparing import case

@@ -20,8 +20,9 @@ from quarl.device.deploy.payload import bundle_files
 from quarl.policy.bundle import HOST_FILES, Bundle
 from quarl.policy.bundle_writer import copy_bundle, write_bundle
 from quarl.policy.files import write_folder
-from quarl.policy.locate import ZOO, working_bundle
+from quarl.policy.locate import working_bundle
 from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.places import ZOO
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -21,7 +21,7 @@ from quarl.device.deploy.local_fleet import LocalFleet, running_local_fleet
 from quarl.device.deploy.on_device.store import Store
 from quarl.device.deploy.signing.keys import VARIABLE
 from quarl.policy.bundle import Bundle
-from quarl.policy.locate import ZOO
+from quarl.policy.places import ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
 
 DEVICES = 9

@@ -11,7 +11,7 @@ import pytest
 from quarl.device.deploy.__main__ import parser
 from quarl.device.deploy.fleet.inventory import Fleet
 from quarl.device.deploy.fleet.states import State
-from quarl.policy.locate import PROJECT_ROOT
+from quarl.policy.places import PROJECT_ROOT
 
 PAGE = (PROJECT_ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    python -m device\.host ([^#\n]*)", PAGE, re.MULTILINE)
