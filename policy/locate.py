@@ -46,7 +46,8 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
     else:
         with locked(artifacts):  # two commands at once must not both copy
             bundle = _named(name_or_path, artifacts, zoo)
-    meant_path = meant(bundle, None if is_path else shipped_folder(name_or_path, zoo))
+    by_name = not is_path or bundle.path.resolve().parent == artifacts.resolve()
+    meant_path = meant(bundle, shipped_folder(bundle.path.name, zoo) if by_name else None)
     if meant_path not in _printed and not quiet:  # a command may need its bundle more than once
         _printed.add(meant_path)
         print(meant_path, file=sys.stderr)

@@ -6,7 +6,7 @@ The agent speaks the protocol of :mod:`device.agent.protocol`; through which wir
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -219,18 +219,28 @@ def ask_success_in_loop(
 
     times: list[int] = []
 
+    def decide(observations: Any) -> Any:
+        reply = served.agent.request("act", observations=observations.tolist(), outputs=False)
+        times.extend(reply["inference_ns"])
+        return np.asarray(reply["actions"])
+
+    pilot = Pilot(spec, results_of(served, times)) if spec is not None and remembers(spec.observation) else decide
+    success = fly_on_host(pilot, flights, Where.LOOP, progress, spec)
+    median = Statistics.of(sorted(times)).percentiles.get("p50")
+    return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))
+
+
+def results_of(served: Served, times: list[int]) -> Callable[[Any], Any]:
+    """What is served, as a function of raw observations (n, size) to its outputs and next states, float32 (n, …).
+
+    ``times``: is extended by the device's own time of each decision, in nanoseconds.
+    """
+    import numpy as np
+
     def results(observations: Any) -> Any:
         reply = served.agent.request("act", observations=observations.tolist())
         times.extend(reply["inference_ns"])
         states = reply.get("states") or np.zeros((len(observations), 0))
         return np.concatenate([np.asarray(reply["outputs"]), np.asarray(states)], axis=1).astype(np.float32)
 
-    def decide(observations: Any) -> Any:
-        reply = served.agent.request("act", observations=observations.tolist(), outputs=False)
-        times.extend(reply["inference_ns"])
-        return np.asarray(reply["actions"])
-
-    pilot = Pilot(spec, results) if spec is not None and remembers(spec.observation) else decide
-    success = fly_on_host(pilot, flights, Where.LOOP, progress, spec)
-    median = Statistics.of(sorted(times)).percentiles.get("p50")
-    return served.report(Kind.SUCCESS, run, success=dataclasses.replace(success, decide_p50_ns=median))
+    return results

@@ -1,0 +1,12 @@
+from quarl.api import Device as Device
+from quarl.api import Policy as Policy
+from quarl.api import import_policy as import_policy
+from quarl.api import load as load
+from quarl.results import Answer as Answer
+from quarl.results import Artifact as Artifact
+from quarl.results import Conversion as Conversion
+from quarl.results import Evaluation as Evaluation
+from quarl.results import Evaluations as Evaluations
+from quarl.results import Latency as Latency
+from quarl.results import Memory as Memory
+from quarl.results import Success as Success

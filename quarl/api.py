@@ -1,0 +1,474 @@
+"""The public interface: a policy, and a device that it is deployed to and measured on.
+
+import quarl
+
+policy = quarl.import_policy("ppo.zip", vecnormalize="vecnormalize.pkl", task="Pendulum-v1", name="swing")
+policy.convert(bits=8)
+with quarl.Device("pi@raspberrypi") as device:
+    device.deploy(policy, bits=8)
+    print(device.latency(policy), device.memory(policy))
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quarl.policy.bundle import Bundle
+from quarl.policy.locate import working_bundle
+from quarl.policy.spec import Precision
+from quarl.results import Answer, Artifact, Conversion, Evaluation, Evaluations, Latency, Memory, Success
+
+if TYPE_CHECKING:
+    from quarl.bench.device_session.questions import Served
+    from quarl.bench.report.document import Report
+    from quarl.device.deploy.connection import Connection
+
+PathLike = str | os.PathLike[str]
+PATHS = {"observations", "vecnormalize", "spec", "golden", "output_path"}
+"""Options that are paths, which may be given as text."""
+Bits = int | str | Sequence[int | str]
+"""8, 16, 32, 7 … 2, "mixed", or several of them."""
+
+
+def load(name_or_path: PathLike) -> Policy:
+    """A policy by name (``"I"``, ``"cartpole-dqn"``) or by the path of its bundle.
+
+    A name means artifacts/NAME, copied there from the bundles that come with the code where it is not there yet.
+
+    Raises:
+        BundleError: there is none, or it is not whole; says which names there are.
+    """
+    return Policy(working_bundle(os.fspath(name_or_path), quiet=True))
+
+
+def import_policy(
+    file: PathLike,
+    *,
+    name: str | None = None,
+    task: str | None = None,
+    observations: PathLike | None = None,
+    vecnormalize: PathLike | None = None,
+    **options: Any,
+) -> Policy:
+    """A policy that another program trained, as a bundle; it is written only if it acts as the original.
+
+    Args:
+        file: a Stable-Baselines3 zip, an ONNX graph, a Keras model, … (docs/import.md).
+        name: of the bundle in artifacts/; default: the file's.
+        task: id of a Gymnasium environment, on which observations are recorded and returns compared.
+        observations: an .npz with the array ``observations`` in the place of a task.
+        vecnormalize: the statistics beside a Stable-Baselines3 zip.
+        options: the others of ``python -m quarl.convert.importers``, with ``_`` for ``-``: actions, bounds, fields,
+            period, delay, output, spec, golden, episodes, output_path.
+
+    Raises:
+        PolicyError: it cannot be expressed, something is not said, or it does not act as the original.
+        TypeError: there is no such option.
+    """
+    from quarl.convert.importers import __main__ as command
+    from quarl.convert.importers.importing import import_policy as imported
+
+    arguments = _options(
+        command.parser(), [os.fspath(file)], name=name, task=task, observations=observations, vecnormalize=vecnormalize,
+        **options,
+    )  # fmt: skip
+    done = imported(arguments, command.fields(arguments.fields), command.bounds(arguments.bounds))
+    if done.path is None:
+        raise TypeError("import_policy returns a policy; a dry run, which writes none, is for the command line.")
+    return Policy(Bundle.load(done.path))
+
+
+class Policy:
+    """One policy with everything made of it: a bundle, which is a folder.
+
+    Attributes:
+        bundle: as it was loaded, verified.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._decide: dict[Precision, Any] = {}
+        self._is_new = True
+
+    @property
+    def name(self) -> str:
+        """The policy's name, which is its folder's on a device, too."""
+        return self.bundle.spec.name
+
+    @property
+    def path(self) -> Path:
+        """The bundle's folder."""
+        return self.bundle.path
+
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Files of the artifacts that were made of it."""
+        return tuple(sorted(entry.file for entry in self.bundle.manifest.artifacts.values()))
+
+    def convert(self, bits: Bits = 8, *, accept: bool = False) -> Conversion:
+        """Make TFLite, ONNX and native artifacts, each executed and compared before it is written.
+
+        Args:
+            bits: 32, 16, 8, 7 … 2, "mixed", or several of them.
+            accept: write also what acts as the policy in too few cases.
+
+        Raises:
+            PolicyError: an artifact was refused; those before it are written.
+        """
+        from quarl.convert.pipeline import Converted, convert_each, possible
+        from quarl.policy.spec import ArtifactFormat
+
+        done: list[Converted] = []
+        jobs = [(self.bundle, precision, each) for precision in _precisions(bits) for each in ArtifactFormat]
+        try:
+            convert_each(possible(jobs), done.append, accept=accept)
+        finally:
+            self.bundle = Bundle.load(self.path)
+        return Conversion(
+            self.name,
+            tuple(
+                Artifact(
+                    file=each.entry.file,
+                    precision=each.entry.precision.value,
+                    runtimes=tuple(name.value for name in each.entry.runtimes),
+                    bytes=each.entry.record.size,
+                    ratio_to_fp32=each.entry.record.size / each.fp32_bytes,
+                    agreement=each.entry.fp32_agreement,
+                    warnings=tuple(each.entry.warnings),
+                )
+                for each in done
+            ),
+        )
+
+    def begin(self) -> None:
+        """An episode begins: what a recurrent policy remembers is forgotten."""
+        self._is_new = True
+
+    def act(self, observation: Any, bits: int | str = 32) -> int | np.ndarray:
+        """The greedy action, computed by numpy as the contract defines it; no runtime is used.
+
+        Args:
+            observation: raw, as the environment gives it, of one period.
+            bits: 32 for the float32 weights, or the precision of an artifact.
+
+        Returns:
+            A discrete policy's action, or a continuous one's values, float32 (outputs,).
+
+        Raises:
+            SpecError: the observation has another size.
+        """
+        from quarl.policy.observing import pilot
+        from quarl.train.deciding import reference
+
+        (precision,) = _precisions(bits)
+        if precision not in self._decide:
+            self._decide[precision] = reference(self.bundle, precision)
+            self._is_new = True
+        decide = self._decide[precision]
+        if self._is_new:
+            pilot.begin(decide, np.ones(1, bool))
+            self._is_new = False
+        action = decide(np.asarray(observation).reshape(1, -1))[0]
+        return int(action) if self.bundle.spec.is_discrete else np.asarray(action)
+
+    def evaluate(
+        self,
+        episodes: int = 100,
+        *,
+        bits: int | str | None = None,
+        runtime: str | None = None,
+        task: str | None = None,
+        preset: str | None = None,
+        seed: int = 7,
+    ) -> Evaluation:
+        """Fly fresh greedy episodes on this host.
+
+        Args:
+            episodes: how many; ``seed`` says which: the same seed, the same episodes, whoever decides.
+            bits: which artifact decides, in ``runtime``; None: the float policy, in numpy.
+            runtime: litert (default), tflite-runtime, onnxruntime.
+            task: default: the one that it was trained or imported on.
+            preset: of the task; default: its first.
+
+        Raises:
+            PolicyError, TaskError: it cannot be judged so; says what there is.
+        """
+        from quarl.train import evaluate
+
+        precision = None if bits is None else _precisions(bits)[0].value
+        arguments = _options(
+            evaluate.parser(), [], input_path=str(self.path.resolve()), episodes=episodes, seed=seed, task=task,
+            precision=precision, runtime=runtime, preset=[preset] if preset else None,
+        )  # fmt: skip
+        evaluate.check_usage(arguments)
+        report = evaluate.judge_bundle(arguments)
+        result = SimpleNamespace(**report["results"][0])
+        return _evaluation(result, self.name, report["task"], report["precision"], report["executed_by"], seed)
+
+    def __repr__(self) -> str:
+        spec = self.bundle.spec
+        made = ", ".join(self.artifacts) or "none"
+        return f"Policy {self.name!r}: {spec.observation_size} floats in, {spec.head}; artifacts: {made}; {self.path}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+class Device:
+    """A device that is reached over SSH; ``"local"`` is a server on this machine that is started when it is needed.
+
+    Args:
+        target: ``user@host``, ``user@host:port`` or ``"local"``.
+        identity: private key to offer first.
+    """
+
+    def __init__(self, target: str = "local", *, identity: PathLike | None = None) -> None:
+        self.target, self.identity = target, None if identity is None else Path(identity)
+        self._open = ExitStack()
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the next question opens another."""
+        self._connection = None
+        self._open.close()
+
+    def __repr__(self) -> str:
+        return f"Device({self.target!r})"
+
+    def deploy(self, policy: Policy | str, bits: Bits = 8, *, runtime: str = "litert", agent: str = "python") -> Answer:
+        """Send a release, have it checked on the device, and switch to it; the old one serves until then.
+
+        Args:
+            policy: with these artifacts, or its name.
+            bits: which artifacts: 32, 16, 8, 7 … 2, "mixed", or several of them.
+            runtime: litert, tflite-runtime, onnxruntime, native, or "all".
+            agent: "native" is one program that needs no Python on the device, with the native engine.
+
+        Raises:
+            HostError, PolicyError: nothing was switched; says why, and what to do.
+        """
+        if isinstance(policy, str):
+            policy = load(policy)
+        typed = ",".join(each.value for each in _precisions(bits))
+        return self._verb("deploy", "--policy", str(policy.path.resolve()), bits=typed, runtime=runtime, agent=agent)
+
+    def latency(self, policy: Policy | str, *, runs: int = 2000, warmup: int = 200, path: str = "runtime") -> Latency:
+        """How long one decision takes, each artifact of the release that serves in turn with the others.
+
+        Args:
+            policy: which is deployed.
+            runs, warmup: timed runs of each, and untimed ones before each turn.
+            path: "runtime": set input, invoke, read the action; "decide": from request line to reply line.
+
+        Raises:
+            HostError: nothing of it is deployed, or the device cannot be reached.
+        """
+        from quarl.bench.device_session.questions import ask_latency
+        from quarl.bench.report.document import new_run
+
+        with ExitStack() as stack:
+            served = [stack.enter_context(each) for each in self._serving(policy)]
+            return Latency(self.target, _documents(ask_latency(served, new_run(), runs, warmup, path)))
+
+    def memory(self, policy: Policy | str, *, runs: int = 200) -> Memory:
+        """How much memory each artifact of the release that serves takes, each in a fresh process.
+
+        Args:
+            policy: which is deployed.
+            runs: decisions served.
+
+        Raises:
+            HostError: as :meth:`latency`.
+        """
+        from quarl.bench.device_session.questions import ask_memory
+
+        return Memory(self.target, self._each(policy, lambda served, run: ask_memory(served, run, runs)))
+
+    def success(
+        self, policy: Policy | str, *, episodes: int = 1000, preset: str | None = None, seed: int = 7
+    ) -> Success | Evaluations:
+        """How often each artifact of the release that serves succeeds, and what it is rewarded.
+
+        A navigation policy is simulated and flown on the device. Episodes of other tasks are simulated on this host,
+        and the device decides each step.
+
+        Args:
+            policy: which is deployed; its bundle is on this host, too.
+            episodes, seed: how many, and which: the same seed, the same episodes.
+            preset: of the task; default: hard, or the task's first.
+
+        Raises:
+            HostError: as :meth:`latency`.
+            PolicyError, TaskError: the policy's task is not known or not installed here.
+        """
+        from quarl.bench.device_session.host_flights import Flights
+        from quarl.bench.device_session.questions import ask_success
+        from quarl.train.evaluate import trained_on
+        from quarl.train.suites.names import Suite, resolve
+
+        own = load(policy) if isinstance(policy, str) else policy
+        if resolve(trained_on(own.bundle.spec)).suite is not Suite.NAVIGATION:
+            return self._in_the_loop(own.bundle, episodes, preset, seed)
+        flights = Flights(preset or "hard", episodes, seed)
+        return Success(self.target, self._each(policy, lambda served, run: ask_success(served, run, flights)))
+
+    def _in_the_loop(self, bundle: Bundle, episodes: int, preset: str | None, seed: int) -> Evaluations:
+        from quarl.bench.device_session.questions import results_of
+        from quarl.policy.observing.pilot import deciding
+        from quarl.train.evaluate import check_task, task_options, trained_on
+        from quarl.train.suites.make import make_task
+        from quarl.train.suites.names import resolve
+
+        spec, name = bundle.spec, resolve(trained_on(bundle.spec)).canonical
+        task = make_task(name, options=task_options(spec, name))
+        check_task(spec, task)
+        found = []
+        for each in self._serving(spec.name):
+            with each as served:
+                decide = deciding(spec, results_of(served, []))
+                judged = task.evaluate(decide, episodes, seed, preset or task.presets[0])
+                executed_by = f"{served.loaded['runtime']} on {self.target}"
+                found.append(_evaluation(judged, spec.name, name, served.loaded["precision"], executed_by, seed))
+        return Evaluations(tuple(found))
+
+    def releases(self, policy: str | None = None) -> Answer:
+        """What is deployed."""
+        return self._verb("releases", policy=policy)
+
+    def status(self) -> Answer:
+        """What the device is, and what serves on it."""
+        return self._verb("status")
+
+    def rollback(self, policy: Policy | str, *, to: str | None = None, mark_bad: bool = False) -> Answer:
+        """Switch back to the last good release, or to a named one; it is checked again before it serves."""
+        return self._verb("rollback", "--policy", _name(policy), to=to, mark_bad=mark_bad)
+
+    def remove(self, policy: Policy | str, *, release: str | None = None, whole: bool = False) -> Answer:
+        """Remove a policy's releases: all but the one that serves, or one, or the whole policy."""
+        return self._verb("remove", "--policy", _name(policy), release=release, all=whole)
+
+    def serve(self, policy: Policy | str, *, rate: float | None = None, **options: Any) -> Answer:
+        """Serve a deployed policy in the robot's loop from now on.
+
+        Args:
+            policy: which is deployed.
+            rate: decisions a second.
+            options: the others of ``python -m quarl.device.deploy serve``, with ``_`` for ``-``: enable, fallback, …
+        """
+        return self._verb("serve", "--policy", _name(policy), rate=rate, **options)
+
+    def unserve(self, policy: Policy | str) -> Answer:
+        """Stop a policy's loop and forget it; the release stays."""
+        return self._verb("unserve", "--policy", _name(policy))
+
+    def serving(self, policy: Policy | str) -> Answer:
+        """Whether a policy's loop runs, and how punctual it has been."""
+        return self._verb("serving", "--policy", _name(policy))
+
+    def _verb(self, verb: str, *words: str, **given: Any) -> Answer:
+        from quarl.device.deploy.__main__ import parser
+        from quarl.device.deploy.verbs import plain
+
+        options = _options(
+            parser(), [verb, "--target", self.target, *words], identity=self.identity, json=True, **given
+        )
+        values, text = options.run(options)
+        return Answer(json.loads(json.dumps(values, default=plain)), text)
+
+    def _connected(self) -> Connection:
+        from quarl.device.deploy.connection import connect
+
+        if self._connection is None:
+            self._connection = self._open.enter_context(connect(self.target, identity=self.identity))
+        return self._connection
+
+    def _serving(self, policy: Policy | str) -> Iterable[Any]:
+        """For each artifact of the release that serves, a context in which a fresh process has loaded it."""
+        from quarl.device.deploy.errors import ReleaseError
+        from quarl.device.deploy.releases import list_releases
+        from quarl.policy.contract.enums import executions
+        from quarl.policy.spec import RuntimeName
+
+        name, connection = _name(policy), self._connected()
+        known = list_releases(connection).policies.get(name)
+        release = next((each for each in known.releases if each.name == known.current), None) if known else None
+        if release is None:
+            raise ReleaseError(
+                f"{self.target} has no release of policy {name}.", "Deploy it first: device.deploy(policy)"
+            )
+        precisions = [each for each in Precision if each.value in release.precisions]
+        runtimes = [each for each in RuntimeName if each.value in release.runtimes]
+        return [self._served(name, *pair) for pair in executions(precisions, runtimes)]
+
+    def _served(self, name: str, precision: Precision, runtime: Any) -> Any:
+        from quarl.bench.device_session.access import Device as Session
+
+        return Session(self.target, self._connected()).serving(name, precision, runtime)
+
+    def _each(self, policy: Policy | str, question: Callable[[Served, str], Report]) -> tuple[dict[str, Any], ...]:
+        from quarl.bench.report.document import new_run
+
+        run, found = new_run(), []
+        for each in self._serving(policy):
+            with each as served:
+                found.append(question(served, run))
+        return _documents(found)
+
+
+def _evaluation(judged: Any, policy: str, task: str, precision: str, executed_by: str, seed: int) -> Evaluation:
+    return Evaluation(
+        policy=policy,
+        task=task,
+        preset=judged.preset,
+        precision=precision,
+        executed_by=executed_by,
+        episodes=judged.episodes,
+        seed=seed,
+        mean_return=judged.mean_return,
+        return_interval=judged.return_interval and tuple(judged.return_interval),
+        success=judged.success,
+        success_interval=judged.interval and tuple(judged.interval),
+    )
+
+
+def _name(policy: Policy | str) -> str:
+    return policy if isinstance(policy, str) else policy.name
+
+
+def _documents(reports: Iterable[Report]) -> tuple[dict[str, Any], ...]:
+    return tuple(report.to_dict() for report in reports)
+
+
+def _precisions(bits: Bits) -> list[Precision]:
+    words = [bits] if isinstance(bits, int) else bits.split(",") if isinstance(bits, str) else bits
+    return list(dict.fromkeys(Precision.parse(str(word).strip()) for word in words))
+
+
+def _options(parser: ArgumentParser, words: Sequence[str], **given: Any) -> Namespace:
+    """The options of a command by name, for a program.
+
+    Raises:
+        TypeError: there is no such option.
+    """
+    options = parser.parse_args(words)
+    for name, value in given.items():
+        if not hasattr(options, name):
+            raise TypeError(f"there is no option {name!r}; allowed are {', '.join(sorted(vars(options)))}.")
+        setattr(options, name, Path(value) if name in PATHS and value is not None else value)
+    return options
