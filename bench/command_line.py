@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarl.policy import interruption
 from quarl.policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
-from quarl.policy.errors import PolicyError
+from quarl.policy.errors import PolicyError, QuarlError
 from quarl.policy.heartbeat import heartbeat, say
 from quarl.policy.hints import Parser, as_typed, make_room
 
@@ -31,12 +31,11 @@ Progress = Callable[[int, int], None]
 T = TypeVar("T", int, float)
 
 
-class BenchError(RuntimeError):
+class BenchError(QuarlError, RuntimeError):
     """A question that could not be answered; ``next_step`` is what to type next."""
 
-    def __init__(self, message: str, next_step: str = "") -> None:
-        super().__init__(f"{message}\n  next: {next_step}" if next_step else message)
-        self.next_step = next_step
+    def __str__(self) -> str:
+        return f"{self.message}\n  next: {self.next_step}" if self.next_step else self.message
 
 
 class UsageError(BenchError):

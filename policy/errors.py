@@ -1,23 +1,46 @@
-"""Errors of the contract: each says what was received, what is allowed and what to do next."""
+"""Errors that say what was received, what is allowed and what to do next; as JSON, too."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 LONGEST_MESSAGE = 2000
 """Characters: what a message quotes may come from a file of megabytes."""
 
 
-class PolicyError(ValueError):
-    """Base of all errors that the contract raises.
+class QuarlError(Exception):
+    """Base of all errors that are raised on purpose.
 
     Attributes:
-        next_step: what the user can type or change to get further; part of the message.
+        code: of the class, the same in every version: its name in snake_case without Error, unless it says another.
+        message: what was received and what is allowed.
+        next_step: what to type or change to get further.
+        values: what the message is about, by name; each is an attribute of the error, too.
     """
 
-    def __init__(self, message: str, next_step: str = "") -> None:
+    code: str = "error"
+
+    def __init_subclass__(cls) -> None:
+        """Give the class its code."""
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
+
+    def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
         if len(message) > LONGEST_MESSAGE:
             message = f"{message[:LONGEST_MESSAGE]}…"
         super().__init__(f"{message} {next_step}".strip())
-        self.next_step = next_step
+        self.message, self.next_step, self.values = message, next_step, values
+        vars(self).update(values)
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as a program reads it."""
+        found: dict[str, Any] = {"code": self.code, "message": self.message, "next": self.next_step}
+        return {**found, "values": self.values} if self.values else found
+
+
+class PolicyError(QuarlError, ValueError):
+    """Base of the errors of the contract."""
 
 
 class SpecError(PolicyError):
@@ -26,6 +49,15 @@ class SpecError(PolicyError):
 
 class BundleError(PolicyError):
     """A bundle is missing, truncated, tampered with or of a future version."""
+
+
+class UnknownPolicyError(BundleError):
+    """There is no policy of that name.
+
+    Attributes:
+        name: as it was typed.
+        known: names that there are.
+    """
 
 
 class QuantizationError(PolicyError):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import copy_bundle
-from quarl.policy.errors import BundleError
+from quarl.policy.errors import BundleError, UnknownPolicyError
 from quarl.policy.files import locked
 from quarl.policy.json_values import shortened
 from quarl.policy.manifest import MANIFEST_FILE
@@ -109,9 +109,11 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     own_path = shlex.quote(f"artifacts/{name}")
     meant = similar(name, known)
     there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known) or 'none'}."
-    raise BundleError(
+    raise UnknownPolicyError(
         f"there is no policy {name!r}; {there_are}",
         f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
+        name=name,
+        known=list(known),
     )
 
 

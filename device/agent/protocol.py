@@ -101,15 +101,12 @@ class AgentError(PolicyError):
     """A request that is refused: the reply's code, message and next step.
 
     Attributes:
-        code: what kind of error.
-        message: what was received and what is allowed.
-        next_step: what to type next.
+        code: the value of an :class:`ErrorCode`.
     """
 
     def __init__(self, code: ErrorCode, message: str, next_step: str = "") -> None:
         super().__init__(message, next_step)
-        self.code = code
-        self.message = message
+        self.code = code.value
 
 
 def bad_field(name: str, value: object, allowed: str) -> AgentError:

@@ -317,7 +317,7 @@ def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
 def error_reply(error: Exception) -> dict[str, str]:
     """The "error" of a reply. What nobody foresaw is logged with its place and reported as internal."""
     if isinstance(error, AgentError):
-        return {"code": error.code.value, "message": error.message, "next": error.next_step}
+        return error.to_json()
     if isinstance(error, PolicyError):
         code = {SpecError: ErrorCode.SPEC, BundleError: ErrorCode.BUNDLE}.get(type(error), ErrorCode.BAD_REQUEST)
         message = str(error).removesuffix(error.next_step).rstrip()

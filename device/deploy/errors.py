@@ -6,42 +6,32 @@ command line prints both, and with ``--json`` sends them as ``{"ok": false, "err
 
 from __future__ import annotations
 
-import re
-from typing import ClassVar
+from typing import Any
 
 from quarl.device.deploy.text import printable
+from quarl.policy.errors import QuarlError
 
 
-class HostError(RuntimeError):
+class HostError(QuarlError, RuntimeError):
     """Base of everything this room raises on purpose."""
 
-    code: ClassVar[str] = "host"
     serving_unknown = False
     """Whether the line broke in a switch, and nobody could find out which release serves now."""
 
-    def __init_subclass__(cls) -> None:
-        """A class's code is its name, ``connection-lost`` of ConnectionLostError, unless it says another."""
-        if "code" not in vars(cls):
-            cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
-
-    def __init__(self, message: str, next_step: str = "") -> None:
+    def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
         # Much of it was said by a device or its server: it is shown, and does nothing to the terminal.
         message, next_step = printable(message, "\n\t"), printable(next_step, "\n\t")
-        super().__init__(f"{message}\n  next: {next_step}" if next_step else message)
+        super().__init__(message, next_step, **values)
         self.message = message
-        self.next_step = next_step
+        self.args = (f"{message}\n  next: {next_step}" if next_step else message,)
 
     def also(self, more: str) -> None:
         """Add a sentence to the message, in front of the next step."""
-        HostError.__init__(self, f"{self.message} {more}", self.next_step)
+        HostError.__init__(self, f"{self.message} {more}", self.next_step, **self.values)
 
     def advise(self, next_step: str) -> None:
         """Say another next step."""
-        HostError.__init__(self, self.message, next_step)
-
-    def to_json(self) -> dict[str, str]:
-        """The error as a program reads it."""
-        return {"code": self.code, "message": self.message, "next": self.next_step}
+        HostError.__init__(self, self.message, next_step, **self.values)
 
 
 class TargetError(HostError):

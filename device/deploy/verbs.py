@@ -62,8 +62,7 @@ def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: 
             result, text = options.run(options)
     except (HostError, PolicyError) as error:
         if options.json:
-            shown = error.to_json() if isinstance(error, HostError) else {"code": "policy", "message": str(error)}
-            print(json.dumps({"ok": False, "error": shown}))
+            print(json.dumps({"ok": False, "error": error.to_json()}))
         else:
             print(as_typed(f"error: {error}"), file=sys.stderr)
         return 1

@@ -8,28 +8,28 @@ from quarl.device.deploy.errors import HostError
 class VirtualPiError(HostError):
     """Base of everything this room raises on purpose."""
 
-    code = "virtual-pi"
+    code = "virtual_pi"
 
 
 class MissingProgramsError(VirtualPiError):
     """Debian packages are not installed."""
 
-    code = "virtual-pi-programs"
+    code = "virtual_pi_programs"
 
 
 class BuildError(VirtualPiError):
     """The image could not be built; nothing half-built is left."""
 
-    code = "virtual-pi-build"
+    code = "virtual_pi_build"
 
 
 class StartError(VirtualPiError):
     """The machine did not start, or SSH did not answer; no process of it is left."""
 
-    code = "virtual-pi-start"
+    code = "virtual_pi_start"
 
 
 class MachineNameError(VirtualPiError):
     """No machine can be called that."""
 
-    code = "virtual-pi-name"
+    code = "virtual_pi_name"

@@ -182,7 +182,7 @@ def test_any_fields_get_one_reply_and_none_is_an_internal_error(operation: str, 
 
 def test_a_malformed_value_is_cut_short_in_the_message() -> None:
     error = refused({"op": "latency", "path": "x" * 5000})
-    assert error.code is ErrorCode.BAD_FIELD and len(str(error)) < 300
+    assert error.code == "bad_field" and len(str(error)) < 300
 
 
 def test_parse_json_returns_the_object() -> None:

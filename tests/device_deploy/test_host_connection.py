@@ -70,14 +70,14 @@ def test_accepting_on_the_command_line(
 
     assert cli.main(["releases", *base]) == 1
     refused = json.loads(capsys.readouterr().out)
-    assert refused["error"]["code"] == "unknown-host-key"
+    assert refused["error"]["code"] == "unknown_host_key"
     fingerprint = refused["error"]["next"].split("--fingerprint ")[1]
 
     assert cli.main(["accept-host-key", *base]) == 1
     assert fingerprint in json.loads(capsys.readouterr().out)["error"]["message"]
 
     assert cli.main(["accept-host-key", *base, "--fingerprint", "SHA256:" + "A" * 43]) == 1
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "changed-host-key"
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "changed_host_key"
     assert not (tmp_path / "state").exists()
 
     assert cli.main(["accept-host-key", *base, "--fingerprint", fingerprint]) == 0

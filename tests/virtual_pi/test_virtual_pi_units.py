@@ -312,7 +312,7 @@ def test_errors_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", "--machine", "raspi3b", "--memory", "2048"]) == 1
     assert "1024 MB" in capsys.readouterr().err
     assert main(["start", "--name", "local", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "virtual-pi-name"
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "virtual_pi_name"
     with pytest.raises(SystemExit) as usage:
         main(["start", "--clock", "yesterday"])
     assert usage.value.code == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quarl.policy.errors import QuarlError
 
-class TaskError(ValueError):
+
+class TaskError(QuarlError, ValueError):
     """A task name, or an option of a task, is not known, does not fit, or needs what is not installed."""

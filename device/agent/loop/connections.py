@@ -197,8 +197,7 @@ class Connections:
 
     def refuse(self, client: socket.socket, error: AgentError) -> None:
         """Answer a packet with an error, in JSON."""
-        reply = {"code": error.code.value, "message": error.message, "next": error.next_step}
-        self.send(client, json.dumps({"ok": False, "op": None, "error": reply}).encode())
+        self.send(client, json.dumps({"ok": False, "op": None, "error": error.to_json()}).encode())
 
     def _accept(self) -> list[socket.socket]:
         """Let in who waits; returns them."""

@@ -100,9 +100,7 @@ class Crew:
 
 def error_facts(error: Exception) -> dict[str, str]:
     """An error as an event has it: what happened, what to do, and its code."""
-    if isinstance(error, HostError):
+    if isinstance(error, HostError | PolicyError):
         return {"error": error.message, "next": error.next_step, "code": error.code}
-    if isinstance(error, PolicyError):
-        return {"error": str(error), "next": "", "code": "policy"}
     # A device may answer anything, and paramiko and the readers of its replies have errors of many kinds.
     return {"error": f"{type(error).__name__}: {error}", "next": "Try it alone: --only DEVICE.", "code": "unexpected"}

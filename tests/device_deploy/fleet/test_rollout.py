@@ -60,7 +60,7 @@ def test_a_canary_then_batches_then_nothing_more_to_do(arena: Arena) -> None:
 def test_a_canary_that_keeps_no_deadline_is_taken_back_and_nothing_else_touched(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
     status, lines, states = arena.deploy(4, "--deadline-ms", "0.000001")
-    assert status == 1 and summary(lines)["error"]["code"] == "fleet-incomplete"
+    assert status == 1 and summary(lines)["error"]["code"] == "fleet_incomplete"
     assert "One decision in a hundred takes" in summary(lines)["error"]["message"]
     assert states == {ALL[0]: "rolled back", **dict.fromkeys(ALL[1:], "not begun")}
     assert order(lines, "begun") == ALL[:1]
@@ -124,7 +124,7 @@ def test_others_step_in_for_canaries_out_of_reach_and_the_same_command_finishes(
     canaries = [line for line in lines if line.get("phase") == "canary"]
     assert set(order(canaries, "proved")) == set(ALL[2:4])
     errors = {line["device"]: line for line in lines if line.get("state") == "not changed"}
-    assert errors[ALL[0]]["code"] == "connection-failed" and errors[ALL[1]]["code"] == "changed-host-key"
+    assert errors[ALL[0]]["code"] == "connection_failed" and errors[ALL[1]]["code"] == "changed_host_key"
     arena.devices.heal(ALL[0])
     arena.devices.heal(ALL[1])
     status, lines, states = arena.deploy(8, "--canary", "2")
@@ -192,7 +192,7 @@ def test_two_rollouts_at_once_are_refused_and_a_torn_line_is_skipped(arena: Aren
     with opened(Fleet.load(arena.file)) as journal:
         journal.write(policy="I", device=ALL[0], phase="canary", state="proved", digest="d" * 64)
         status, lines, _ = arena.deploy()
-        assert status == 1 and lines[-1]["error"]["code"] == "rollout-at-work"
+        assert status == 1 and lines[-1]["error"]["code"] == "rollout_at_work"
         assert arena.typed("status")[0] == 0
     with arena.file.with_name("fleet.journal.jsonl").open("a") as file:
         file.write('{"device": "device-00')

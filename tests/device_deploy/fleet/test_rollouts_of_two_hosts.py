@@ -57,7 +57,7 @@ def test_the_second_is_refused_before_anything_is_sent_and_may_take_over(
     at_soak(second)
     status, lines, states = one.deploy(8)
     (refused, refusal, _), (taken, _, taken_over) = found
-    assert refused == 1 and [line.get("error", {}).get("code") for line in refusal] == ["device-in-rollout"]
+    assert refused == 1 and [line.get("error", {}).get("code") for line in refusal] == ["device_in_rollout"]
     assert ALL[0] in refusal[0]["error"]["message"] and "--take-over" in refusal[0]["error"]["next"]
     assert taken == 0 and taken_over == dict.fromkeys(ALL, "proved")
     assert status == 1 and states == {ALL[0]: "replaced", **dict.fromkeys(ALL[1:], "not begun")}
@@ -77,7 +77,7 @@ def test_the_last_look_finds_what_was_replaced(one: Arena, other: Arena, monkeyp
     monkeypatch.setattr(Rollout, "_last_look", replaced_before)
     status, lines, states = one.deploy(8)
     assert states == {**dict.fromkeys(ALL, "proved"), ALL[1]: "replaced"}
-    assert status == 1 and summary(lines)["error"]["code"] == "fleet-incomplete" and of(lines, ALL[1]) == ["replaced"]
+    assert status == 1 and summary(lines)["error"]["code"] == "fleet_incomplete" and of(lines, ALL[1]) == ["replaced"]
     assert one.served(ALL) == {**dict.fromkeys(ALL, INT8), ALL[1]: INT4}
     drifts = {line["device"]: line["drift"] for line in one.typed("status")[1] if "device" in line}
     assert drifts == {**dict.fromkeys(ALL, ""), ALL[1]: "behind: replaced"}
@@ -88,7 +88,7 @@ def test_who_came_and_ended_meanwhile_is_not_replaced(
 ) -> None:
     at_soak(lambda: other.deploy(4, "--only", ALL[1]))
     status, lines, states = one.deploy(8, "--batch", "1")
-    assert status == 1 and of(lines, ALL[1]) == ["device-in-rollout"]
+    assert status == 1 and of(lines, ALL[1]) == ["device_in_rollout"]
     assert states == {ALL[0]: "proved", ALL[1]: "not changed", **dict.fromkeys(ALL[2:], "not begun")}
     assert one.served(ALL) == {ALL[0]: INT8, ALL[1]: INT4, **dict.fromkeys(ALL[2:])}
     assert one.deploy(8)[2] == dict.fromkeys(ALL, "proved"), "it begins anew, and knows of the other"
@@ -101,7 +101,7 @@ def test_a_rollout_whose_host_died_goes_on_and_keeps_others_away_for_a_day(
         died.setattr(Rollout, "_last_look", lambda rollout: None)
         assert one.deploy(8, "--only", ALL[0], "--only", ALL[1])[0] == 0
     assert marks(one)[:2] == [(True, False)] * 2
-    assert summary(other.deploy(4)[1])["error"]["code"] == "device-in-rollout"
+    assert summary(other.deploy(4)[1])["error"]["code"] == "device_in_rollout"
     assert one.deploy(4, "--only", ALL[0])[0] == 0, "its own journal goes on"
     assert marks(one)[:2] == [(False, True), (True, False)]
     file = one.devices.folder(ALL[1]).home / "quarl" / "policies" / "I" / ROLLOUT_FILE
