@@ -14,7 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from quarl.convert.acceptance import FLOOR
 from quarl.convert.calibration import CalibrationReport, inspect
+from quarl.convert.executor import TFLITE_PYTHON
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
+from quarl.device.agent.runtimes import way_to_install
 from quarl.policy import interruption
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError, PolicyError
@@ -86,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
+    for name in dict.fromkeys(name for each in done for name in each.entry.not_tried):
+        print(f"not tried: {name.value}, which is not installed here. {_way_to_try(name)}")
     for warning in dict.fromkeys(
         f"warning: {each.policy}: {warning_text}" for each in done for warning_text in each.entry.warnings
     ):
@@ -156,6 +160,12 @@ def _table(done: list[Converted]) -> str:
         notes[f"{entry.precision.value}: {entry.scheme}."] = None
         notes[f"  {entry.format.value}: {entry.execution}."] = None
     return "\n".join([text, "", *notes])
+
+
+def _way_to_try(name: RuntimeName) -> str:
+    if name is RuntimeName.TFLITE_RUNTIME:
+        return f"It needs Python 3.11: install it in another environment and name that one's Python in {TFLITE_PYTHON}."
+    return way_to_install(name)
 
 
 def _error(entry: ArtifactEntry, name: RuntimeName) -> str:

@@ -36,6 +36,8 @@ from quarl.policy.spec import PolicySpec, RuntimeName, parse_enum
 # For one artifact on all observations, importing the runtime included. Policy III on 512 takes seconds; who waits ten
 # minutes waits for a runtime that hangs.
 TIMEOUT_S = 600.0
+TFLITE_PYTHON = "QUARL_TFLITE_PYTHON"
+"""Names the Python of another environment that executes tflite-runtime, which ends with Python 3.11 and numpy 1."""
 END_TIMEOUT_S = 10.0  # of a process that has nothing more to do
 
 
@@ -77,7 +79,7 @@ class RuntimeProcess:
         return self._open.enter_context(tempfile.TemporaryFile())
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "quarl.convert.executor", self.runtime.value]
+        command = [_python(self.runtime), "-m", "quarl.convert.executor", self.runtime.value]
         given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
         _filled(self._stderr, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
@@ -194,17 +196,28 @@ def _path(file: IO[bytes]) -> str:
     return f"/dev/fd/{file.fileno()}"
 
 
+def _python(runtime: RuntimeName) -> str:
+    other = os.environ.get(TFLITE_PYTHON) if runtime is RuntimeName.TFLITE_RUNTIME else None
+    return other or sys.executable
+
+
+def available() -> tuple[RuntimeName, ...]:
+    """The runtimes that can execute artifacts on this host: those installed here, or in the environment named."""
+    installed = installed_runtimes()
+    return tuple(each for each in RuntimeName if each in installed or _python(each) != sys.executable)
+
+
 @contextmanager
-def runtime_processes(
-    runtimes: tuple[RuntimeName, ...] = tuple(RuntimeName),
-) -> Iterator[dict[RuntimeName, RuntimeProcess]]:
-    """All these runtimes, side by side.
+def runtime_processes(runtimes: tuple[RuntimeName, ...] | None = None) -> Iterator[dict[RuntimeName, RuntimeProcess]]:
+    """These runtimes (default: all that are available), side by side.
 
     To start one costs more than most conversions: they are kept for the next block, and end with this process. After
     an error they end at once.
     """
     with ExitStack() as stack:
-        found = {runtime: stack.enter_context(_take(runtime)) for runtime in runtimes}
+        found = {
+            runtime: stack.enter_context(_take(runtime)) for runtime in (available() if runtimes is None else runtimes)
+        }
         yield found
         stack.pop_all()
     for runtime, process in found.items():

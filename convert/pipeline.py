@@ -12,7 +12,7 @@ import numpy as np
 from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.acceptance import agreement, hold_to_floor
 from quarl.convert.calibration import inspect
-from quarl.convert.executor import ExecutionError, RuntimeProcess, runtime_processes
+from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import bits_of, weight_bits
 from quarl.convert.native.writer import check_expressible, native_artifact
 from quarl.convert.parity import ParityError, check
@@ -168,6 +168,8 @@ def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactForm
 def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
     """Execute a candidate in every one of these runtimes that reads its format.
 
+    What was found of the very same bytes before, in a runtime that is not among these, still holds.
+
     Raises:
         ParityError: it fails in one of them, or none of them reads it; nothing is written.
     """
@@ -182,8 +184,13 @@ def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> d
             raise ParityError(f"{name}: {error} Nothing was written.") from error
         parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)
     if not parities:
-        raise ParityError(f"{name}: no runtime was named that executes {candidate.format.value}. Nothing was written.")
-    return parities
+        raise ParityError(
+            f"{name}: no runtime is installed that executes {candidate.format.value}. Nothing was written."
+        )
+    before = bundle.manifest.artifacts.get(candidate.file)
+    if before is not None and before.record == FileRecord.of(candidate.data):
+        parities = {**before.runtimes, **parities}
+    return {runtime: parities[runtime] for runtime in RuntimeName if runtime in parities}
 
 
 def convert(
@@ -226,6 +233,9 @@ def _convert(
         fp32_agreement=found,
         layer_bits=bits if isinstance(bits := candidate.weight_bits, Mapping) else None,
         warnings=candidate.warnings,
+        not_tried=tuple(
+            each for each in RuntimeName if each.artifact_format is artifact_format and each not in parities
+        ),
     )
     add_artifact(bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance))
     fp32 = candidate.data
@@ -286,7 +296,7 @@ def convert_each(
     if ArtifactFormat.NATIVE in formats:
         library()  # compiled here, where a full disk is this command's error and not the artifact's
     done = []
-    with runtime_processes(tuple(r for r in RuntimeName if r.artifact_format in formats)) as runtimes:
+    with runtime_processes(tuple(r for r in available() if r.artifact_format in formats)) as runtimes:
         for (bundle, precision), group in groupby(jobs, key=itemgetter(0, 1)):
             quantized = quantize(bundle, precision)
             for *_, artifact_format in group:

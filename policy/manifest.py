@@ -103,6 +103,7 @@ class ArtifactEntry:
         layer_bits: of a mixed artifact, bits of every layer's weights by its name.
         most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
         warnings: sentences on what is suspicious about it, e.g. its calibration.
+        not_tried: runtimes of its format that were not installed where it was made; ``runtimes`` does not have them.
     """
 
     file: str
@@ -118,6 +119,7 @@ class ArtifactEntry:
     layer_bits: Optional[Mapping[str, int]] = field(default=None, metadata=OMITTED)
     most_off: Optional[float] = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    not_tried: tuple[RuntimeName, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))

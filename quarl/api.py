@@ -144,6 +144,7 @@ class Policy:
                     bytes=each.entry.record.size,
                     ratio_to_fp32=each.entry.record.size / each.fp32_bytes,
                     agreement=each.entry.fp32_agreement,
+                    not_tried=tuple(name.value for name in each.entry.not_tried),
                     warnings=tuple(each.entry.warnings),
                 )
                 for each in done

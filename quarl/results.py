@@ -78,6 +78,7 @@ class Artifact(Printed):
     Attributes:
         file: in the bundle.
         precision, runtimes: of its weights, and those that executed it on this host.
+        not_tried: runtimes of its format that are not installed here.
         bytes: its size; ``ratio_to_fp32`` compares it with the fp32 artifact of the same format.
         agreement: share of the recorded observations on which it acts as the float policy.
         warnings: a sentence each.
@@ -89,6 +90,7 @@ class Artifact(Printed):
     bytes: int
     ratio_to_fp32: float
     agreement: float
+    not_tried: tuple[str, ...]
     warnings: tuple[str, ...]
 
     def rows(self) -> Sequence[Row]:
@@ -120,8 +122,10 @@ class Conversion(Printed):
         return [row for each in self.artifacts for row in each.rows()]
 
     def notes(self) -> Sequence[str]:
-        """The artifacts' warnings."""
-        return [note for each in self.artifacts for note in each.warnings]
+        """The artifacts' warnings, and the runtimes that were not tried."""
+        absent = dict.fromkeys(name for each in self.artifacts for name in each.not_tried)
+        notes = dict.fromkeys(note for each in self.artifacts for note in each.warnings)
+        return [*notes, *(f"not tried: {name}, which is not installed here." for name in absent)]
 
 
 @dataclass(frozen=True, repr=False)

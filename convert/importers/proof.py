@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quarl.convert.executor import runtime_processes
+from quarl.convert.executor import available, runtime_processes
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, run
 from quarl.convert.pipeline import build_graph
 from quarl.policy.float_errors import foreign_tolerance
@@ -95,7 +95,7 @@ def prove(
     }
     flown = _flown(spec, weights, observations, original) if spec.state_size else None
     runtimes: dict[str, float] = {}
-    with runtime_processes(Precision.FP32.runtimes) as processes:
+    with runtime_processes(tuple(each for each in available() if each in Precision.FP32.runtimes)) as processes:
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(

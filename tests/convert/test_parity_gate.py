@@ -20,6 +20,7 @@ from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProce
 from quarl.convert.parity import ParityError, check
 from quarl.convert.reference import float_reference, integer_reference
 from quarl.policy.bundle import Bundle
+from quarl.policy.bundle_writer import write_bundle
 from quarl.policy.float_errors import UNIT_ROUNDOFF, float_tolerance
 from quarl.policy.integer import IntegerNetwork
 from quarl.policy.network import forward_float
@@ -168,7 +169,7 @@ def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_runtime_for_the_format_is_no_parity(bundle: Bundle, runtimes: Runtimes) -> None:
     candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.ONNX)
-    with pytest.raises(ParityError, match="no runtime was named"):
+    with pytest.raises(ParityError, match="no runtime is installed"):
         pipeline.judge(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
 
 
@@ -246,3 +247,33 @@ def test_the_float_tolerance_is_a_few_units_in_the_last_place(small: Small) -> N
 def test_unit_roundoff_is_that_of_float32() -> None:
     assert np.float32(1.0) + np.float32(UNIT_ROUNDOFF) == np.float32(1.0)
     assert np.float32(1.0) + np.float32(2.1 * UNIT_ROUNDOFF) > np.float32(1.0)
+
+
+def test_a_runtime_that_is_not_installed_is_named_and_what_it_found_before_still_holds(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = (bundle, Precision.INT8, ArtifactFormat.TFLITE)
+    monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.LITERT,))
+    assert cli.main(["--policy", str(bundle.path), "--format", "tflite"]) == 0
+    assert "not tried: tflite-runtime" in capsys.readouterr().out
+    entry = Bundle.load(bundle.path).manifest.artifacts["int8.tflite"]
+    assert (set(entry.runtimes), entry.not_tried) == ({RuntimeName.LITERT}, (RuntimeName.TFLITE_RUNTIME,))
+    monkeypatch.undo()
+    (whole,) = pipeline.convert_each([(Bundle.load(bundle.path), *job[1:])])
+    assert not whole.entry.not_tried and b"not_tried" not in (bundle.path / "manifest.json").read_bytes()
+    manifest = (bundle.path / "manifest.json").read_bytes()
+    monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.LITERT,))
+    (again,) = pipeline.convert_each([(Bundle.load(bundle.path), *job[1:])])
+    assert again.entry == whole.entry and (bundle.path / "manifest.json").read_bytes() == manifest
+    monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.ONNXRUNTIME,))
+    other = write_bundle(bundle.path.parent / "other", bundle.spec, bundle.weights(), *(bundle.calibration(),) * 2)
+    with pytest.raises(ParityError, match="no runtime is installed"):
+        pipeline.convert_each([(other, *job[1:])])
+    assert not other.manifest.artifacts
+
+
+def test_the_python_of_another_environment_executes_tflite_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "installed_runtimes", lambda: {RuntimeName.LITERT: "2"})
+    assert executor.available() == (RuntimeName.LITERT,)
+    monkeypatch.setenv(executor.TFLITE_PYTHON, "/elsewhere/python")
+    assert executor.available() == (RuntimeName.TFLITE_RUNTIME, RuntimeName.LITERT)
