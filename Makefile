@@ -45,7 +45,7 @@ PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq robots airsim peers rltools training-speed study study-quick report demo train convert deploy bench table docs pi pi-stop test test-all lint format clean
+.PHONY: help setup suites actorq robots airsim peers rltools training-speed study study-quick report demo train convert deploy bench table docs wheel pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -68,6 +68,7 @@ help:
 	@echo "  make training-speed                    against Stable-Baselines3 and RLtools (make peers rltools)"
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
+	@echo "  make wheel                             sdist and wheel, with the engine compiled -> dist/"
 	@echo "  make report                            all of it as one page to read         -> results/report.html"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
@@ -180,6 +181,9 @@ docs: $(INSTALLED)
 	$(call install,requirements-docs.txt)
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 	@echo "artifacts/site/index.html"
+
+wheel: $(INSTALLED)
+	@$(RUN) setup/wheel.py
 
 pi: $(INSTALLED)
 	@$(RUN) -m device.virtual_pi start --machine $(MACHINE)

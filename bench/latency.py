@@ -11,6 +11,7 @@ fp32, LiteRT's fp32 and int8, where the device has a Python to run them.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -90,10 +91,13 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, arguments: 
 def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     """Whether a framework's call on the host says anything about this device; says why when it does not."""
     from quarl.bench.report.machine import is_this_machine
+    from quarl.policy.project_python import install_hint
 
     why = "" if bundle.spec.is_discrete else "the policy is continuous"
     if bundle.spec.state_size:
         why = "the policy is recurrent"
+    if importlib.util.find_spec("tensorflow") is None:
+        why = install_hint("tensorflow")
     if not is_this_machine(served.device):
         why = f"{served.target} is another machine than this one and has no TensorFlow"
     if why:

@@ -11,9 +11,22 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from types import TracebackType
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("quarl", "numpy", "gymnasium", "paramiko", "rich", "safetensors", "tensorflow")
+NEEDED = ("quarl", "numpy", "gymnasium", "paramiko", "rich", "safetensors")
+EXTRAS = {
+    "tensorflow": "train",
+    "tensorboard": "train",
+    "keras": "keras",
+    "h5py": "keras",
+    "matplotlib": "report",
+    "scipy": "report",
+    "imageio": "video",
+    "msgpack": "airsim",
+    "ray": "actorq",
+}
+"""By the module that a command may find missing, the extra of pyproject.toml that brings it."""
 EXIT_NO_ENVIRONMENT = 3
 _GUARD = "QUARL_PROJECT_PYTHON"
 
@@ -41,15 +54,31 @@ def ensure(root: Path = ROOT) -> None:
     """Return if this Python has the project installed; else become the project's Python, or say how to make it."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if not absent:
+        sys.excepthook = _name_extra
         return
     python = str(root / ".venv" / "bin" / "python")
     typed = getattr(sys, "orig_argv", None)  # since Python 3.10
     if typed and os.access(python, os.X_OK) and os.environ.get(_GUARD) != python:
         os.environ[_GUARD] = python  # an environment that is broken must not start itself for ever
         os.execv(python, [python, *typed[1:]])
+    is_checkout = (root / "Makefile").is_file()
     print(
         f"{sys.executable} lacks {', '.join(absent)}: this is not the project's environment.\n"
-        f"  next: make -C {shlex.quote(str(root))} setup",
+        f"  next: {f'make -C {shlex.quote(str(root))} setup' if is_checkout else 'pip install quarl'}",
         file=sys.stderr,
     )
     sys.exit(EXIT_NO_ENVIRONMENT)
+
+
+def install_hint(module: str) -> str:
+    """Name a missing module of ``EXTRAS`` and the command that installs it."""
+    return f'{module} is not installed. Type: pip install "quarl[{EXTRAS[module]}]"'
+
+
+def _name_extra(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
+    """Print the extra that brings a missing package, in a line; other errors as ever."""
+    module = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and module in EXTRAS:
+        print(f"error: {install_hint(module)}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)

@@ -28,6 +28,7 @@ from quarl.policy import interruption
 from quarl.policy.heartbeat import heartbeat
 from quarl.policy.hints import Parser, as_typed, make_room
 from quarl.policy.places import ARTIFACTS
+from quarl.policy.project_python import install_hint
 from quarl.train.methods import (
     METHODS,
     RECURRENT,
@@ -39,7 +40,7 @@ from quarl.train.methods import (
 )
 from quarl.train.networks.policies import POLICIES
 from quarl.train.quiet import silenced
-from quarl.train.suites.names import NAVIGATION_NAME, resolve
+from quarl.train.suites.names import NAVIGATION_NAME, found, resolve
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle
@@ -176,6 +177,10 @@ def answered(train: Callable[[], int], output_path: Path | None) -> int:
     from quarl.train.runs.run import DivergenceError
     from quarl.train.suites.errors import TaskError
 
+    for module in ("tensorflow", "tensorboard"):
+        if not found(module):  # before anything is written
+            print(f"error: {install_hint(module)}", file=sys.stderr)
+            return USAGE
     try:
         return train()
     except DivergenceError as error:

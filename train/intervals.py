@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 CONFIDENCE = 0.95
+NORMAL_QUANTILE = 1.959963984540054
+"""Between ± it lie 95 % of a normal distribution."""
 Interval = tuple[float, float]
 RETURN_INTERVAL, NORMAL_RETURN_INTERVAL = "return_interval_t_95", "return_interval_95"
 """Keys of a judgement's interval in a provenance: Student's t; and mean ± 1.96 · s / √n, which older bundles have."""
@@ -22,11 +25,27 @@ def counted_once(starts: Iterable[Hashable], values: Iterable[Value]) -> list[Va
     return list(found.values())
 
 
+@functools.cache
 def student(degrees: int) -> float:
-    """The quantile of Student's t between ±which 95 % lie."""
-    from scipy.special import stdtrit
+    """Return the t between ±which 95 % of Student's distribution lie.
 
-    return float(stdtrit(degrees, 0.5 + CONFIDENCE / 2))
+    For whole degrees ν the probability is a finite sum in θ = atan(t / √ν) (Abramowitz and Stegun, 26.7.3 and 26.7.4),
+    solved by Newton's method. The sum is concave in θ, so steps from the normal quantile, which is smaller, never
+    pass the solution.
+    """
+    if degrees == 1:
+        return math.tan(CONFIDENCE * math.pi / 2)
+    odd = degrees % 2
+    scale = 2 / math.pi if odd else 1.0
+    theta, step = math.atan(NORMAL_QUANTILE / math.sqrt(degrees)), 1.0
+    while step > 1e-15 * theta:
+        terms = [math.cos(theta) ** odd]
+        for power in range(odd, degrees - 2, 2):
+            terms.append(terms[-1] * math.cos(theta) ** 2 * (power + 1) / (power + 2))
+        probability = scale * (theta * odd + math.sin(theta) * math.fsum(terms))
+        step = (CONFIDENCE - probability) / (scale * (degrees - 1) * terms[-1] * math.cos(theta))
+        theta += step
+    return math.sqrt(degrees) * math.tan(theta)
 
 
 def half_width(residuals: Sequence[float]) -> float | None:

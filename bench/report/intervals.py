@@ -207,9 +207,9 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
 
     McNemar 1947, in its exact binomial form; 1 where no episode tells them apart.
     """
-    from scipy.stats import binomtest
-
-    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+    discordant = only_a + only_b
+    tail = sum(math.comb(discordant, count) for count in range(min(only_a, only_b) + 1))
+    return min(1.0, 2 * tail / 2**discordant)
 
 
 # --- rank correlation -------------------------------------------------------------------------------------------------

@@ -167,7 +167,9 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
     try:
         import ray
     except ImportError:
-        raise ClusterError("Ray is not installed here. Type: make actorq") from None
+        raise ClusterError(
+            'Ray is not installed here. Type: make actorq   (outside a checkout: pip install "quarl[actorq]")'
+        ) from None
     from quarl.train.actorq import VARIABLES
     from quarl.train.actorq.cluster import outcome, reach
     from quarl.train.actorq.processes import GoneError

@@ -3,8 +3,8 @@
 Sources: ``format.h`` the artifact, ``engine.c`` checking and deciding, ``norm.h`` layer normalisation, ``team.h``
 several threads, ``plain.c`` the readable kernels, all that ARMv6 has (``division.c``), ``x86.c`` AVX2 and AVX-512,
 ``neon.c`` and ``neon64.h`` ARMv7 and AArch64. ``device.engine.building`` compiles them, ``device.engine.engine`` runs
-an artifact in Python,
-``device.engine.modes`` measures which rows of weights to take. A release brings the library: ``libnative.so``.
+an artifact in Python, ``device.engine.modes`` measures which rows of weights to take. A release brings the library,
+``libnative.so``; a wheel brings library and static agent for every processor, ``prebuilt/``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ VERSION = "1"
 MACHINES = ("x86_64", "aarch64", "armv7l", "armv6l")
 """Processors that it is compiled for."""
 SHIPPED = Path(__file__).parent / "libnative.so"
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""engine-MACHINE.so and agent-MACHINE of every processor; a checkout has none and compiles them."""
 
 
 def shipped() -> Path | None:
@@ -45,4 +47,6 @@ def _shipped_in_archive() -> bytes | None:
 
 def is_here() -> bool:
     """Whether the library is here, or can be made."""
-    return _shipped_in_archive() is not None or (os.uname().machine in MACHINES and find_spec("ziglang") is not None)
+    machine = os.uname().machine
+    is_compiled = _shipped_in_archive() is not None or (PREBUILT / f"engine-{machine}.so").is_file()
+    return is_compiled or (machine in MACHINES and find_spec("ziglang") is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import subprocess
 import sys
@@ -12,11 +13,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from quarl.device.engine import PREBUILT
 from quarl.policy.errors import PolicyError
 from quarl.policy.files import locked, write_atomically
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE.parents[1] / "artifacts" / "native"
+_ROOT = HERE.parents[1]
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "quarl")
+KEPT = (_ROOT / "artifacts" if (_ROOT / "pyproject.toml").is_file() else _CACHE) / "native"
+"""Where compiled files stay: in a checkout's artifacts; of an installed package nothing is written beside its code."""
 AGENT_SOURCES = "agent/**/*.[ch]"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "division.c", "python.c")
 TARGETS = {
@@ -42,7 +47,7 @@ class BuildError(PolicyError):
 
 
 def library(machine: str | None = None) -> Path:
-    """The shared library for a processor, compiled if it is not there yet.
+    """The shared library for a processor: the one that a wheel brings, else compiled if it is not there yet.
 
     Args:
         machine: one of ``TARGETS``; default this one.
@@ -53,6 +58,8 @@ def library(machine: str | None = None) -> Path:
     machine = machine or platform.machine()
     if machine not in TARGETS:
         raise BuildError(f"the native engine is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+    if (prebuilt := PREBUILT / f"engine-{machine}.so").is_file():
+        return prebuilt
     path = KEPT / f"engine-{machine}-{fingerprint()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +70,7 @@ def library(machine: str | None = None) -> Path:
 
 
 def agent(machine: str) -> Path:
-    """The static agent for a processor, compiled if it is not there yet: one program that needs nothing beside it.
+    """The static agent for a processor, one program that needs nothing beside it; brought or compiled as a library is.
 
     Args:
         machine: one of ``TARGETS``.
@@ -73,6 +80,8 @@ def agent(machine: str) -> Path:
     """
     if machine not in TARGETS:
         raise BuildError(f"the static agent is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+    if (prebuilt := PREBUILT / f"agent-{machine}").is_file():
+        return prebuilt
     path = KEPT / f"agent-{machine}-{fingerprint(AGENT_SOURCES)[:16]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,5 +151,8 @@ def _made(folder: Path, options: Sequence[str], sources: Sequence[str], machine:
 
 def _compiler_version() -> str:
     if importlib.util.find_spec("ziglang") is None:
-        raise BuildError("the package ziglang, which compiles the native engine, is missing.", "Type make setup.")
+        raise BuildError(
+            "the package ziglang, which compiles the native engine, is missing.",
+            'Type: pip install "quarl[export-c]"   (in a checkout: make setup)',
+        )
     return importlib.metadata.version("ziglang")

@@ -39,6 +39,7 @@ def bare(tmp_path: Path) -> Path:
     for room in ROOMS:
         shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "quarl", root / "quarl", symlinks=True)
+    shutil.copy(ROOT / "Makefile", root)
     return root
 
 
@@ -58,6 +59,12 @@ def test_from_another_folder_with_its_arguments(foreign: Path, tmp_path: Path) -
     done = run(foreign, str(ROOT / "bench" / "table.py"), "case-study", "--results", str(absent), cwd=tmp_path)
     assert done.returncode == 1
     assert "none.jsonl does not exist" in done.stderr
+
+
+def test_a_missing_package_of_an_extra_is_named_in_a_line(tmp_path: Path) -> None:
+    script = "from quarl.policy.project_python import ensure; ensure(); raise ModuleNotFoundError(name='scipy.stats')"
+    done = run(sys.executable, "-c", script, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, 'error: scipy is not installed. Type: pip install "quarl[report]"\n')
 
 
 @pytest.mark.parametrize("command", COMMANDS)

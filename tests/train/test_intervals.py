@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from quarl.bench.report.intervals import Estimate
 from quarl.train.intervals import brackets, judged_interval, mean_interval, student
@@ -17,6 +18,11 @@ def test_students_interval_by_hand() -> None:
     assert mean_interval(values) == pytest.approx((4 - 4.108520, 4 + 4.108520), abs=1e-5)
     estimate = Estimate.of_mean(values)
     assert (estimate.low, estimate.high) == mean_interval(values), "tables have the same"
+
+
+def test_the_quantile_is_scipys() -> None:
+    degrees = [*range(1, 400), 999, 1000, 9_999, 20_000]
+    assert [student(each) for each in degrees] == pytest.approx(stdtrit(degrees, 0.975).tolist(), rel=1e-12)
 
 
 @pytest.mark.parametrize("values", [[500.0], [500.0] * 20, [0.1 + 0.2, 0.3, 0.3]])

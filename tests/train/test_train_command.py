@@ -167,6 +167,16 @@ def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
     assert Bundle.load(tmp_path / "I").spec.provenance["best_step"] >= 1024
 
 
+def test_without_the_extra_it_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "found", lambda module: module != "tensorflow")
+    output = tmp_path / "mine"
+    assert command.main(["--task", "cartpole", "--output-path", str(output)]) == 2
+    assert capsys.readouterr().err == 'error: tensorflow is not installed. Type: pip install "quarl[train]"\n'
+    assert not any(tmp_path.iterdir())
+
+
 def test_help_needs_neither_tensorflow_nor_numpy() -> None:
     script = (
         "import sys; from quarl.train.__main__ import main\n"

@@ -67,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         return refuse_no_task(EXAMPLES)
     quiet_libraries()
     if importlib.util.find_spec("ray") is None:
-        print("error: Ray, which starts and joins the processes, is not installed. Type: make actorq", file=sys.stderr)
+        where = 'Type: make actorq   (outside a checkout: pip install "quarl[actorq]")'
+        print(f"error: Ray, which starts and joins the processes, is not installed. {where}", file=sys.stderr)
         return USAGE
     # Ray prints a page about each process that dies; the run says it in a line. Read when Ray is imported.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")

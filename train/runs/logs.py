@@ -10,8 +10,10 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tensorboard.compat.proto.event_pb2 import Event
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
 
 CURVE_FILE = "learning_curve.csv"
 PICTURE_FILE = "learning_curve.png"
@@ -46,12 +48,15 @@ class EventFile:
     """
 
     def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # of the extra "train"; importers read curves without it
+
+        self._event = Event
         self.file = (folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}").open("wb")
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values of a step by name."""
-        event = Event(wall_time=time.time(), step=step)
+        event = self._event(wall_time=time.time(), step=step)
         for name, value in values.items():
             event.summary.value.add(tag=name, simple_value=value)
         self._write(event)

@@ -198,5 +198,6 @@ def require_installed(name: TaskName) -> None:
         raise TaskError(
             f"--task {name.word or name.canonical} needs {' and '.join(missing)}, not installed here. "
             f"Type: make suites   (all suites), or only this one: "
-            f'.venv/bin/pip install -c requirements-suites.txt -e ".[{extra}]"'
+            f'.venv/bin/pip install -c requirements-suites.txt -e ".[{extra}]"   '
+            f'(outside a checkout: pip install "quarl[{extra}]")'
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from scipy.stats import binomtest
 
 from quarl.bench.report import text
 from quarl.bench.report.intervals import (
@@ -62,6 +63,13 @@ def test_agreement_narrows_the_interval() -> None:
 def test_mcnemar_by_hand(only_a: int, only_b: int, p: float) -> None:
     assert mcnemar_exact(only_a, only_b) == pytest.approx(p)
     assert mcnemar_exact(only_b, only_a) == pytest.approx(p)
+
+
+@pytest.mark.parametrize("discordant", [1, 2, 7, 30, 101, 1000])
+def test_mcnemar_is_scipys_binomial_test(discordant: int) -> None:
+    for only_a in range(0, discordant + 1, 1 + discordant // 50):
+        expected = binomtest(only_a, discordant).pvalue
+        assert mcnemar_exact(only_a, discordant - only_a) == pytest.approx(expected, rel=1e-9)
 
 
 def test_mcnemar_survives_thousands_of_episodes() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quarl.device import engine
 from quarl.device.engine import building
 from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
 from quarl.policy.places import ARTIFACTS
@@ -20,8 +21,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     """Compiles a copy of the sources in another folder, with nothing that was compiled before at hand."""
     folder = tmp_path / "a folder of another name"
     folder.mkdir()
-    for source in HERE.glob("*.[ch]"):
-        (folder / source.name).write_bytes(source.read_bytes())
+    for source in HERE.rglob("*.[ch]"):
+        copy = folder / source.relative_to(HERE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
     for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
@@ -42,6 +45,16 @@ def test_another_folder_and_another_cache_give_the_same_bytes(machine: str, else
     assert library(machine).read_bytes() == here
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", TARGETS)
+def test_so_does_the_agent(machine: str, elsewhere: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = building.agent(machine).read_bytes()
+    elsewhere(machine)  # from now on its folder is the engine's
+    monkeypatch.setattr(building, "KEPT", tmp_path / "kept")
+    assert building.agent(machine).read_bytes() == here
+    assert list((tmp_path / "kept").iterdir())
+
+
 @pytest.mark.parametrize("machine", TARGETS)
 def test_the_library_holds_no_path_of_this_machine(machine: str) -> None:
     made = library(machine).read_bytes()
@@ -55,6 +68,20 @@ def test_the_library_needs_no_other_library(machine: str) -> None:
     made = library(machine).read_bytes()
     assert made.startswith(b"\x7fELF")
     assert b".so." not in made and b"GLIBC" not in made and b"ld-linux" not in made
+
+
+def test_without_a_compiler_what_the_wheel_brings_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    for module in (building, engine):
+        monkeypatch.setattr(module, "PREBUILT", tmp_path)
+    assert not engine.is_here()
+    for machine in TARGETS:
+        files = tmp_path / f"engine-{machine}.so", tmp_path / f"agent-{machine}"
+        for file in files:
+            file.write_bytes(b"")
+        assert (library(machine), building.agent(machine)) == files
+    assert engine.is_here()
 
 
 def test_a_changed_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
