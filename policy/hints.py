@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quarl.policy.project_python import ROOT
+from quarl.policy.places import CODE, IN_CHECKOUT
 
 FULL_DISK = "The disk is full: make room (df -h shows where), then type the same command again."
 _COMMAND = re.compile(
-    r"(?<![\w./-])python (?:(?=-m (?:airlearning_envs|bench|convert|device|train)\b)"
+    r"(?<![\w./-])python (?:-m (?P<module>airlearning_envs|bench|convert|device|train)\b"
     r"|(?P<script>(?:bench|examples)/\w+\.py))"
 )
 
@@ -29,11 +29,16 @@ def as_typed(text: str) -> str:
     """The text with each of the project's commands as it works in this shell and this folder.
 
     ``python`` stays where it is the Python that runs this; else it becomes ``.venv/bin/python``, with a longer path
-    from another folder. So does the path of a script.
+    from another folder. So does the path of a script. Of an installed package, modules are those of ``quarl``.
     """
-    return _COMMAND.sub(
-        lambda found: f"{_python()} {_from_here(ROOT / found['script']) if found['script'] else ''}", text
-    )
+    return _COMMAND.sub(_typed_here, text)
+
+
+def _typed_here(command: re.Match[str]) -> str:
+    script, module = command["script"], command["module"]
+    if IN_CHECKOUT:
+        return f"{_python()} {_from_here(CODE / script) if script else f'-m {module}'}"
+    return f"{_python()} -m quarl.{module or script.removesuffix('.py').replace('/', '.')}"
 
 
 def make_room(error: OSError, otherwise: str = "") -> str:

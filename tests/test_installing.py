@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_rooms_two_bundles_and_the_compiled_engine(made: Path) -> None:
     with zipfile.ZipFile(next(made.glob("*.whl"))) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    wanted = {"quarl/__init__.py", "quarl/py.typed", *BINARIES}
+    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "quarl").glob("*.*")} | BINARIES
     for name in ROOMS:
         wanted |= {f"quarl/{path.relative_to(ROOT)}" for path in (ROOT / name).rglob("*") if path.is_file()}
     wanted |= {f"quarl/{path.relative_to(ROOT)}" for name in ("I", "II") for path in (ROOT / "zoo" / name).iterdir()}

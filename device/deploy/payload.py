@@ -189,7 +189,7 @@ class OwnModules(ModuleFinder):
         return super().find_module(name, path, parent)
 
 
-def code_files(root: Path, engine_for: str | None = None) -> list[PayloadFile]:
+def code_files(root: Path = IMPORTED_FROM, engine_for: str | None = None) -> list[PayloadFile]:
     """The agent's code: every module of the package that ``python -m quarl.device.agent`` may come to import.
 
     Args:

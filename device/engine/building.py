@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import subprocess
 import sys
@@ -16,12 +15,11 @@ from pathlib import Path
 from quarl.device.engine import PREBUILT
 from quarl.policy.errors import PolicyError
 from quarl.policy.files import locked, write_atomically
+from quarl.policy.places import ARTIFACTS, IN_CHECKOUT, cache_folder
 
 HERE = Path(__file__).resolve().parent
-_ROOT = HERE.parents[1]
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "quarl")
-KEPT = (_ROOT / "artifacts" if (_ROOT / "pyproject.toml").is_file() else _CACHE) / "native"
-"""Where compiled files stay: in a checkout's artifacts; of an installed package nothing is written beside its code."""
+KEPT = (ARTIFACTS if IN_CHECKOUT else cache_folder()) / "native"
+"""Where compiled files stay."""
 AGENT_SOURCES = "agent/**/*.[ch]"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "division.c", "python.c")
 TARGETS = {
