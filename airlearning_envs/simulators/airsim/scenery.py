@@ -61,8 +61,8 @@ class Thing:
         for axis in (2,) if self.is_round else (0, 1, 2):
             speed = np.where(np.abs(along[axis]) < _TINY, _TINY, along[axis])
             middle, reach = -origin[axis] / speed, np.abs(self.half[axis] / speed)
-            np.maximum(enter, middle - reach, enter)
-            np.minimum(leave, middle + reach, leave)
+            np.maximum(enter, middle - reach, out=enter)
+            np.minimum(leave, middle + reach, out=leave)
         if self.is_round:
             # a t^2 + 2 b t + c = 0
             a = np.maximum(along[0] ** 2 + along[1] ** 2, _TINY)
@@ -70,8 +70,8 @@ class Thing:
             c = origin[0] ** 2 + origin[1] ** 2 - self.half[0] ** 2
             square = b * b - a * c
             root = np.sqrt(np.maximum(square, 0.0))
-            np.maximum(enter, np.where(square < 0.0, np.inf, (-b - root) / a), enter)
-            np.minimum(leave, (-b + root) / a, leave)
+            np.maximum(enter, np.where(square < 0.0, np.inf, (-b - root) / a), out=enter)
+            np.minimum(leave, (-b + root) / a, out=leave)
         return np.where((enter <= leave) & (leave > 0.0), np.maximum(enter, 0.0), np.inf)
 
 
@@ -145,7 +145,7 @@ class Scene:
         nearest = np.where(rays[2] > _TINY, -eye[2] / np.maximum(rays[2], _TINY), np.inf)
         nearest[nearest < 0.0] = np.inf
         for thing in self._things.values():
-            np.minimum(nearest, thing.hits(eye, rays), nearest)
+            np.minimum(nearest, thing.hits(eye, rays), out=nearest)
         if not planar:
             nearest *= np.linalg.norm(own, axis=0)
         return np.minimum(nearest, SKY_M).astype(np.float16).astype(np.float32).reshape(PICTURE)

@@ -71,7 +71,7 @@ class Contact:
         rim = np.where(is_round, extent, np.float32(0.0)) + self._body
         np.abs(apart, apart)
         apart -= side
-        np.maximum(apart, np.float32(0.0), apart)
+        np.maximum(apart, np.float32(0.0), out=apart)
         apart *= apart
         touched = apart[:, 0] + apart[:, 1] < rim * rim
         for pair in touched.any(axis=0).nonzero()[0]:
