@@ -2,6 +2,7 @@
 # make setup: .venv with the pinned packages, by Python 3.11 from wherever there is one. What is there already stays.
 #
 # Python 3.11 is $PYTHON311, or python3.11 of the system, or one that uv fetches (Debian 13, Ubuntu 24.04 have none).
+# Where none can be had, the system's 3.13 or 3.12 does, without tflite-runtime; $PYTHON311 may name such a one, too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . setup/common.sh
@@ -12,6 +13,7 @@ UV_PINNED="uv==$(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements.txt)"
 
 has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+is_fit() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 
 # find_uv: set UV to the system's uv, or to one in a throw-away environment of whatever python3 there is.
 find_uv() {
@@ -25,19 +27,25 @@ find_uv() {
 
 fetch_python() {
   echo "This machine has no Python 3.11; uv fetches one …"
-  find_uv && logged "$UV" python install 3.11 && logged "$UV" venv --allow-existing --seed --python 3.11 .venv ||
-    refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: $LAST_WORDS." \
+  find_uv && logged "$UV" python install 3.11 && logged "$UV" venv --allow-existing --seed --python 3.11 .venv && return
+  local newer
+  for newer in python3.13 python3.12; do
+    command -v "$newer" >/dev/null && has_venv "$newer" || continue
+    echo "uv could not fetch Python 3.11 ($LAST_WORDS); $newer takes its place, without tflite-runtime."
+    logged "$newer" -m venv .venv && return
+  done
+  refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: $LAST_WORDS." \
       "Type the same command again with a network, or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
 }
 
 make_environment() {
   if [ -n "${PYTHON311:-}" ]; then
     command -v "$PYTHON311" >/dev/null || refuse "PYTHON311=$PYTHON311 was not found. Leave it out, or name a Python 3.11."
-    is_311 "$PYTHON311" || refuse "$PYTHON311 is $("$PYTHON311" --version 2>&1); Python 3.11 is needed. Leave PYTHON311 out to have one fetched."
+    is_fit "$PYTHON311" || refuse "$PYTHON311 is $("$PYTHON311" --version 2>&1); Python 3.11 is needed, or 3.12 or 3.13. Leave PYTHON311 out to have one fetched."
   fi
-  [ -x .venv/bin/python ] && is_311 .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
+  [ -x .venv/bin/python ] && is_fit .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
   local python=${PYTHON311:-python3.11}
-  if command -v "$python" >/dev/null && is_311 "$python"; then
+  if command -v "$python" >/dev/null && { is_311 "$python" || [ -n "${PYTHON311:-}" ]; }; then
     has_venv "$python" || install_packages python3.11-venv || has_venv "$python" ||
       refuse "$python lacks its venv module. Type: sudo apt-get install python3.11-venv"
     logged "$python" -m venv .venv || refuse "$python -m venv .venv failed: $LAST_WORDS"
