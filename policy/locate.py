@@ -108,9 +108,10 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     )
     own_path = shlex.quote(f"artifacts/{name}")
     meant = similar(name, known)
+    others = "" if IN_CHECKOUT else " The package brings I and II; III and the others come with the repository."
     there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known) or 'none'}."
     raise UnknownPolicyError(
-        f"there is no policy {name!r}; {there_are}",
+        f"there is no policy {name!r}; {there_are}{others}",
         f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
         name=name,
         known=list(known),

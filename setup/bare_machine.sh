@@ -68,7 +68,7 @@ before_suites='make table WRITE=1 && make report && make study-quick >/dev/null 
 try() {
   as "$1" "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project'"
   time as "$1" "cd 'my project' && make demo ${demo[*]@Q}"
-  [ "$1" != "${USERS%% *}" ] || time as "$1" "cd 'my project' && $before_suites"
+  [ "$1" != "${USERS%% *}" ] || time as "$1" "cd 'my project' && $before_suites && bash setup/installed.sh"
   local -n tests=$1
   time as "$1" "cd 'my project' && make test ${tests[*]@Q}"
   as "$1" 'left=$(ls -d .keras .ray .config 2>/dev/null || true); test -z "$left" || { echo "Left in the home folder: $left"; exit 1; }'
