@@ -133,9 +133,9 @@ def checked_out(folder: Path) -> Workshop:
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for name in filter(None, listed):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():  # quarl/ holds links to the rooms
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     environment = (ROOT / ".venv").resolve()  # of a worktree it may be a link
     linked = subprocess.run(["cp", "-al", environment, folder / ".venv"], capture_output=True)
     if linked.returncode:  # another file system

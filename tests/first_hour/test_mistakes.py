@@ -84,7 +84,7 @@ def bare(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Worksh
     """The checkout as it was cloned, without an environment, and a user who never fetched anything."""
     folder = tmp_path_factory.mktemp("bare") / "a clone"
     ignored = shutil.ignore_patterns(".venv", "artifacts", "results", "zoo", "tests", "docs", "__pycache__")
-    shutil.copytree(workshop.folder, folder, ignore=ignored)
+    shutil.copytree(workshop.folder, folder, ignore=ignored, symlinks=True)
     cache = str(folder.parent / "cache")
     return Workshop(folder, {**workshop.environment, "XDG_CACHE_HOME": cache, "UV_CACHE_DIR": f"{cache}/uv"})
 
