@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from quarl.device.agent.executing import Executor, results
 from quarl.device.agent.runtimes import installed_runtimes, open_artifact
 from quarl.policy.errors import PolicyError
+from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.quantization import Floats
 from quarl.policy.spec import PolicySpec, RuntimeName, parse_enum
 
@@ -38,6 +39,11 @@ from quarl.policy.spec import PolicySpec, RuntimeName, parse_enum
 TIMEOUT_S = 600.0
 TFLITE_PYTHON = "QUARL_TFLITE_PYTHON"
 """Names the Python of another environment that executes tflite-runtime, which ends with Python 3.11 and numpy 1."""
+# The code goes to the end of the path, so that numpy and the runtime are that Python's own.
+_IN_ANOTHER_PYTHON = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module('quarl.convert.executor', run_name='__main__', alter_sys=True)"
+)
 END_TIMEOUT_S = 10.0  # of a process that has nothing more to do
 
 
@@ -79,13 +85,20 @@ class RuntimeProcess:
         return self._open.enter_context(tempfile.TemporaryFile())
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [_python(self.runtime), "-m", "quarl.convert.executor", self.runtime.value]
+        command = [sys.executable, "-m", "quarl.convert.executor", self.runtime.value]
+        if (other := _other_python(self.runtime)) is not None:
+            command = [other, "-c", _IN_ANOTHER_PYTHON, str(IMPORTED_FROM), self.runtime.value]
         given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
         _filled(self._stderr, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, pass_fds=given
-        )
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, pass_fds=given
+            )
+        except OSError as error:
+            raise ExecutionError(
+                f"{command[0]}, for {self.runtime.value}, cannot be started: {error.strerror}."
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -196,15 +209,14 @@ def _path(file: IO[bytes]) -> str:
     return f"/dev/fd/{file.fileno()}"
 
 
-def _python(runtime: RuntimeName) -> str:
-    other = os.environ.get(TFLITE_PYTHON) if runtime is RuntimeName.TFLITE_RUNTIME else None
-    return other or sys.executable
+def _other_python(runtime: RuntimeName) -> str | None:
+    return (os.environ.get(TFLITE_PYTHON) or None) if runtime is RuntimeName.TFLITE_RUNTIME else None
 
 
 def available() -> tuple[RuntimeName, ...]:
     """The runtimes that can execute artifacts on this host: those installed here, or in the environment named."""
     installed = installed_runtimes()
-    return tuple(each for each in RuntimeName if each in installed or _python(each) != sys.executable)
+    return tuple(each for each in RuntimeName if each in installed or _other_python(each) is not None)
 
 
 @contextmanager

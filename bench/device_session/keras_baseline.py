@@ -90,7 +90,7 @@ def deciders(model: Any) -> dict[str, Callable[[Any], int]]:
     compiled = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1), jit_compile=False)
     return {
         "keras": lambda x: int(np.argmax(model(x, training=False))),
-        "tf.function": lambda x: int(compiled(tf.constant(x))),
+        "tf.function": lambda x: int(compiled(tf.constant(x)).numpy()[0]),
     }
 
 

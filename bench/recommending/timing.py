@@ -24,11 +24,13 @@ Pair = tuple[Precision, RuntimeName]
 
 
 def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list[RuntimeName], dict[RuntimeName, str]]:
-    """Split runtimes into those that one interpreter of the target has wheels for, and the others with the reason.
+    """Split runtimes into those that this machine checks artifacts in and one interpreter of the target has wheels for,
+    and the others with the reason.
 
     Raises:
         UnsupportedDeviceError: it has none for any.
     """
+    from quarl.convert.executor import available
     from quarl.device.deploy.errors import UnsupportedDeviceError
     from quarl.device.deploy.wheels import select
 
@@ -36,6 +38,8 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
     refused: dict[RuntimeName, UnsupportedDeviceError] = {}
     for runtime in wanted:
         try:
+            if runtime not in available():
+                raise UnsupportedDeviceError(f"{runtime.value} is not installed here to check artifacts in.")
             select(facts, [*kept, runtime])
             kept.append(runtime)
         except UnsupportedDeviceError as error:
