@@ -271,8 +271,13 @@ def impossible(spec: PolicySpec, artifact_format: ArtifactFormat) -> str:
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs whose artifact the bundle does not have yet."""
-    return [job for job in jobs if not job[0].has_artifact(*job[1:])]
+    """The jobs whose artifact the bundle does not have yet, or has not tried in a runtime that is installed now."""
+    here = set(available())
+    return [
+        (bundle, precision, form)
+        for bundle, precision, form in jobs
+        if not bundle.has_artifact(precision, form) or here & set(bundle.artifact(precision, form).not_tried)
+    ]
 
 
 def convert_each(

@@ -258,7 +258,9 @@ def test_a_runtime_that_is_not_installed_is_named_and_what_it_found_before_still
     assert "not tried: tflite-runtime" in capsys.readouterr().out
     entry = Bundle.load(bundle.path).manifest.artifacts["int8.tflite"]
     assert (set(entry.runtimes), entry.not_tried) == ({RuntimeName.LITERT}, (RuntimeName.TFLITE_RUNTIME,))
+    assert pipeline.missing([(Bundle.load(bundle.path), *job[1:])]) == []
     monkeypatch.undo()
+    assert len(pipeline.missing([(Bundle.load(bundle.path), *job[1:])])) == 1, "it can be tried now"
     (whole,) = pipeline.convert_each([(Bundle.load(bundle.path), *job[1:])])
     assert not whole.entry.not_tried and b"not_tried" not in (bundle.path / "manifest.json").read_bytes()
     manifest = (bundle.path / "manifest.json").read_bytes()
