@@ -41,7 +41,7 @@ TFLITE_PYTHON = "QUARL_TFLITE_PYTHON"
 """Names the Python of another environment that executes tflite-runtime, which ends with Python 3.11 and numpy 1."""
 # The code goes to the end of the path, so that numpy and the runtime are that Python's own.
 _IN_ANOTHER_PYTHON = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "import runpy, sys; sys.path += [sys.argv.pop(1)]; "
     "runpy.run_module('quarl.convert.executor', run_name='__main__', alter_sys=True)"
 )
 END_TIMEOUT_S = 10.0  # of a process that has nothing more to do

@@ -230,7 +230,7 @@ def test_every_setting_of_every_method_has_its_sentence(method: str) -> None:
 def test_a_task_is_kept_under_one_name_and_its_default_folder_has_its_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(command, "ARTIFACTS", tmp_path / "artifacts")
     few = ["--evaluate-episodes", "1", "--final-episodes", "1", "--quiet", "--steps", "256", "--method", "PPO"]
     small = [*few, "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]
     assert command.main(["--task", "gym,CartPole-v1", *small]) == 0
