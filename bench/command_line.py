@@ -34,8 +34,7 @@ T = TypeVar("T", int, float)
 class BenchError(QuarlError, RuntimeError):
     """A question that could not be answered; ``next_step`` is what to type next."""
 
-    def __str__(self) -> str:
-        return f"{self.message}\n  next: {self.next_step}" if self.next_step else self.message
+    separator = "\n  next: "
 
 
 class UsageError(BenchError):

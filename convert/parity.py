@@ -23,6 +23,14 @@ class ParityError(PolicyError):
     """An artifact failed in a runtime; nothing was written."""
 
 
+class NoRuntimeError(ParityError):
+    """No runtime that executes an artifact's format is installed; nothing was written.
+
+    Attributes:
+        format: of the artifact.
+    """
+
+
 def check(
     runtime: RuntimeName, artifact: str, spec: PolicySpec, execution: ExecutionResult, reference: Reference
 ) -> Parity:

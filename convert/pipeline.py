@@ -15,7 +15,7 @@ from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import bits_of, weight_bits
 from quarl.convert.native.writer import check_expressible, native_artifact
-from quarl.convert.parity import ParityError, check
+from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import Reference, float_reference, integer_reference
 from quarl.device.engine.engine import library
 from quarl.policy.bundle import Bundle, Contents, Expected
@@ -168,8 +168,6 @@ def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactForm
 def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
     """Execute a candidate in every one of these runtimes that reads its format.
 
-    What was found of the very same bytes before, in a runtime that is not among these, still holds.
-
     Raises:
         ParityError: it fails in one of them, or none of them reads it; nothing is written.
     """
@@ -184,13 +182,11 @@ def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> d
             raise ParityError(f"{name}: {error} Nothing was written.") from error
         parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)
     if not parities:
-        raise ParityError(
-            f"{name}: no runtime is installed that executes {candidate.format.value}. Nothing was written."
+        raise NoRuntimeError(
+            f"{name}: no runtime is installed that executes {candidate.format.value}. Nothing was written.",
+            format=candidate.format.value,
         )
-    before = bundle.manifest.artifacts.get(candidate.file)
-    if before is not None and before.record == FileRecord.of(candidate.data):
-        parities = {**before.runtimes, **parities}
-    return {runtime: parities[runtime] for runtime in RuntimeName if runtime in parities}
+    return parities
 
 
 def convert(
@@ -237,11 +233,13 @@ def _convert(
             each for each in RuntimeName if each.artifact_format is artifact_format and each not in parities
         ),
     )
-    add_artifact(bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance))
+    written = add_artifact(
+        bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance)
+    )
     fp32 = candidate.data
     if precision is not Precision.FP32:
         fp32 = _fp32_data(bundle.spec, contents.weights, artifact_format)
-    return Converted(bundle.spec.name, entry, len(fp32))
+    return Converted(bundle.spec.name, written.manifest.artifacts[entry.file], len(fp32))
 
 
 def convert_all(

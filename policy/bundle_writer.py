@@ -130,6 +130,8 @@ def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
 def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Expected) -> Bundle:
     """Put an artifact that passed the parity gate into the bundle. The manifest is written last, atomically.
 
+    Checks of the same bytes against the same golden outputs, in runtimes that are not installed now, are kept.
+
     Args:
         bundle: as loaded.
         entry: its record must be that of ``data``.
@@ -146,6 +148,8 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Ex
         if valid != current:
             # An interruption between the files must not leave a manifest that calls the new ones tampered with.
             write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
+        if (earlier := valid.artifacts.get(entry.file)) is not None:
+            entry = entry.with_earlier_checks(earlier)
         manifest = valid.with_artifact(entry, FileRecord.of(golden))
         write_atomically(bundle.path / entry.golden_file, golden)
         write_atomically(bundle.path / entry.file, data)

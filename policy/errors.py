@@ -20,6 +20,8 @@ class QuarlError(Exception):
     """
 
     code: str = "error"
+    separator = " "
+    """Between the message and the next step."""
 
     def __init_subclass__(cls) -> None:
         """Give the class its code."""
@@ -27,9 +29,7 @@ class QuarlError(Exception):
             cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
-        if len(message) > LONGEST_MESSAGE:
-            message = f"{message[:LONGEST_MESSAGE]}…"
-        super().__init__(f"{message} {next_step}".strip())
+        super().__init__(f"{message}{self.separator}{next_step}" if next_step else message)
         self.message, self.next_step, self.values = message, next_step, values
         vars(self).update(values)
 
@@ -41,6 +41,11 @@ class QuarlError(Exception):
 
 class PolicyError(QuarlError, ValueError):
     """Base of the errors of the contract."""
+
+    def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[:LONGEST_MESSAGE]}…"
+        super().__init__(message, next_step, **values)
 
 
 class SpecError(PolicyError):

@@ -130,6 +130,18 @@ class ArtifactEntry:
                 f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
             )
 
+    def with_earlier_checks(self, earlier: ArtifactEntry) -> ArtifactEntry:
+        """Return this entry with the checks of an earlier one of the same bytes in runtimes that were not tried now."""
+        checks = {
+            **{name: check for name, check in earlier.runtimes.items() if name in self.not_tried},
+            **self.runtimes,
+        }
+        return replace(
+            self,
+            runtimes={name: checks[name] for name in RuntimeName if name in checks},
+            not_tried=tuple(name for name in self.not_tried if name not in checks),
+        )
+
 
 @dataclass(frozen=True)
 class Manifest:

@@ -46,7 +46,7 @@ def load(name_or_path: PathLike) -> Policy:
     A name means artifacts/NAME, copied there from the bundles that come with the code where it is not there yet.
 
     Raises:
-        BundleError: there is none, or it is not whole; says which names there are.
+        BundleError: it does not exist or is damaged; the message lists the known names.
     """
     return Policy(working_bundle(os.fspath(name_or_path), quiet=True))
 
@@ -195,14 +195,14 @@ class Policy:
         """Fly fresh greedy episodes on this host.
 
         Args:
-            episodes: how many; ``seed`` says which: the same seed, the same episodes, whoever decides.
+            episodes, seed: how many, and which: the same seed gives the same episodes to every artifact and policy.
             bits: which artifact decides, in ``runtime``; None: the float policy, in numpy.
             runtime: litert (default), tflite-runtime, onnxruntime.
             task: default: the one that it was trained or imported on.
             preset: of the task; default: its first.
 
         Raises:
-            PolicyError, TaskError: it cannot be judged so; says what there is.
+            PolicyError, TaskError: it cannot be evaluated on this task or with this artifact.
         """
         from quarl.train import evaluate
 
@@ -262,7 +262,7 @@ class Device:
             agent: "native" is one program that needs no Python on the device, with the native engine.
 
         Raises:
-            HostError, PolicyError: nothing was switched; says why, and what to do.
+            HostError, PolicyError: the current release keeps serving; the message says why and what to do.
         """
         if isinstance(policy, str):
             policy = load(policy)

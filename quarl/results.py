@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,12 @@ Row = Mapping[str, str]
 """A line of a table: cells by the heading of their column."""
 
 
-class Printed:
+class Printed(ABC):
     """A dataclass that prints as a table; the dataclass is made with ``repr=False``."""
 
+    @abstractmethod
     def rows(self) -> Sequence[Row]:
-        """The table's lines; all have the same headings."""
-        raise NotImplementedError
+        """Return the table's lines; all have the same headings."""
 
     def notes(self) -> Sequence[str]:
         """Sentences below the table."""
@@ -296,6 +297,10 @@ class Answer(Printed):
 
     values: Mapping[str, Any]
     text: str
+
+    def rows(self) -> Sequence[Row]:
+        """Return one line: the text."""
+        return [{"answer": self.text}]
 
     def to_dict(self) -> dict[str, Any]:
         """The values."""

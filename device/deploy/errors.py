@@ -15,15 +15,13 @@ from quarl.policy.errors import QuarlError
 class HostError(QuarlError, RuntimeError):
     """Base of everything this room raises on purpose."""
 
+    separator = "\n  next: "
     serving_unknown = False
     """Whether the line broke in a switch, and nobody could find out which release serves now."""
 
     def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
         # Much of it was said by a device or its server: it is shown, and does nothing to the terminal.
-        message, next_step = printable(message, "\n\t"), printable(next_step, "\n\t")
-        super().__init__(message, next_step, **values)
-        self.message = message
-        self.args = (f"{message}\n  next: {next_step}" if next_step else message,)
+        super().__init__(printable(message, "\n\t"), printable(next_step, "\n\t"), **values)
 
     def also(self, more: str) -> None:
         """Add a sentence to the message, in front of the next step."""

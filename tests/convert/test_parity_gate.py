@@ -17,7 +17,7 @@ from ai_edge_litert import schema_py_generated as schema
 from quarl.convert import __main__ as cli
 from quarl.convert import executor, pipeline, tflite_graph
 from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProcess
-from quarl.convert.parity import ParityError, check
+from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import float_reference, integer_reference
 from quarl.policy.bundle import Bundle
 from quarl.policy.bundle_writer import write_bundle
@@ -169,8 +169,9 @@ def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_runtime_for_the_format_is_no_parity(bundle: Bundle, runtimes: Runtimes) -> None:
     candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.ONNX)
-    with pytest.raises(ParityError, match="no runtime is installed"):
+    with pytest.raises(NoRuntimeError) as refused:
         pipeline.judge(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
+    assert (refused.value.code, refused.value.values) == ("no_runtime", {"format": "onnx"})
 
 
 def execution_of(spec: PolicySpec, outputs: np.ndarray) -> ExecutionResult:
@@ -269,7 +270,7 @@ def test_a_runtime_that_is_not_installed_is_named_and_what_it_found_before_still
     assert again.entry == whole.entry and (bundle.path / "manifest.json").read_bytes() == manifest
     monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.ONNXRUNTIME,))
     other = write_bundle(bundle.path.parent / "other", bundle.spec, bundle.weights(), *(bundle.calibration(),) * 2)
-    with pytest.raises(ParityError, match="no runtime is installed"):
+    with pytest.raises(NoRuntimeError):
         pipeline.convert_each([(other, *job[1:])])
     assert not other.manifest.artifacts
 
