@@ -19,7 +19,7 @@ from quarl.airlearning_envs.rules.causes import EndCause
 from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
 from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from quarl.airlearning_envs.task import NavigationTask
-from quarl.policy.observing import pilot
+from quarl.policy import pilot
 from quarl.policy.spec import ObservationField
 
 Floats = NDArray[np.float32]
@@ -162,7 +162,7 @@ def fly(
     Args:
         config: the task.
         decide: what ``observe`` gives, observations (E, 32) float32 by default -> actions (E,) int or (E, 3) float. It
-            is told where episodes begin and end (:mod:`policy.observing.pilot`).
+            is told where episodes begin and end (:mod:`policy.pilot`).
         episodes: how many.
         seed: which.
         batch: how many fly at once, E.

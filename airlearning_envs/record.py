@@ -28,10 +28,9 @@ from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_poli
 from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
 from quarl.airlearning_envs.task import NavigationTask
-from quarl.policy import interruption
+from quarl.policy import interruption, pilot
 from quarl.policy.errors import PolicyError
 from quarl.policy.hints import as_typed
-from quarl.policy.observing import pilot
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -50,8 +49,8 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decid
     if policy == "random":
         return random_policy(seed), as_it_is
     from quarl.policy.locate import working_bundle
-    from quarl.policy.network import forward_float
-    from quarl.policy.observing.pilot import deciding
+    from quarl.policy.pilot import deciding
+    from quarl.policy.reference import forward_float
 
     bundle = working_bundle(policy)
     fields, observe = shown_to(bundle.spec.observation, config)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarl.policy import interruption
-from quarl.policy.contract.enums import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 from quarl.policy.errors import PolicyError, QuarlError
 from quarl.policy.heartbeat import heartbeat, say
 from quarl.policy.hints import Parser, as_typed, make_room
+from quarl.policy.spec import Precision, RuntimeName, parse_enum  # policy.spec loads numpy
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -24,7 +24,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from quarl.bench import command_line
-from quarl.policy.contract.enums import RuntimeName
+from quarl.policy.spec import RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.qemu_counter.counting import Count

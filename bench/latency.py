@@ -22,7 +22,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
     project_python.ensure()
 
 from quarl.bench import command_line
-from quarl.policy.contract.enums import Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.questions import Served, TimedInTurns

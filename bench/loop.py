@@ -25,7 +25,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
 from quarl.bench import answer_command, command_line
 from quarl.bench.answer_command import AnswerCommand
-from quarl.policy.contract.heads import ContinuousHead, DiscreteHead
+from quarl.policy.spec import ContinuousHead, DiscreteHead
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device

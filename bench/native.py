@@ -23,7 +23,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
 from quarl.bench import answer_command, command_line
 from quarl.bench.peers.policies import amounts, committed
-from quarl.policy.contract.enums import Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.report.tables import Table

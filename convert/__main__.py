@@ -23,9 +23,9 @@ from quarl.policy.errors import BundleError, PolicyError
 from quarl.policy.heartbeat import heartbeat
 from quarl.policy.hints import Parser, refused
 from quarl.policy.locate import working_bundle
-from quarl.policy.manifest import MANIFEST_FILE, ArtifactEntry, entry_values
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 EXAMPLES = """examples:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from quarl.policy.errors import PolicyError
-from quarl.policy.integer import WeightBits
-from quarl.policy.quantizing.network import trained_with
+from quarl.policy.reference import WeightBits
+from quarl.policy.simulate import trained_with
 from quarl.policy.spec import ContinuousHead, PolicySpec, output_spans
 
 FLOOR = 0.75

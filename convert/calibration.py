@@ -1,7 +1,7 @@
 """The calibration set: recorded rollouts that fix the int8 ranges of a policy's activations.
 
 Ranges go from the smallest to the largest value seen in the rollouts; those of a discrete head's outputs leave out what
-lies far below every winner (:func:`policy.ranges.output_range`). (A policy calibrated on random numbers is another
+lies far below every winner (:func:`policy.simulate.output_range`). (A policy calibrated on random numbers is another
 policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
 again and again, a field that never moves, golden observations that leave the ranges.
 """
@@ -13,12 +13,19 @@ from typing import Self
 
 import numpy as np
 
-from quarl.policy.coverage import units_above_zero
 from quarl.policy.errors import QuantizationError
 from quarl.policy.exact import COARSE
-from quarl.policy.integer import IntegerNetwork
-from quarl.policy.network import Weights, as_batch, hidden_activations, layer_names, normalised, normaliser_bounds
-from quarl.policy.quantization import Affine, check_finite
+from quarl.policy.golden import units_above_zero
+from quarl.policy.quantize import Affine, check_finite
+from quarl.policy.reference import (
+    IntegerNetwork,
+    Weights,
+    as_batch,
+    hidden_activations,
+    layer_names,
+    normalised,
+    normaliser_bounds,
+)
 from quarl.policy.spec import PolicySpec
 
 # Fewer rows do not reach the tails of the activations; 256 is where Policy I–III's ranges stop growing visibly.

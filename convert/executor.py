@@ -31,7 +31,7 @@ from quarl.device.agent.executing import Executor, results
 from quarl.device.agent.runtimes import installed_runtimes, open_artifact
 from quarl.policy.errors import PolicyError
 from quarl.policy.places import IMPORTED_FROM
-from quarl.policy.quantization import Floats
+from quarl.policy.quantize import Floats
 from quarl.policy.spec import PolicySpec, RuntimeName, parse_enum
 
 # For one artifact on all observations, importing the runtime included. Policy III on 512 takes seconds; who waits ten

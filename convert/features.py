@@ -1,4 +1,4 @@
-"""The float operators of :mod:`policy.contract.features` in both formats, one operator for each step."""
+"""The float operators of :mod:`policy.spec` in both formats, one operator for each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai_edge_litert import schema_py_generated as schema
 from quarl.convert.flatbuffer import GraphWriter
 from quarl.convert.onnx_builder import GraphBuilder
 from quarl.convert.tflite_layers import part
-from quarl.policy.contract.features import BINARY, FloatOperator, FloatStep
+from quarl.policy.spec import BINARY, FloatOperator, FloatStep
 
 Operator, Tflite = FloatOperator, schema.BuiltinOperator
 _ONNX = {

@@ -2,9 +2,8 @@
 
 An estimate is the output error √(Σ (y − f)² / Σ (f − mean f)²) over observations and outputs: 0 is the float policy, 1
 as far off as a constant. Of a discrete head, outputs are taken less their mean over the actions (a shift of all changes
-no action) and before their own 8 bits, which go to the winners only (policy.ranges.output_range); of a continuous head,
-actions in shares of their range. docs/findings.md says
-how well the estimate predicts the return.
+no action) and before their own 8 bits, which go to the winners only (policy.simulate.output_range); of a continuous
+head, actions in shares of their range. docs/findings.md says how well the estimate predicts the return.
 
 The ``mixed`` artifact: every layer begins with 8 bits; as long as the kernels take more than ``MOST_BITS`` a weight,
 the layer whose fewer bits cost the least error for each bit saved gets 4, later 2. Where 4 bits everywhere are
@@ -20,12 +19,10 @@ from math import prod
 import numpy as np
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
-from quarl.policy.integer import WeightBits
-from quarl.policy.network import Floats, Weights, forward_float, layer_names
-from quarl.policy.quantization import Scheme
-from quarl.policy.simulated import Simulated, Widths, forward_simulated, simulate
-from quarl.policy.spec import ContinuousHead, PolicySpec, Precision, weight_shapes
+from quarl.policy.quantize import Scheme
+from quarl.policy.reference import Floats, WeightBits, Weights, forward_float, layer_names
+from quarl.policy.simulate import Simulated, Widths, forward_simulated, simulate
+from quarl.policy.spec import LARGEST_WEIGHT_BITS, ContinuousHead, PolicySpec, Precision, weight_shapes
 
 OBSERVATIONS = 1024  # evenly out of the calibration set
 IMAGES = 64  # instead, where they are
@@ -112,7 +109,7 @@ class Layers:
         self.reference = forward_float(spec, weights, self.observations)
 
     def assembled(self, assignment: Assignment) -> Simulated:
-        """The policy with these widths; the same as :func:`policy.simulated.simulate` makes, without its work."""
+        """The policy with these widths; the same as :func:`policy.simulate.simulate` makes, without its work."""
         widest = self.uniform[LARGEST_WEIGHT_BITS]
         weights = dict(widest.weights)
         for layer, bits in assignment.items():

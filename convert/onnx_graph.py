@@ -45,8 +45,10 @@ from quarl.convert.onnx_builder import GraphBuilder
 from quarl.device.agent.graph_executors import onnx_session_options
 from quarl.device.agent.runtimes import import_runtime
 from quarl.policy.exact import LAYER_NORM_EPSILON
-from quarl.policy.integer import IntegerLayer, IntegerNetwork
-from quarl.policy.network import (
+from quarl.policy.quantize import INT8_MIN, Affine, to_fp16
+from quarl.policy.reference import (
+    IntegerLayer,
+    IntegerNetwork,
     Weights,
     head_constants,
     head_limits,
@@ -54,7 +56,6 @@ from quarl.policy.network import (
     normaliser_bounds,
     normaliser_constants,
 )
-from quarl.policy.quantization import INT8_MIN, Affine, to_fp16
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,
@@ -202,7 +203,7 @@ def executed_operators(data: bytes) -> list[str]:
 
 def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
     """What the first layer takes, and the vector behind an image, if there is one."""
-    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
+    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     x = onnx_program(graph, spec.features, [OBSERVATION], "features")
     if mean.any():

@@ -13,9 +13,9 @@ from quarl.convert.executor import ExecutionResult
 from quarl.convert.reference import Reference
 from quarl.device.agent.golden import SMALLEST
 from quarl.policy.errors import PolicyError
-from quarl.policy.manifest import Parity
-from quarl.policy.network import choose_actions
-from quarl.policy.quantization import Floats
+from quarl.policy.quantize import Floats
+from quarl.policy.reading import Parity
+from quarl.policy.reference import choose_actions
 from quarl.policy.spec import PolicySpec, RuntimeName
 
 

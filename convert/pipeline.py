@@ -18,16 +18,13 @@ from quarl.convert.native.writer import check_expressible, native_artifact
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import Reference, float_reference, integer_reference
 from quarl.device.engine.engine import library
-from quarl.policy.bundle import Bundle, Contents, Expected
-from quarl.policy.bundle_writer import add_artifact
-from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
+from quarl.policy.bundle import Bundle, Contents, Expected, add_artifact
 from quarl.policy.errors import QuantizationError
-from quarl.policy.integer import IntegerNetwork, WeightBits
-from quarl.policy.manifest import ArtifactEntry, FileRecord, Parity
-from quarl.policy.network import Weights
-from quarl.policy.quantization import Floats, to_fp16
-from quarl.policy.quantizing.network import quantize_network, trained_with
-from quarl.policy.spec import ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
+from quarl.policy.quantize import Floats, to_fp16
+from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
+from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
+from quarl.policy.simulate import quantize_network, trained_with
+from quarl.policy.spec import LARGEST_WEIGHT_BITS, ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]

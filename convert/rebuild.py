@@ -7,7 +7,7 @@ import numpy as np
 from quarl.convert.pipeline import build
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError, QuantizationError
-from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.reading import ArtifactEntry
 
 ROUNDING = 1e-3
 """A tolerance is stored as float32, and computed again on another processor."""

@@ -22,11 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl.convert.rounding import fixed_point_head_inputs, quantize_by_inverse
-from quarl.policy.float_errors import DEVIATIONS, Doubles, float_tolerance, output_rounding
-from quarl.policy.integer import IntegerNetwork, Trace, head_inputs
-from quarl.policy.network import Weights, apply_head, forward_float
-from quarl.policy.observing.features import program_variance
-from quarl.policy.quantization import Floats
+from quarl.policy.golden import DEVIATIONS, Doubles, float_tolerance, output_rounding
+from quarl.policy.quantize import Floats
+from quarl.policy.reference import (
+    IntegerNetwork,
+    Trace,
+    Weights,
+    apply_head,
+    forward_float,
+    head_inputs,
+    program_variance,
+)
 from quarl.policy.spec import ContinuousHead, PolicySpec
 
 # Levels are whole: an output within half a step of the reference's has the reference's level. The half is for what

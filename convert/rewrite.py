@@ -15,12 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from quarl.policy import interruption
-from quarl.policy.bundle import HOST_FILES, Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import HOST_FILES, Bundle, write_bundle
 from quarl.policy.errors import PolicyError
 from quarl.policy.hints import Parser, as_typed, refused
 from quarl.policy.locate import shown, working_bundle
-from quarl.policy.network import forward_float
+from quarl.policy.reference import forward_float
 from quarl.policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
 
 EXAMPLES = """examples:

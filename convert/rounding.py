@@ -1,6 +1,6 @@
 """How integer kernels round: an accumulator back to int8 in two ways, an observation to int8 in three.
 
-* **Float multiplier** (LiteRT's XNNPACK, onnxruntime's MLAS, ``policy.integer``): q = round(float32(acc) · m), half
+* **Float multiplier** (LiteRT's XNNPACK, onnxruntime's MLAS, ``policy.reference``): q = round(float32(acc) · m), half
   to even.
 * **Fixed point** (TFLite's built-in kernels, the only int8 kernels of tflite-runtime 2.14): m is a 31-bit fraction and
   a shift, and the product is rounded twice, which lifts a value that lies within 2⁻ˢʰⁱᶠᵗ⁻¹ under a half by one step.
@@ -9,9 +9,9 @@ About one activation in a thousand differs between them, by one step. The layers
 as a fraction of a step, seldom as more. Both are emulated to the bit, so that the parity gate can hold each runtime to
 its own arithmetic and say how far the other arithmetic may take the same artifact on another device.
 
-An observation is quantized by dividing by the scale in float32 (onnxruntime, the native engine, ``policy.integer``), by
-multiplying with its float32 inverse (XNNPACK), or by dividing in double precision (TFLite's built-in kernel). About one
-value in 100,000 lies so near to a border of two levels that these disagree.
+An observation is quantized by dividing by the scale in float32 (onnxruntime, the native engine,
+``policy.reference``), by multiplying with its float32 inverse (XNNPACK), or by dividing in double precision (TFLite's
+built-in kernel). About one value in 100,000 lies so near to a border of two levels that these disagree.
 
 Source of the fixed-point rules: ruy/apply_multiplier.cc (halves round up in both places, as on Arm's NEON) and
 tensorflow/lite/kernels/internal/quantization_util.cc (QuantizeMultiplier); tests compare them with tflite-runtime.
@@ -22,9 +22,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.integer import IntegerLayer, IntegerNetwork, head_inputs
-from quarl.policy.network import apply_head
-from quarl.policy.quantization import Affine, Floats
+from quarl.policy.quantize import Affine, Floats
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, apply_head, head_inputs
 from quarl.policy.spec import PolicySpec
 
 FRACTION_BITS = 31
@@ -53,12 +52,12 @@ def fixed_point_requantize(
 
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
-    """``policy.integer.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
+    """``policy.reference.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
     return apply_head(spec, fixed_point_head_inputs(spec, network, observations), observations)
 
 
 def fixed_point_head_inputs(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
-    """``policy.integer.head_inputs`` in the same arithmetic."""
+    """``policy.reference.head_inputs`` in the same arithmetic."""
 
     def requantize(layer: IntegerLayer, input_map: Affine, accumulator: NDArray[np.float64]) -> NDArray[np.int64]:
         return fixed_point_requantize(accumulator.astype(np.int64), *fixed_point_multipliers(layer, input_map))

@@ -17,7 +17,7 @@ Why the normaliser stays in float: observation fields differ in range by orders 
 over the raw vector would leave the small fields no levels.
 
 Why FULLY_CONNECTED and not a 1×1 CONV_2D: both honour one weight scale per output channel in tflite-runtime 2.14 and
-in LiteRT 2.3 (compared with ``policy.integer``, value by value), and FULLY_CONNECTED is the faster in both
+in LiteRT 2.3 (compared with ``policy.reference``, value by value), and FULLY_CONNECTED is the faster in both
 (Policy III on x86: 134 against 173 µs in tflite-runtime, equal in LiteRT).
 """
 
@@ -32,9 +32,10 @@ from quarl.convert import tflite_layers as layers
 from quarl.convert.features import join_rows, tflite_program
 from quarl.convert.flatbuffer import GraphWriter
 from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
-from quarl.policy.integer import IntegerNetwork, check_multipliers
-from quarl.policy.network import (
+from quarl.policy.reference import (
+    IntegerNetwork,
     Weights,
+    check_multipliers,
     head_constants,
     head_limits,
     layer_names,
@@ -176,7 +177,7 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
 
 
 def _normalised(graph: GraphWriter, spec: PolicySpec, x: int) -> int:
-    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.network.normalise, one by one
+    # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     if mean.any():
         x = layers.with_constant(graph, Operator.SUB, x, "normaliser/mean", mean[None])

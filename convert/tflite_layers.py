@@ -10,10 +10,9 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from quarl.convert.flatbuffer import GraphWriter, Scales
-from quarl.policy.activations import IntegerTable
 from quarl.policy.exact import LAYER_NORM_EPSILON
-from quarl.policy.integer import IntegerLayer
-from quarl.policy.quantization import INT8_MIN, Affine, to_fp16
+from quarl.policy.quantize import INT8_MIN, Affine, IntegerTable, to_fp16
+from quarl.policy.reference import IntegerLayer
 from quarl.policy.spec import Activation, NetworkSpec
 
 Operator = schema.BuiltinOperator

@@ -8,35 +8,131 @@
     int8.tflite, …        artifacts;  int8.golden.npz: the reference's outputs of that precision
     manifest.json         size and hash of each of them, and the parity figures of each artifact
 
-Loading verifies sizes, hashes, shapes and the spec, and names what is wrong; where the weights are needed, it also
-computes the golden outputs again. A bundle comes from elsewhere: its files are read by ``policy.reading.files``, its
-arrays by ``policy.reading.arrays``. A device holds a part of the bundle under the same manifest; it reads only, and
-what writes bundles, ``policy.bundle_writer``, stays on the host.
+Loading verifies sizes, hashes, shapes and the spec, and names what is wrong; where the weights are needed, the golden
+outputs are computed again. A device holds part of a bundle under the same manifest and reads it by ``policy.reading``;
+this module stays on the host.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ctypes
+import errno
+import fcntl
+import io
+import os
+import shutil
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
-from quarl.policy import network
-from quarl.policy.bundle_checks import check_golden_outputs
 from quarl.policy.errors import BundleError, SpecError
-from quarl.policy.manifest import ArtifactEntry
-from quarl.policy.reading.arrays import Stored
-from quarl.policy.reading.bundle_files import (
+from quarl.policy.golden import check_golden_outputs, covering, foreign_tolerance
+from quarl.policy.json_values import is_file_name, shortened
+from quarl.policy.reading import (
     CALIBRATION_FILE,
     DEVICE_FILES,
     GOLDEN_FILE,
+    LARGEST_ARRAYS,
+    LARGEST_NPZ,
+    LARGEST_OTHER,
+    LARGEST_RECORD,
+    LARGEST_SPEC,
+    MANIFEST_FILE,
     SPEC_FILE,
     WEIGHTS_FILE,
+    ArtifactEntry,
     BundleFiles,
+    FileRecord,
+    Manifest,
+    Stored,
     named,
+    read_manifest,
 )
-from quarl.policy.spec import PolicySpec
+from quarl.policy.reference import Weights, as_batch, check_weights, choose_actions, forward_float, grey_levels
+from quarl.policy.spec import PolicySpec, require
+
+# --- files and locks ------------------------------------------------------------------------------------------------
+# Several processes of the host may use a bundle at once: files are written whole or not at all, folders are locked.
+
+PART = ".part"
+"""How the name ends of what is still being written."""
+
+
+def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part.
+
+    Args:
+        path: the file.
+        data: what it is to hold.
+        mode: its permissions, from the first byte on; default those of any new file.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(descriptor, mode)  # whatever the process's mask takes away
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a new folder so that it is never seen in part; where that fails, there is none.
+
+    Args:
+        path: the folder; what is above it is made where it is missing.
+        contents: its files by name, also of folders in it.
+
+    Raises:
+        FileExistsError: something has that name already; it is left as it was.
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    with locked(path.parent):
+        try:
+            part.mkdir()
+            for name, data in contents.items():
+                (part / name).parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(part / name, data)
+            if path.exists() or path.is_symlink():  # a rename would take the place of an empty folder
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            part.rename(path)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, mode: int = 0o777) -> Iterator[None]:
+    """Hold a folder against other processes that change what is in it; readers need no lock.
+
+    The kernel drops the lock when its process ends, however it ends. A file system without locks goes without.
+
+    Args:
+        folder: made when it is missing.
+        mode: the permissions it is then made with.
+    """
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
 
 HOST_FILES = (*DEVICE_FILES, WEIGHTS_FILE, CALIBRATION_FILE)
 
@@ -56,10 +152,10 @@ class Golden:
     actions: np.ndarray
 
     @classmethod
-    def record(cls, spec: PolicySpec, weights: network.Weights, observations: np.ndarray) -> Golden:
+    def record(cls, spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Golden:
         """The golden vectors of a policy on these observations, by the numpy reference, alike on every processor."""
-        outputs = network.forward_float(spec, weights, observations, exact=True)
-        return cls(network.as_batch(spec, observations), outputs, network.choose_actions(spec, outputs))
+        outputs = forward_float(spec, weights, observations, exact=True)
+        return cls(as_batch(spec, observations), outputs, choose_actions(spec, outputs))
 
 
 @dataclass(frozen=True)
@@ -154,7 +250,7 @@ class Bundle(BundleFiles):
         with named(self.path / WEIGHTS_FILE):
             try:
                 weights: dict[str, NDArray[np.float32]] = load(data)
-                network.check_weights(self.spec, weights)
+                check_weights(self.spec, weights)
             except (SafetensorError, SpecError) as error:
                 raise BundleError(f"{self.path / WEIGHTS_FILE}: {error}") from error
         for array in weights.values():
@@ -176,3 +272,204 @@ def _as_float32(observations: np.ndarray) -> NDArray[np.float32]:
     floats: NDArray[np.float32] = observations.astype(np.float32, copy=False)
     floats.flags.writeable = False
     return floats
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+# Writing is atomic: interrupted at any point, it leaves the old bundle or the new one.
+
+NO_GOLDEN_ROWS = "golden_observations has no rows, so that nothing could be checked; at least one is needed."
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+
+
+def write_bundle(
+    path: Path | str,
+    spec: PolicySpec,
+    weights: Weights,
+    calibration: np.ndarray,
+    golden_observations: np.ndarray,
+    extra_files: Mapping[str, bytes] | None = None,
+    golden_outputs: np.ndarray | None = None,
+) -> Bundle:
+    """Write a new bundle, in place of one of the same path, atomically; the golden outputs are computed here.
+
+    Args:
+        path: the folder to make.
+        spec, weights: the policy.
+        calibration: raw observations (n, observation_size) recorded from real rollouts.
+        golden_observations: likewise; other ones than the calibration's make a better test. Those of the calibration's
+            are added that excite units which none of them does.
+        extra_files: more files to keep in the bundle by plain name, e.g. the learning curve.
+        golden_outputs: what another program made of the golden observations, (n, result_size): the policy's own, which
+            are stored, may differ from them by the roundings of float32 only.
+
+    Raises:
+        SpecError: the weights or observations do not fit the spec, or are none that a bundle can hold, or the policy
+            does not compute ``golden_outputs``; nothing was written.
+    """
+    check_weights(spec, weights)
+    _check_observations(spec, calibration, "calibration")
+    _check_observations(spec, golden_observations, "golden_observations")
+    require(np.size(golden_observations) > 0, NO_GOLDEN_ROWS, "Record some: real ones, other than the calibration's.")
+    for name in extra_files or {}:
+        require(
+            is_file_name(name) and name not in (*HOST_FILES, MANIFEST_FILE),
+            f"an extra file is called {shortened(name)}; allowed are plain printable names other than a bundle's own.",
+        )
+    observations = as_batch(spec, golden_observations), as_batch(spec, calibration)
+    if golden_outputs is not None:
+        _check_outputs(spec, weights, observations[0], golden_outputs)
+    golden = Golden.record(spec, weights, covering(spec, weights, *observations))
+    contents = {
+        SPEC_FILE: spec.to_json().encode(),
+        WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
+        CALIBRATION_FILE: npz(observations=_stored(spec, as_batch(spec, calibration))),
+        GOLDEN_FILE: npz(
+            observations=_stored(spec, golden.observations), outputs=golden.outputs, actions=golden.actions
+        ),
+        **(extra_files or {}),
+    }
+    PolicySpec.from_json(contents[SPEC_FILE])
+    for name, data in contents.items():
+        largest = {SPEC_FILE: LARGEST_SPEC, WEIGHTS_FILE: LARGEST_RECORD}.get(name, LARGEST_OTHER)
+        largest = LARGEST_NPZ if name.endswith(".npz") else largest
+        require(len(data) <= largest, f"{name} would have {len(data)} bytes; a bundle's has at most {largest}.")
+    manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
+    with locked(Path(path).parent):
+        _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def _check_observations(spec: PolicySpec, observations: np.ndarray, what: str) -> None:
+    """Refuse what :meth:`Bundle.load` would refuse once it is written."""
+    batch = as_batch(spec, observations)
+    require(bool(np.isfinite(batch).all()), f"{what} holds NaN or infinity; allowed are finite observations.")
+    columns = spec.observation_size + (2 * spec.result_size if what == "golden_observations" else 0)
+    most = LARGEST_ARRAYS // (4 * columns)
+    require(len(batch) <= most, f"{what} has {len(batch)} rows; a bundle holds at most {most} of this policy.")
+
+
+def _check_outputs(spec: PolicySpec, weights: Weights, observations: np.ndarray, wanted: np.ndarray) -> None:
+    """Refuse a policy that does not compute what another program did."""
+    own = forward_float(spec, weights, observations, exact=True)
+    require(own.shape == wanted.shape, f"golden_outputs have the shape {wanted.shape}; the policy gives {own.shape}.")
+    tolerance = foreign_tolerance(spec, weights, observations, wanted)
+    wrong = ~(np.abs(own.astype(np.float64) - wanted) <= tolerance)
+    if wrong.any():
+        row, output = (int(place) for place in np.argwhere(wrong)[0])
+        raise SpecError(
+            f"golden_outputs are not those of this policy: output {output} of observation {row} is "
+            f"{wanted[row, output]:g}, the policy's {own[row, output]:g}; "
+            f"{int(wrong.any(axis=1).sum())} of {len(wrong)} observations differ.",
+            "Do the weights, the activations and the normaliser belong to them?",
+        )
+
+
+def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
+    """Images as uint8, a quarter of the bytes; observations that are no grey levels stay float32."""
+    levels = grey_levels(observations) if spec.is_image else None
+    return observations if levels is None else levels
+
+
+def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Expected) -> Bundle:
+    """Put an artifact that passed the parity gate into the bundle. The manifest is written last, atomically.
+
+    Checks of the same bytes against the same golden outputs, in runtimes that are not installed now, are kept.
+
+    Args:
+        bundle: as loaded.
+        entry: its record must be that of ``data``.
+        data: the artifact.
+        expected: of it, on the golden observations.
+    """
+    with locked(bundle.path):
+        for left in bundle.path.glob(f".*{PART}"):  # by a process that was killed; the lock says it is not at work
+            left.unlink(missing_ok=True)
+        # Read again: another process may have added another artifact meanwhile.
+        current = read_manifest(bundle.path)
+        golden = _golden_data(replace(bundle, manifest=current), entry, expected)
+        valid = current.without_stale(current.with_artifact(entry, FileRecord.of(golden)))
+        if valid != current:
+            # An interruption between the files must not leave a manifest that calls the new ones tampered with.
+            write_atomically(bundle.path / MANIFEST_FILE, valid.to_json().encode())
+        if (earlier := valid.artifacts.get(entry.file)) is not None:
+            entry = entry.with_earlier_checks(earlier)
+        manifest = valid.with_artifact(entry, FileRecord.of(golden))
+        write_atomically(bundle.path / entry.golden_file, golden)
+        write_atomically(bundle.path / entry.file, data)
+        write_atomically(bundle.path / MANIFEST_FILE, manifest.to_json().encode())
+    return replace(bundle, manifest=manifest)
+
+
+def _golden_data(bundle: Bundle, entry: ArtifactEntry, expected: Expected) -> bytes:
+    """An artifact's golden file: the one that is there if it holds the same arrays.
+
+    Another zlib compresses them to other bytes, and the other artifacts of this precision would be taken for stale.
+    """
+    outputs, tolerance = expected.outputs.astype(np.float32), expected.tolerance.astype(np.float32)
+    if entry.golden_file in bundle.manifest.files:
+        with suppress(BundleError):
+            there = bundle.expected(entry)
+            if np.array_equal(there.outputs, outputs) and np.array_equal(there.tolerance, tolerance):
+                return bundle.data(entry.golden_file)
+    return npz(outputs=outputs, tolerance=tolerance)
+
+
+def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
+    """A copy of a bundle's files without its artifacts, whose manifest says where it came from.
+
+    Two that copy to the same path at once have to hold :func:`policy.bundle.locked` of its parent, each.
+    """
+    files = {
+        name: record
+        for name, record in source.manifest.files.items()
+        if name not in {entry.golden_file for entry in source.manifest.artifacts.values()}
+    }
+    contents = {name: source.data(name) for name in files}
+    manifest = Manifest(source.manifest.policy, files, {}, origin)
+    _replace_folder(path, {**contents, MANIFEST_FILE: manifest.to_json().encode()})
+    return Bundle.load(path)
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    """Arrays as a compressed npz file with the same bytes for the same arrays (fixed dates inside)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _replace_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
+    try:
+        part.mkdir()
+        for name, data in contents.items():
+            write_atomically(part / name, data)
+        if not (path.exists() and _exchange(part, path)):
+            if path.exists():
+                path.rename(old)
+            part.rename(path)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step, so that neither is ever absent (renameat2: Linux 3.15, glibc 2.28).
+
+    Returns:
+        False where the system or the file system cannot; then nothing was done.
+    """
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = (AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other))
+    return bool(renameat2(*paths, RENAME_EXCHANGE) == 0)

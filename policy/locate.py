@@ -14,15 +14,11 @@ from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle, locked
 from quarl.policy.errors import BundleError, UnknownPolicyError
-from quarl.policy.files import locked
-from quarl.policy.json_values import shortened
-from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.json_values import is_file_name, shortened
 from quarl.policy.places import ARTIFACTS, CODE, IN_CHECKOUT, ZOO
-from quarl.policy.reading.bundle_files import WEIGHTS_FILE
-from quarl.policy.reading.names import is_file_name
+from quarl.policy.reading import MANIFEST_FILE, WEIGHTS_FILE
 
 SHELVES = ("late", "depth", "memory", "benchmark")
 """Folders of zoo/ that hold bundles: a command that takes all policies means none of theirs."""

@@ -29,10 +29,18 @@ from enum import Enum
 
 import numpy as np
 
-from quarl.policy.errors import SpecError
-from quarl.policy.network import Weights, as_batch, forward_float, layer_names, normaliser_bounds
-from quarl.policy.observing.features import exact_program
-from quarl.policy.quantization import Floats
+from quarl.policy.errors import QuantizationError, SpecError
+from quarl.policy.exact import COARSE
+from quarl.policy.quantize import RELU_LIKE, Floats
+from quarl.policy.reference import (
+    Weights,
+    as_batch,
+    exact_program,
+    forward_float,
+    hidden_activations,
+    layer_names,
+    normaliser_bounds,
+)
 from quarl.policy.spec import Normaliser, PolicySpec, require
 
 REWRITES = "rewrites"
@@ -177,3 +185,53 @@ def _refuse_trained(spec: PolicySpec) -> None:
 
 def _is_identity(normaliser: Normaliser) -> bool:
     return not any(normaliser.mean) and set(normaliser.scale) == {1.0}
+
+
+# --- equalisation ---------------------------------------------------------------------------------------------------
+# In integers, an image's last convolution and the vector behind it share one map, and the kernel that reads them has
+# one scale per channel. Where one reaches ten times as far as the other, the smaller has a tenth of the levels, and its
+# larger weights take levels from the other's. A ReLU lets positive factors through, so the last convolution can be
+# multiplied by k and the rows of the kernel that read it divided by k (cross-layer equalisation: Nagel et al. 2019,
+# "Data-Free Quantization Through Weight Equalization and Bias Correction", section 4.1). With k a power of two every
+# float keeps its bits.
+
+# k is 2⁻⁶ … 2⁶, so that weights of usual size stay normal numbers in half precision, whose smallest is 2⁻¹⁴.
+LARGEST_EXPONENT = 6
+
+
+def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[str, Floats]:
+    """Weights of the same function whose last convolution reaches about as far as the vector that joins it.
+
+    Args:
+        spec: the policy.
+        weights: float32, as :func:`policy.spec.weight_shapes` names them.
+        calibration: raw observations (n, observation_size) recorded from real rollouts.
+
+    Returns:
+        All weights, changed or not: a policy without a vector behind an image keeps its own, and so does one whose
+        convolution or vector is zero on all of these observations, or whose activation lets no factor through.
+
+    Raises:
+        QuantizationError: the calibration set is empty.
+    """
+    made = dict(weights)
+    if not spec.vector_size:
+        return made
+    if len(calibration) == 0:
+        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+    convolutions = len(spec.network.convolutions)
+    joined = np.abs(hidden_activations(spec, weights, calibration, exact=COARSE)[convolutions])
+    image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())
+    passes = spec.network.activation_of(f"conv_{convolutions - 1}") in RELU_LIKE
+    if image == 0.0 or vector == 0.0 or not passes:
+        return made
+    # k = 2^round(log₂(reach of the vector / reach of the image))
+    exponent = int(np.clip(np.rint(np.log2(vector / image)), -LARGEST_EXPONENT, LARGEST_EXPONENT))
+    factor = np.float32(2.0**exponent)
+    last, reader = layer_names(spec)[convolutions - 1 : convolutions + 1]
+    for part in ("kernel", "bias"):
+        made[f"{last}/{part}"] = weights[f"{last}/{part}"] * factor
+    kernel = weights[f"{reader}/kernel"].copy()
+    kernel[: -spec.vector_size] /= factor
+    made[f"{reader}/kernel"] = kernel
+    return made

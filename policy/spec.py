@@ -1,6 +1,6 @@
 """PolicySpec: everything a consumer must know to feed a policy and to use what comes out.
 
-The spec is a tree of frozen dataclasses (its parts: ``policy/contract``), and its JSON document the same tree. It
+The spec is a tree of frozen dataclasses, and its JSON document the same tree. It
 answers the questions that an exported network alone leaves open: which observation fields in which order and unit, how
 they are normalised, what the actions mean, how often a decision is due, and in which environment it was trained.
 """
@@ -11,21 +11,900 @@ import json
 import math
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from enum import Enum
+from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from quarl.policy import json_values
-from quarl.policy.contract.checks import LARGEST_SIDE, require
-from quarl.policy.contract.enums import Activation, ArtifactFormat, Precision, RuntimeName, Squash, parse_enum
-from quarl.policy.contract.features import FloatStep, sizes_of
-from quarl.policy.contract.heads import ContinuousHead, DiscreteHead, EnvironmentSpec
-from quarl.policy.contract.network import NATURE_CONVOLUTIONS, Convolution, NetworkSpec, network_shapes
-from quarl.policy.contract.observation import Memory, Normaliser, ObservationField, Remembered
-from quarl.policy.contract.quantization import INPUT, TrainedQuantization
 from quarl.policy.errors import SpecError
-from quarl.policy.json_values import OMITTED, shortened
-from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from quarl.policy.json_values import (
+    LONGEST_NAME,
+    OMITTED,
+    POLICY_NAMES_ALLOWED,
+    JsonValueError,
+    is_policy_name,
+    is_text,
+    null_is,
+    read,
+    shortened,
+)
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+# The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
+LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
+
+# What no policy comes near: a document that claims more would only be worked on for long, or fill the memory.
+LARGEST_SIDE = 2**24
+"""Elements of an observation, a layer, a kernel's side or a stride."""
+MOST_OUTPUTS = 65_536
+MOST_LAYERS, MOST_SIDES = 1000, 8
+
+
+def require(condition: bool, message: str, next_step: str = "") -> None:
+    """Raise SpecError(message) unless the condition holds."""
+    if not condition:
+        raise SpecError(message, next_step)
+
+
+def require_name(name: str, what: str) -> None:
+    """Raise SpecError unless it is printable text of at most LONGEST_NAME characters."""
+    require(
+        is_text(name),
+        f"{what} is {shortened(name)}; allowed are {LONGEST_NAME} printable characters, no control signs.",
+    )
+
+
+def require_names(names: tuple[str, ...], count: int, what: str) -> None:
+    """Raise SpecError unless there are no names, or ``count`` printable ones."""
+    require(len(names) in (0, count), f"{what} has {len(names)} names for {count} elements.")
+    for name in names:
+        require_name(name, f"the name of an element of {what}")
+
+
+def require_member(kind: type[Enum], value: object, what: str) -> None:
+    """Raise SpecError unless ``value`` is a member of the enum: its text is not."""
+    allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+    require(isinstance(value, kind), f"{what} is {shortened(value)}; allowed are {allowed}.")
+
+
+def require_few_outputs(count: int) -> None:
+    """Raise SpecError for a head of more than MOST_OUTPUTS outputs."""
+    require(count <= MOST_OUTPUTS, f"the head has {count} outputs; allowed are {MOST_OUTPUTS}.")
+
+
+# --- enums ----------------------------------------------------------------------------------------------------------
+
+E = TypeVar("E", bound=Enum)
+
+
+class Precision(Enum):
+    """What the weights of an artifact are stored as. ``INT7`` … ``INT2`` live in an int8 container, but natively."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT7 = "int7"
+    INT6 = "int6"
+    INT5 = "int5"
+    INT4 = "int4"
+    INT3 = "int3"
+    INT2 = "int2"
+    MIXED = "mixed"
+    """8, 4 or 2 bits by layer: ``convert.mixed``."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of one weight; of ``MIXED``, of most."""
+        if self is Precision.MIXED:
+            return Precision.INT4.bits
+        return int(self.value.removeprefix("fp").removeprefix("int"))
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the artifact computes with integers."""
+        return self not in (Precision.FP32, Precision.FP16)
+
+    @property
+    def typed(self) -> str:
+        """The value to type behind ``BITS=``."""
+        return self.value if self is Precision.MIXED else str(self.bits)
+
+    @property
+    def formats(self) -> tuple[ArtifactFormat, ...]:
+        """The formats that hold artifacts of this precision."""
+        return tuple(each for each in ArtifactFormat if each.holds(self))
+
+    @property
+    def runtimes(self) -> tuple[RuntimeName, ...]:
+        """The runtimes that execute artifacts of this precision."""
+        return tuple(each for each in RuntimeName if each.artifact_format in self.formats)
+
+    @classmethod
+    def from_bits(cls, bits: int) -> Precision:
+        """The precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
+        for precision in cls:
+            if precision.bits == bits:
+                return precision
+        raise SpecError(
+            f"BITS={bits} is no known precision; allowed are 32, 16, 8 … 2 and mixed.", "Type BITS=8, for example."
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read ``int8``, ``8`` or ``mixed``."""
+        if text.isdigit():
+            return cls.from_bits(int(text))
+        return parse_enum(cls, text, "precision")
+
+
+class ArtifactFormat(Enum):
+    """File format of an artifact; the value is the file's suffix."""
+
+    TFLITE = "tflite"
+    ONNX = "onnx"
+    NATIVE = "native"
+    """Integers alone, packed: docs/native.md."""
+
+    def holds(self, precision: Precision) -> bool:
+        """Whether there are artifacts of this precision."""
+        return self is not ArtifactFormat.NATIVE or precision.is_integer
+
+
+class RuntimeName(Enum):
+    """An inference runtime that can execute artifacts on a device."""
+
+    TFLITE_RUNTIME = "tflite-runtime"
+    LITERT = "litert"
+    ONNXRUNTIME = "onnxruntime"
+    NATIVE = "native"
+    """The project's own engine: ``device/engine``."""
+
+    @property
+    def artifact_format(self) -> ArtifactFormat:
+        """The format that this runtime executes."""
+        own = {RuntimeName.ONNXRUNTIME: ArtifactFormat.ONNX, RuntimeName.NATIVE: ArtifactFormat.NATIVE}
+        return own.get(self, ArtifactFormat.TFLITE)
+
+    @property
+    def distribution(self) -> str | None:
+        """The name that pip installs it by; None of the project's own engine, which comes with a release."""
+        if self is RuntimeName.NATIVE:
+            return None
+        return "ai-edge-litert" if self is RuntimeName.LITERT else self.value
+
+
+def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
+    """Every precision in every runtime that executes it.
+
+    Raises:
+        SpecError: a runtime executes none of those that there are.
+    """
+    wanted, requested = list(precisions), list(runtimes)
+    for runtime in requested:
+        if wanted and not any(runtime.artifact_format.holds(precision) for precision in wanted):
+            raise SpecError(
+                f"the runtime {runtime.value} executes int8 … int2; asked for is {', '.join(p.value for p in wanted)}.",
+                "Type BITS=8, or take another runtime.",
+            )
+    return [(p, r) for p in wanted for r in requested if r.artifact_format.holds(p)]
+
+
+class Activation(Enum):
+    """Nonlinearity behind a hidden layer."""
+
+    RELU = "relu"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    ELU = "elu"
+    """x, or eˣ − 1 below zero (Clevert et al. 2016, with α = 1)."""
+    LEAKY_RELU = "leaky_relu"
+    """x, or ``network.negative_slope`` · x below zero."""
+    SILU = "silu"
+    """x / (1 + e⁻ˣ), also called swish."""
+    NONE = "none"
+
+
+class Squash(Enum):
+    """How a continuous head brings its raw outputs into [-1, 1]."""
+
+    TANH = "tanh"
+    CLIP = "clip"
+    NONE = "none"
+    """No squashing: −1 and 1 stand for low and high, and what lies beyond is passed on."""
+
+
+def parse_enum(kind: type[E], value: object, what: str) -> E:
+    """Read an enum by its value; a SpecError names what is allowed."""
+    try:
+        member: E = read(kind, value, what)
+    except JsonValueError as error:
+        raise SpecError(f"{error}.") from None
+    return member
+
+
+# --- features -------------------------------------------------------------------------------------------------------
+# Float operators around the network: for example a rotation by a quaternion before it, or a target relative to a joint
+# behind it. A program is a list of steps. Its first values are its inputs, every step adds a vector, and the last
+# vector is the result. ``PolicySpec.features`` turns the raw observation into what the normaliser takes;
+# ``PolicySpec.targets`` turns the head's outputs, with the raw observation behind them, into the action; a recurrent
+# layer's program takes three values. Programs are computed in float32 at every precision.
+
+MOST_STEPS, MOST_ELEMENTS, MOST_TOGETHER = 256, 4096, 65_536
+"""Most steps of a program, elements of a value, and of all values: float operators stay small beside the network."""
+
+
+class FloatOperator(Enum):
+    """What a step does, element by element where nothing else is stated."""
+
+    TAKE = "take"
+    """The elements at ``places``."""
+    JOIN = "join"
+    """All operands, one behind the other."""
+    SUM = "sum"
+    """The sum of all elements: one number."""
+    ADD = "add"
+    SUBTRACT = "subtract"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+    SQUARE_ROOT = "square_root"
+    SINE = "sine"
+    COSINE = "cosine"
+    ABSOLUTE = "absolute"
+    EXPONENTIAL = "exponential"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+
+
+BINARY = (
+    FloatOperator.ADD,
+    FloatOperator.SUBTRACT,
+    FloatOperator.MULTIPLY,
+    FloatOperator.DIVIDE,
+    FloatOperator.MINIMUM,
+    FloatOperator.MAXIMUM,
+)
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """One operator on earlier values.
+
+    Attributes:
+        operator: see :class:`FloatOperator`.
+        operands: numbers of values. A binary operator has two, of the same size or one of size 1; or one and
+            ``constants``.
+        constants: the second operand of a binary operator, one number or one for each element.
+        places: of TAKE.
+    """
+
+    operator: FloatOperator
+    operands: tuple[int, ...]
+    constants: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    places: tuple[int, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require_member(FloatOperator, self.operator, "the operator of a float step")
+        name = f"the float operator {self.operator.value!r}"
+        wanted = 2 - bool(self.constants) if self.operator in BINARY else 1
+        count = len(self.operands)
+        fits = count >= 1 if self.operator is FloatOperator.JOIN else count == wanted
+        require(fits, f"{name} has {count} operands; it takes {wanted}.")
+        require(not self.constants or self.operator in BINARY, f"{name} takes no constants.")
+        require(bool(self.places) == (self.operator is FloatOperator.TAKE), f"{name} has {len(self.places)} places.")
+        require(
+            all(abs(value) <= LARGEST_FLOAT32 for value in self.constants),
+            f"{name} has constants {shortened(self.constants)}; allowed are finite float32 numbers.",
+        )
+        require(
+            self.operator is not FloatOperator.DIVIDE or 0.0 not in self.constants, f"{name} divides by the constant 0."
+        )
+
+
+def size_of(step: FloatStep, sizes: Sequence[int]) -> int:
+    """Elements of a step's result, given those of the values before it."""
+    taken = [sizes[place] for place in step.operands]
+    if step.operator is FloatOperator.TAKE:
+        return len(step.places)
+    if step.operator is FloatOperator.JOIN:
+        return sum(taken)
+    return 1 if step.operator is FloatOperator.SUM else max([*taken, len(step.constants)])
+
+
+def sizes_of(steps: tuple[FloatStep, ...], given: Sequence[int], called: str = "features") -> tuple[int, ...]:
+    """Elements of every value: of what the program is given, then of each step's result; ``called`` names it in errors.
+
+    Raises:
+        SpecError: a step names a value that is not there yet, places that are none, or sizes that do not fit.
+    """
+    require(len(steps) <= MOST_STEPS, f"{called} has {len(steps)} steps; allowed are {MOST_STEPS}.")
+    sizes = list(given)
+    for number, step in enumerate(steps):
+        what = f"{called}[{number}] ({step.operator.value})"
+        require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
+        taken = [sizes[place] for place in step.operands] + ([len(step.constants)] if step.constants else [])
+        if step.operator in BINARY:
+            require(set(taken) <= {1, max(taken)}, f"{what} combines {taken} elements.")
+        elif step.operator is FloatOperator.TAKE:
+            require(all(0 <= place < taken[0] for place in step.places), f"{what} takes a place beyond {taken[0]}.")
+        size = size_of(step, sizes)
+        require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
+        sizes.append(size)
+    total = sum(sizes[len(given) :])
+    require(total <= MOST_TOGETHER, f"{called} has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
+    return tuple(sizes)
+
+
+# --- recurrent layers -----------------------------------------------------------------------------------------------
+# A recurrent layer consists of two linear layers, ``recurrent_<i>`` of its input and ``state_<i>`` of its hidden state,
+# and a float program that computes the next state from their sums:
+#
+#     a = x W + b,   c = h U + d
+#     GRU (Cho et al. 2014; the reset gate after the product, as in cuDNN and PyTorch), gates r, z, n:
+#         r = σ(a_r + c_r),   z = σ(a_z + c_z),   n = tanh(a_n + r c_n),   h' = n + z (h − n)
+#     LSTM (Hochreiter & Schmidhuber 1997, with Gers's forget gate), gates i, f, g, o; its state is h with s behind it:
+#         s' = σ(a_f + c_f) s + σ(a_i + c_i) tanh(a_g + c_g),   h' = σ(a_o + c_o) tanh(s')
+
+MOST_UNITS = 1024
+"""Of a recurrent layer: its gates together are a value of a float program."""
+STATE = "state_"
+"""Begins the name of the linear layer of a hidden state."""
+
+
+class Cell(Enum):
+    """The kind of a recurrent layer."""
+
+    GRU = "gru"
+    LSTM = "lstm"
+
+
+_GATES = {Cell.GRU: 3, Cell.LSTM: 4}
+_VECTORS = {Cell.GRU: 1, Cell.LSTM: 2}
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """One recurrent layer.
+
+    Attributes:
+        cell: its kind.
+        units: elements of its hidden state, which is what the next layer is fed.
+        behind: so many fully connected hidden layers stand before it.
+    """
+
+    cell: Cell
+    units: int
+    behind: int = 0
+
+    def __post_init__(self) -> None:
+        require_member(Cell, self.cell, "network.recurrences.cell")
+        require(
+            0 < self.units <= MOST_UNITS,
+            f"network.recurrences has {shortened(self.units)} units; allowed are 1 … {MOST_UNITS}.",
+        )
+
+    @property
+    def gate_size(self) -> int:
+        """Outputs of each of its two linear layers: those of all gates, one gate behind the other."""
+        return _GATES[self.cell] * self.units
+
+    @property
+    def state_size(self) -> int:
+        """Floats that it remembers; the first ``units`` are the hidden state."""
+        return _VECTORS[self.cell] * self.units
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Elements of the three values that its program is given: both linear layers' sums, and the state."""
+        return self.gate_size, self.gate_size, self.state_size
+
+    def program(self) -> tuple[FloatStep, ...]:
+        """From the sums of what is fed (gate_size,), of the hidden state (likewise) and the state to the next state."""
+        return _gru(self.units) if self.cell is Cell.GRU else _lstm(self.units)
+
+
+def _take(value: int, first: int, count: int) -> FloatStep:
+    return FloatStep(FloatOperator.TAKE, (value,), places=tuple(range(first, first + count)))
+
+
+def _gru(n: int) -> tuple[FloatStep, ...]:
+    add, multiply = FloatOperator.ADD, FloatOperator.MULTIPLY
+    return (
+        _take(0, 0, 2 * n),  # 3: a_r, a_z
+        _take(1, 0, 2 * n),  # 4: c_r, c_z
+        FloatStep(add, (3, 4)),
+        FloatStep(FloatOperator.SIGMOID, (5,)),
+        _take(6, 0, n),  # 7: r
+        _take(6, n, n),  # 8: z
+        _take(0, 2 * n, n),  # 9: a_n
+        _take(1, 2 * n, n),  # 10: c_n
+        FloatStep(multiply, (7, 10)),
+        FloatStep(add, (9, 11)),
+        FloatStep(FloatOperator.TANH, (12,)),  # 13: n
+        FloatStep(FloatOperator.SUBTRACT, (2, 13)),
+        FloatStep(multiply, (8, 14)),
+        FloatStep(add, (13, 15)),
+    )
+
+
+def _lstm(n: int) -> tuple[FloatStep, ...]:
+    add, multiply, sigmoid, tanh = (
+        FloatOperator.ADD,
+        FloatOperator.MULTIPLY,
+        FloatOperator.SIGMOID,
+        FloatOperator.TANH,
+    )
+    return (
+        FloatStep(add, (0, 1)),  # 3
+        _take(3, 0, 2 * n),
+        FloatStep(sigmoid, (4,)),  # 5: i, f
+        _take(3, 2 * n, n),
+        FloatStep(tanh, (6,)),  # 7: g
+        _take(3, 3 * n, n),
+        FloatStep(sigmoid, (8,)),  # 9: o
+        _take(5, 0, n),
+        _take(5, n, n),
+        _take(2, n, n),  # 12: s
+        FloatStep(multiply, (11, 12)),
+        FloatStep(multiply, (10, 7)),
+        FloatStep(add, (13, 14)),  # 15: s'
+        FloatStep(tanh, (15,)),
+        FloatStep(multiply, (9, 16)),  # 17: h'
+        FloatStep(FloatOperator.JOIN, (17, 15)),
+    )
+
+
+# --- outputs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DiscreteHead:
+    """One output (logit or action value) per named action; the action is the first largest one."""
+
+    KIND: ClassVar[str] = "discrete"
+    action_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
+        require_few_outputs(len(self.action_names))
+        for name in self.action_names:
+            require_name(name, "an action's name")
+        repeated = sorted(name for name, count in Counter(self.action_names).items() if count > 1)
+        require(not repeated, f"a discrete head names an action twice: {shortened(repeated)}.")
+
+    @property
+    def size(self) -> int:
+        """Number of actions."""
+        return len(self.action_names)
+
+
+@dataclass(frozen=True)
+class ContinuousHead:
+    """a = low + (squash(clip(y, −limit, limit)) + 1) / 2 · (high − low), element by element, inside every graph.
+
+    Attributes:
+        low, high: what −1 and 1 stand for, in ``unit``: the bounds of a squashed action.
+        squash: of the raw outputs.
+        limit: largest |y| that is squashed; ``inf``, for all.
+        names: of the action's elements, e.g. of joints; or none.
+        unit: their physical unit, or ``"1"``.
+    """
+
+    KIND: ClassVar[str] = "continuous"
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    squash: Squash
+    limit: float = field(default=math.inf, metadata=OMITTED)
+    names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    unit: str = field(default="1", metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require_member(Squash, self.squash, "head.squash")
+        require(self.limit > 0, f"head.limit is {self.limit}; it must be positive.")
+        require_names(self.names, len(self.low), "the head")
+        require_name(self.unit, "the unit of the head's actions")
+        require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
+        require_few_outputs(len(self.low))
+        finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
+        ordered = all(low < high for low, high in zip(self.low, self.high))
+        require(
+            finite and ordered,
+            f"head bounds {shortened(self.low)} … {shortened(self.high)} must be finite with low < high.",
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of action elements."""
+        return len(self.low)
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Where the policy was trained: an environment id and the settings it was made with (JSON values)."""
+
+    id: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_name(self.id, "environment.id")
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A square convolution without padding: ``filters`` outputs, ``kernel`` × ``kernel`` inputs, ``stride``."""
+
+    filters: int
+    kernel: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        sizes = (self.filters, self.kernel, self.stride)
+        require(
+            all(0 < size <= LARGEST_SIDE for size in sizes),
+            f"network.convolutions has {shortened(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
+        )
+
+    def output_side(self, side: int) -> int:
+        """Height or width of the output for an input of ``side``: ⌊(side − kernel) / stride⌋ + 1."""
+        return (side - self.kernel) // self.stride + 1
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Convolutions, then fully connected layers, each with an activation; then a linear head.
+
+    Attributes:
+        hidden: widths of the fully connected layers; none for a linear policy.
+        activation: after every convolution and every hidden layer.
+        activations: one for each of these layers, where they are not alike; ``activation`` is the first of them.
+        negative_slope: of a LeakyReLU, in 0 … 1.
+        convolutions: none for a multilayer perceptron. Their input is the observation's first field, an image of
+            shape (height, width, channels); their output is flattened in C order. Vector fields that follow the image
+            pass them by: they stand behind the flattened output in the input of the first fully connected layer.
+        layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
+            the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
+        recurrences: recurrent layers among the fully connected ones, in order; none for a policy that forgets.
+    """
+
+    hidden: tuple[int, ...]
+    activation: Activation = Activation.RELU
+    convolutions: tuple[Convolution, ...] = field(default=(), metadata=OMITTED)
+    layer_norm: bool = field(default=False, metadata=OMITTED)
+    activations: tuple[Activation, ...] = field(default=(), metadata=OMITTED)
+    negative_slope: float = field(default=0.01, metadata=OMITTED)
+    recurrences: tuple[Recurrence, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            all(0 < width <= LARGEST_SIDE for width in self.hidden),
+            f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
+        )
+        layers = len(self.convolutions) + len(self.hidden)
+        together = layers + 2 * len(self.recurrences)
+        require(together <= MOST_LAYERS, f"network has {together} layers before the head; allowed are {MOST_LAYERS}.")
+        require(not (self.recurrences and self.convolutions), "a network with convolutions has no recurrent layers.")
+        places = [each.behind for each in self.recurrences]
+        require(
+            places == sorted(places) and all(0 <= place <= len(self.hidden) for place in places),
+            f"network.recurrences stand behind {shortened(places)} hidden layers; allowed are ascending numbers up to "
+            f"{len(self.hidden)}.",
+        )
+        require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
+        for kind in (self.activation, *self.activations):
+            require_member(Activation, kind, "network.activation")
+        require(
+            not self.activations or (len(self.activations) == layers and self.activations[0] is self.activation),
+            f"network.activations are {len(self.activations)}, from {shortened([a.value for a in self.activations])}; "
+            f"allowed are none, or {layers} of which the first is network.activation, {self.activation.value!r}.",
+        )
+        require(
+            0.0 <= self.negative_slope <= 1.0, f"network.negative_slope is {self.negative_slope}; allowed are 0 … 1."
+        )
+
+    @property
+    def is_relu(self) -> bool:
+        """Whether a ReLU follows every convolution and every hidden layer."""
+        return set(self.activations or (self.activation,)) == {Activation.RELU}
+
+    def activation_of(self, layer: str) -> Activation:
+        """The activation of a layer before the head, by the layer's name; none of a recurrent layer's sums."""
+        if layer.startswith(("recurrent_", STATE)):
+            return Activation.NONE
+        return self.activations[self._activated_names.index(layer)] if self.activations else self.activation
+
+    @property
+    def _activated_names(self) -> tuple[str, ...]:
+        convolutions = (f"conv_{index}" for index in range(len(self.convolutions)))
+        return (*convolutions, *(f"dense_{index}" for index in range(len(self.hidden))))
+
+    @property
+    def hidden_names(self) -> tuple[str, ...]:
+        """Names of all linear layers before the head, in order: ``conv_0``, …, ``dense_0``, …, and where they stand
+        ``recurrent_<i>`` with ``state_<i>`` behind it."""
+        names = list(self._activated_names)
+        for index, each in reversed(list(enumerate(self.recurrences))):
+            names[each.behind : each.behind] = [f"recurrent_{index}", f"{STATE}{index}"]
+        return tuple(names)
+
+    @property
+    def states(self) -> dict[str, Recurrence]:
+        """The recurrent layers by the name of their state's linear layer, in order."""
+        return {f"{STATE}{index}": each for index, each in enumerate(self.recurrences)}
+
+    @property
+    def state_size(self) -> int:
+        """Floats that all recurrent layers remember, one behind the other."""
+        return sum(each.state_size for each in self.recurrences)
+
+    def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+        """(height, width, channels) of the observation and after each convolution.
+
+        Raises:
+            SpecError: the observation is no image, or too small for a kernel.
+        """
+        require(
+            len(observation) == 3,
+            f"the network's convolutions take an image (height, width, channels); the observation is {observation}.",
+        )
+        shapes = [(observation[0], observation[1], observation[2])]
+        for layer in self.convolutions:
+            height, width = layer.output_side(shapes[-1][0]), layer.output_side(shapes[-1][1])
+            require(height > 0 and width > 0, f"an image of {shapes[-1]} is too small for {layer}.")
+            shapes.append((height, width, layer.filters))
+        return tuple(shapes)
+
+    def dense_inputs(self, observation: tuple[int, ...], vector: int = 0) -> int:
+        """Inputs of the first fully connected layer for an observation of that shape.
+
+        Args:
+            observation: its shape; of its image, where there are convolutions.
+            vector: floats that follow the image and pass the convolutions by.
+        """
+        return math.prod(self.image_shapes(observation)[-1] if self.convolutions else observation) + vector
+
+
+NATURE_CONVOLUTIONS = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
+"""The convolutions of the Nature DQN (Mnih et al. 2015, Methods); a hidden layer of 512 follows them."""
+
+
+def network_shapes(
+    network: NetworkSpec, observation: tuple[int, ...], outputs: int, vector: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight of a network, in the order of its layers.
+
+    ``conv_<i>/kernel`` is (height, width, in, out), ``dense_<i>/kernel`` and ``head/kernel`` are (in, out),
+    ``<layer>/bias`` is (out,), and with layer normalisation ``dense_<i>/gamma`` and ``dense_<i>/beta`` are (out,). Of a
+    recurrent layer ``recurrent_<i>/kernel`` is (in, gates) and ``state_<i>/kernel`` (units, gates).
+
+    Args:
+        network: the layers.
+        observation: shape of what the first layer takes, as :func:`observation_shape` gives it.
+        outputs: of the head.
+        vector: floats that follow the image; the last ``vector`` rows of the first dense kernel are theirs.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    images = network.image_shapes(observation) if network.convolutions else ()
+    for index, layer in enumerate(network.convolutions):
+        shapes[f"conv_{index}/kernel"] = (layer.kernel, layer.kernel, images[index][2], layer.filters)
+        shapes[f"conv_{index}/bias"] = (layer.filters,)
+    width = network.dense_inputs(observation, vector)
+    recurrences, states = iter(network.recurrences), network.states
+    hidden = iter(network.hidden)
+    for name in network.hidden_names[len(network.convolutions) :]:
+        if name in states:  # its input is the hidden state
+            recurrence = states[name]
+            given, outputs_of_it, width = recurrence.units, recurrence.gate_size, recurrence.units
+        elif name.startswith("dense_"):
+            given, outputs_of_it = width, next(hidden)
+            width = outputs_of_it
+        else:
+            given, outputs_of_it = width, next(recurrences).gate_size
+        shapes[f"{name}/kernel"] = (given, outputs_of_it)
+        shapes[f"{name}/bias"] = (outputs_of_it,)
+        if network.layer_norm and name.startswith("dense_"):
+            shapes[f"{name}/gamma"] = (outputs_of_it,)
+            shapes[f"{name}/beta"] = (outputs_of_it,)
+    shapes["head/kernel"] = (width, outputs)
+    shapes["head/bias"] = (outputs,)
+    return shapes
+
+
+# --- observation ----------------------------------------------------------------------------------------------------
+
+
+class Remembered(Enum):
+    """What a field of earlier periods holds."""
+
+    OBSERVATION = "observation"
+    """The field's own values; the last row is this period's."""
+    ACTION = "action"
+    """The policy's actions; the last row is that of the period before."""
+    STATE = "state"
+    """What a recurrent layer of the policy made of the period before, one row."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A field's rows are successive control periods, the oldest first.
+
+    Attributes:
+        of: what they hold.
+        initial: one row, which stands in for the periods before the first, in the field's unit.
+    """
+
+    of: Remembered
+    initial: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require_member(Remembered, self.of, "observation.memory.of")
+        finite = all(abs(value) <= LARGEST_FLOAT32 for value in self.initial)
+        require(finite, f"observation.memory.initial is {shortened(self.initial)}; allowed are finite numbers.")
+
+
+@dataclass(frozen=True)
+class ObservationField:
+    """One named part of the observation vector.
+
+    Attributes:
+        name: what it is, e.g. ``"goal_distance"``.
+        shape: its shape; the field is flattened in C order into the observation vector.
+        unit: its physical unit, e.g. ``"m"``, or ``"1"`` when it has none.
+        element_names: one for each element of a row in C order, e.g. of joints; or none.
+        memory: of a field that holds earlier periods, too: ``shape`` is then (periods, …). Of any other, None, and it
+            is a single row.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+    element_names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    memory: Optional[Memory] = field(default=None, metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "an observation field has no name.")
+        require_name(self.name, "an observation field's name")
+        require_name(self.unit, f"the unit of observation field {self.name!r}")
+        require(
+            all(0 < side <= LARGEST_SIDE for side in self.shape) and len(self.shape) <= MOST_SIDES,
+            f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
+            f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
+        )
+        if self.memory is not None:
+            found = len(self.memory.initial)
+            require(
+                bool(self.shape) and found * self.shape[0] == self.size,
+                f"observation field {self.name!r} of shape {self.shape} remembers rows of {found} elements.",
+            )
+            require(
+                self.shape[0] == 1 or self.memory.of is not Remembered.STATE,
+                f"observation field {self.name!r} has {self.shape[0]} rows of state; allowed is one.",
+            )
+        require_names(self.element_names, self.row_size, f"observation field {self.name!r}")
+
+    @property
+    def size(self) -> int:
+        """Number of floats of this field."""
+        return math.prod(self.shape)
+
+    @property
+    def row_size(self) -> int:
+        """Number of floats of one period."""
+        return self.size if self.memory is None else self.size // self.shape[0]
+
+    @property
+    def row(self) -> ObservationField:
+        """The field as one period brings it."""
+        if self.memory is None:
+            return self
+        return ObservationField(self.name, self.shape[1:], self.unit, self.element_names)
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is what a recurrent layer remembers."""
+        return self.memory is not None and self.memory.of is Remembered.STATE
+
+    @property
+    def is_brought(self) -> bool:
+        """Whether each period brings a row of it from outside the policy."""
+        return self.memory is None or self.memory.of is Remembered.OBSERVATION
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """z = clip((x − mean) / scale, low, high), element by element, in float32, inside every exported graph.
+
+    Attributes:
+        mean: one value per observation element, in the element's unit; or a single one for all elements alike (images).
+        scale: likewise, positive.
+        clip: the largest |z|, dimensionless and positive: low = −clip, high = clip; ``inf`` switches clipping off.
+        low, high: bounds of z one by one, in place of ``clip``, which is then ``inf``; or none.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    clip: float = field(default=10.0, metadata=null_is(math.inf))
+    low: tuple[float, ...] = field(default=(), metadata=OMITTED)
+    high: tuple[float, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
+        )
+        require(all(abs(m) <= LARGEST_FLOAT32 for m in self.mean), "normaliser.mean must be finite in float32.")
+        require(
+            all(SMALLEST_DIVISOR <= s <= LARGEST_DIVISOR for s in self.scale),
+            f"normaliser.scale must be positive and between {SMALLEST_DIVISOR:g} and {LARGEST_DIVISOR:g}, "
+            "so that it and its reciprocal are float32 numbers.",
+        )
+        require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
+        if self.low or self.high:
+            require(self.clip == math.inf, "normaliser has both a clip and bounds; allowed is one of them.")
+            found = len(self.low), len(self.high)
+            require(
+                found == (len(self.mean), len(self.mean)),
+                f"normaliser has {found[0]} lows and {found[1]} highs for {len(self.mean)} means.",
+            )
+            pairs = zip(self.low, self.high)
+            require(
+                all(-LARGEST_FLOAT32 <= low < high <= LARGEST_FLOAT32 for low, high in pairs),
+                "normaliser.low and normaliser.high must be finite in float32, with low < high.",
+            )
+
+
+# --- quantizers of training -----------------------------------------------------------------------------------------
+
+SMALLEST_WEIGHT_BITS, LARGEST_WEIGHT_BITS = 2, 8
+"""Widths of the integers that weights are stored as."""
+INPUT = "input"
+"""Name of the normalised observation among the ranges."""
+
+
+class WeightRange(Enum):
+    """What a channel's scale is taken from."""
+
+    LARGEST = "largest"
+    """s = max |W| / (2ⁿ⁻¹ − 1): nothing is clipped. That of post-training quantization."""
+    MEAN = "mean"
+    """s = 2 · mean |W| / √(2ⁿ⁻¹ − 1), where learned step sizes begin (Esser et al. 2020, section 2.1): with few bits
+    the largest weight leaves the others no levels."""
+
+
+@dataclass(frozen=True)
+class TrainedQuantization:
+    """How a policy was quantized while it learned.
+
+    Attributes:
+        bits: of weights and of hidden layers' outputs, 2 … 8.
+        ranges: (low, high) of the normalised observation (``input``), and of the output of every hidden layer by name
+            (low is 0, after a ReLU), as monitored in training.
+        weight_range: what the weights' scales are taken from.
+    """
+
+    bits: int
+    ranges: Mapping[str, tuple[float, float]]
+    weight_range: WeightRange = WeightRange.LARGEST
+
+    def __post_init__(self) -> None:
+        require_member(WeightRange, self.weight_range, "quantization.weight_range")
+        require(
+            SMALLEST_WEIGHT_BITS <= self.bits <= LARGEST_WEIGHT_BITS,
+            f"quantization.bits is {self.bits}; allowed are {SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}.",
+        )
+        for name, (low, high) in self.ranges.items():
+            require(
+                -LARGEST_FLOAT32 <= low <= high <= LARGEST_FLOAT32,
+                f"quantization.ranges.{name} is {low} … {high}; it must be finite and ordered.",
+            )
+            require(name == INPUT or low == 0.0, f"quantization.ranges.{name} begins at {low}, not at a ReLU's 0.")
+
+
+# --- the spec -------------------------------------------------------------------------------------------------------
 
 __all__ = [
     "NATURE_CONVOLUTIONS",

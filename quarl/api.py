@@ -168,7 +168,7 @@ class Policy:
         Raises:
             SpecError: the observation has another size.
         """
-        from quarl.policy.observing import pilot
+        from quarl.policy import pilot
         from quarl.train.deciding import reference
 
         (precision,) = _precisions(bits)
@@ -331,7 +331,7 @@ class Device:
 
     def _in_the_loop(self, bundle: Bundle, episodes: int, preset: str | None, seed: int) -> Evaluations:
         from quarl.bench.device_session.questions import results_of
-        from quarl.policy.observing.pilot import deciding
+        from quarl.policy.pilot import deciding
         from quarl.train.evaluate import check_task, task_options, trained_on
         from quarl.train.suites.make import make_task
         from quarl.train.suites.names import resolve
@@ -403,8 +403,7 @@ class Device:
         """For each artifact of the release that serves, a context in which a fresh process has loaded it."""
         from quarl.device.deploy.errors import ReleaseError
         from quarl.device.deploy.releases import list_releases
-        from quarl.policy.contract.enums import executions
-        from quarl.policy.spec import RuntimeName
+        from quarl.policy.spec import RuntimeName, executions
 
         name, connection = _name(policy), self._connected()
         known = list_releases(connection).policies.get(name)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec
 from tests import home
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.network import Weights, forward_float
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
+from quarl.policy.reference import Weights, forward_float
 from quarl.policy.spec import (
+    Cell,
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,
@@ -17,6 +17,7 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    Recurrence,
     Remembered,
     Squash,
     weight_shapes,

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from quarl.convert.mixed import bits_of
 from quarl.policy.bundle import Bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import apply_head, as_batch, forward_float, normalise, split
-from quarl.policy.observing.pilot import deciding
-from quarl.policy.quantization import Scheme, to_fp16
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.simulated import Simulated, Widths, forward_simulated
+from quarl.policy.pilot import deciding
+from quarl.policy.quantize import Scheme, to_fp16
+from quarl.policy.reference import apply_head, as_batch, forward_float, forward_integer, normalise, split
+from quarl.policy.simulate import Simulated, Widths, forward_simulated, quantize_network
 from quarl.policy.spec import PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting

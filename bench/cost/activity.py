@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quarl.convert.mixed import bits_of
-from quarl.policy.integer import Trace, head_inputs
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import Trace, head_inputs
+from quarl.policy.simulate import quantize_network
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle

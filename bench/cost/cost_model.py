@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from quarl.bench.qemu_counter.counting import Counted
-from quarl.policy.integer import WeightBits
-from quarl.policy.network import layer_names
-from quarl.policy.quantizing.network import bits_by_layer
+from quarl.policy.reference import WeightBits, layer_names
+from quarl.policy.simulate import bits_by_layer
 from quarl.policy.spec import PolicySpec, Precision, weight_shapes
 
 CLOCK_HZ = 1.2e9

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from quarl.bench.command_line import say
 from quarl.bench.device_session.questions import Served
 from quarl.bench.report.document import Transport
-from quarl.policy.contract.enums import executions
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
     from quarl.device.deploy.connection import Connection

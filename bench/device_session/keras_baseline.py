@@ -28,7 +28,7 @@ def build(bundle: Any) -> Any:
     import keras
 
     from quarl.policy.exact import LAYER_NORM_EPSILON
-    from quarl.policy.network import layer_names, normaliser_bounds, normaliser_constants
+    from quarl.policy.reference import layer_names, normaliser_bounds, normaliser_constants
     from quarl.policy.spec import observation_shape
 
     spec, weights = bundle.spec, bundle.weights()

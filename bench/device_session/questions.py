@@ -214,8 +214,8 @@ def ask_success_in_loop(
     """
     import numpy as np
 
-    from quarl.policy.observing.history import remembers
-    from quarl.policy.observing.pilot import Pilot
+    from quarl.policy.history import remembers
+    from quarl.policy.pilot import Pilot
 
     times: list[int] = []
 

@@ -14,7 +14,7 @@ from quarl.bench.device_session import access
 from quarl.bench.report import store
 from quarl.bench.report import tables as rendering
 from quarl.bench.report.document import new_run
-from quarl.policy.contract.enums import Precision, RuntimeName, executions
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
     import argparse

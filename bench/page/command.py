@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from quarl.bench.page.sources import RESULTS, ZOO, Sources
-    from quarl.policy.files import write_atomically
+    from quarl.policy.bundle import write_atomically
 
     began = time.monotonic()
     document = collect(Sources(arguments.results or RESULTS, arguments.zoo or ZOO, arguments.preset))

@@ -9,7 +9,7 @@ import numpy as np
 from quarl.bench.command_line import UsageError
 from quarl.convert.pipeline import build_graph
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import hidden_activations, layer_names, normaliser_constants
+from quarl.policy.reference import hidden_activations, layer_names, normaliser_constants
 from quarl.policy.spec import Activation, ArtifactFormat, PolicySpec, Precision
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quarl.bench.command_line import BenchError
-from quarl.policy.contract.enums import RuntimeName
+from quarl.policy.spec import RuntimeName
 
 if TYPE_CHECKING:
     from quarl.policy.spec import PolicySpec

@@ -20,8 +20,7 @@ from quarl.bench.recommending.deciding import Demand, DeployableArtifact, Played
 from quarl.bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
 from quarl.bench.report.intervals import Estimate
 from quarl.device.agent.runtimes import PREFERENCE
-from quarl.policy.contract.enums import executions
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
     from quarl.bench.report.document import Report
@@ -94,8 +93,7 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
     """
     from quarl.bench.device_session.access import connected
     from quarl.device.deploy.probe import is_emulated, probe
-    from quarl.policy.bundle import Bundle
-    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.bundle import Bundle, copy_bundle
 
     name = bundle.spec.name
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:

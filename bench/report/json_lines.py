@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.bundle import locked, write_atomically
 
 T = TypeVar("T")
 _BEGINNING = b'{"'  # of a document

@@ -9,7 +9,7 @@ from typing import Any
 
 from quarl.bench.report.document import BASELINES, Kind, Report, Success, Where
 from quarl.bench.report.intervals import PairedDifference, paired_difference
-from quarl.policy.contract.enums import Precision
+from quarl.policy.spec import Precision
 
 FP32 = "fp32"
 MEASURED = "measured"

@@ -20,11 +20,10 @@ from quarl.bench.study.experiment import EpisodePlan, SeedResult
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
 from quarl.policy.locate import shipped_folder, working_bundle
-from quarl.policy.manifest import MANIFEST_FILE
-from quarl.policy.observing.pilot import on_rows
+from quarl.policy.pilot import on_rows
 from quarl.policy.places import ARTIFACTS
-from quarl.policy.reading.bundle_files import WEIGHTS_FILE
-from quarl.policy.simulated import Widths, simulate
+from quarl.policy.reading import MANIFEST_FILE, WEIGHTS_FILE
+from quarl.policy.simulate import Widths, simulate
 from quarl.policy.spec import ContinuousHead, PolicySpec
 from quarl.train.deciding import decide_with, float_decide
 

@@ -97,8 +97,7 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
     """Convert a copy of the bundle to one precision, in every format, and play the runtime's artifact."""
     from quarl.convert.pipeline import convert_all
-    from quarl.policy.bundle import Bundle
-    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.bundle import Bundle, copy_bundle
     from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
     from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
@@ -337,8 +336,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
         BenchError: its mean return is lower than that of the bundle there, or it is too large for a repository.
         PolicyError: it is no readable bundle, or of another task than it says.
     """
-    from quarl.policy.bundle import HOST_FILES, Bundle
-    from quarl.policy.bundle_writer import write_bundle
+    from quarl.policy.bundle import HOST_FILES, Bundle, write_bundle
 
     fresh = Bundle.load(source)
     name = cell_name(fresh)

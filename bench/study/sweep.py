@@ -8,7 +8,7 @@
 
 quarl is the paper's affine quantizer, per tensor, of weights and activations; quarl-released is what its released
 script computes instead (weights only); symmetric is what devices run, per output channel, with activations of 8 bits
-where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulated.py). Without
+where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
 --scheme and the options about activations all of these are measured. Of one policy the table has every width, and says
 how a device would execute it; of several the widths that decide. Quantization is simulated in float.
 """
@@ -29,9 +29,8 @@ from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Ex
 from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from quarl.bench.study.records import Condition
 from quarl.policy.locate import meant
-from quarl.policy.quantization import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
-from quarl.policy.quantizing.network import trained_with
-from quarl.policy.simulated import HALF_BITS, WEIGHTS_ONLY, Widths
+from quarl.policy.quantize import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
+from quarl.policy.simulate import HALF_BITS, WEIGHTS_ONLY, Widths, trained_with
 from quarl.train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from quarl.bench.study.bundles import open_bundle, quantized
 from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.records import rounded
-from quarl.policy.files import locked
+from quarl.policy.bundle import locked
 from quarl.policy.locate import code_version
 from quarl.policy.places import ARTIFACTS
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle
-    from quarl.policy.simulated import Widths
+    from quarl.policy.simulate import Widths
     from quarl.train.runs.request import RunRequest
 
 TRAINED = ARTIFACTS / "trained"
@@ -170,7 +170,7 @@ def flown(
 
 def origin(bundle: Bundle) -> dict[str, Any]:
     """Origin of a training, for the rows that are of the training itself: its steps, settings and weights."""
-    from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+    from quarl.policy.reading import WEIGHTS_FILE
 
     provenance = bundle.spec.provenance
     return {

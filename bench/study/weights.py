@@ -36,7 +36,7 @@ from quarl.bench.study.measures.levels import (
 from quarl.policy.bundle import Bundle
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import RESULTS
-from quarl.policy.quantization import FLOAT_BITS, Scheme
+from quarl.policy.quantize import FLOAT_BITS, Scheme
 
 if TYPE_CHECKING:
     import argparse

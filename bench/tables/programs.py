@@ -14,7 +14,7 @@ One decision at batch 1, one thread, from Python's call to the action: median ov
 about {{ results.turn_s }} s of every contestant on one core, one process each; of a turn the median of \
 {{ results.parts }} parts' means. As fast as LiteRT: its time over this one's in the same turn, the median and in \
 brackets the least and the greatest.
-Exact: native gives the levels of quarl.policy.integer after every layer, with each of its sets of kernels (tests).
+Exact: native gives the levels of quarl.policy.reference after every layer, with each of its sets of kernels (tests).
 Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
 """
 PROGRAMS_WORDS = """\

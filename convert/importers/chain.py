@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.contract.features import FloatStep
 from quarl.policy.errors import PolicyError
-from quarl.policy.observing.features import exact_program
-from quarl.policy.spec import Activation, Memory, Remembered
+from quarl.policy.reference import exact_program
+from quarl.policy.spec import Activation, Cell, FloatStep, Memory, Recurrence, Remembered
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -60,7 +58,7 @@ class Targets:
     """Float operators behind the last layer, on what is there so far with the raw observation behind it.
 
     Attributes:
-        steps: see :mod:`policy.contract.features`.
+        steps: see :mod:`policy.spec`.
         outputs: elements of what is there so far.
         what: the file's name of what they compute, for messages.
     """
@@ -105,7 +103,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A recurrent layer, its gates as in :mod:`policy.contract.cells`.
+    """A recurrent layer, its gates as in :mod:`policy.spec`.
 
     Its state comes in the observation's last elements, those of several layers in order, and the next states leave
     behind the outputs.
@@ -288,7 +286,7 @@ def _step(step: Features | Affine | Clip | Dense | Convolution | LayerNorm | Act
     if isinstance(step, Dense):
         return np.asarray(x.reshape(len(x), -1) @ step.kernel.astype(np.float64) + step.bias)
     if isinstance(step, Convolution):
-        from quarl.policy.network import convolve
+        from quarl.policy.reference import convolve
 
         return convolve(x, step.kernel.astype(np.float64), step.stride) + step.bias
     if isinstance(step, LayerNorm):

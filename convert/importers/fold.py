@@ -23,10 +23,17 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.heads import head_and_targets
 from quarl.convert.importers.layers import Layer, layers_of, network_of
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
-from quarl.policy.contract.features import FloatStep, sizes_of
-from quarl.policy.observing.features import exact_program
-from quarl.policy.quantization import Floats
-from quarl.policy.spec import ContinuousHead, DiscreteHead, NetworkSpec, Normaliser, ObservationField
+from quarl.policy.quantize import Floats
+from quarl.policy.reference import exact_program
+from quarl.policy.spec import (
+    ContinuousHead,
+    DiscreteHead,
+    FloatStep,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    sizes_of,
+)
 
 
 @dataclass(frozen=True)

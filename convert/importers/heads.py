@@ -25,8 +25,7 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.layers import Layer, behind, named
 from quarl.convert.importers.prefix import Prefix
 from quarl.convert.importers.program import Program, depends
-from quarl.policy.contract.features import FloatStep
-from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, Squash
+from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, FloatStep, Squash
 
 FAR_BOUNDS = 2.0
 """Times as far from the centre as any action: bounds that clip nothing and would take the int8 levels."""

@@ -27,13 +27,11 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.fold import Folded, fold
 from quarl.convert.importers.proof import Proof, prove
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.integer import IntegerNetwork, forward_integer
-from quarl.policy.json_values import shortened
-from quarl.policy.network import Weights, forward_float
+from quarl.policy.bundle import write_bundle
+from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
 from quarl.policy.places import ARTIFACTS
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
+from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
 
 if TYPE_CHECKING:

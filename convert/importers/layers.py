@@ -21,10 +21,9 @@ from quarl.convert.importers.chain import (
     Step,
     Targets,
 )
-from quarl.policy.contract.cells import Cell, Recurrence
 from quarl.policy.exact import LAYER_NORM_EPSILON
-from quarl.policy.quantization import Floats
-from quarl.policy.spec import Activation, NetworkSpec
+from quarl.policy.quantize import Floats
+from quarl.policy.spec import Activation, Cell, NetworkSpec, Recurrence
 from quarl.policy.spec import Convolution as ConvolutionSpec
 
 LEAKY = Activation.LEAKY_RELU

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from quarl.convert.importers.chain import Affine, Clip, Doubles, ForeignError
-from quarl.policy.contract.checks import LARGEST_FLOAT32
-from quarl.policy.spec import Normaliser
+from quarl.policy.spec import LARGEST_FLOAT32, Normaliser
 
 
 @dataclass(frozen=True)

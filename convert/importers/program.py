@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.convert.importers.chain import Activate, Affine, Clip, Dense, Doubles, Features, ForeignError, Step, Targets
-from quarl.policy.contract.checks import LARGEST_FLOAT32
-from quarl.policy.contract.features import (
+from quarl.policy.spec import (
+    LARGEST_FLOAT32,
     MOST_ELEMENTS,
     MOST_STEPS,
     MOST_TOGETHER,
+    Activation,
     FloatOperator,
     FloatStep,
     size_of,
     sizes_of,
 )
-from quarl.policy.spec import Activation
 
 SMALL_KERNEL = 36
 """Elements of a constant matrix that is carried as sums: a rotation, not a layer."""
@@ -45,7 +45,7 @@ def _is_selection(step: Dense) -> bool:
 class Program:
     """Float operators under construction; the same operator on the same values is there once.
 
-    Values are numbered as in :mod:`policy.contract.features`: 0 is what it is given, the raw observation alone or
+    Values are numbered as in :mod:`policy.spec`: 0 is what it is given, the raw observation alone or
     behind the outputs of layers.
     """
 

@@ -16,9 +16,9 @@ import numpy as np
 from quarl.convert.executor import available, runtime_processes
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, run
 from quarl.convert.pipeline import build_graph
-from quarl.policy.float_errors import foreign_tolerance
-from quarl.policy.network import Weights, forward_float
-from quarl.policy.observing.history import History
+from quarl.policy.golden import foreign_tolerance
+from quarl.policy.history import History
+from quarl.policy.reference import Weights, forward_float
 from quarl.policy.spec import PolicySpec, Precision
 
 FAR = (5.0, 10.0, 20.0, 40.0)

@@ -19,9 +19,9 @@ from quarl.convert.importers.chain import (
     count_outputs,
     run,
 )
+from quarl.policy.history import History, remembers
 from quarl.policy.json_values import shortened
-from quarl.policy.observing.history import History, remembers
-from quarl.policy.observing.pilot import deciding
+from quarl.policy.pilot import deciding
 from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,

@@ -8,9 +8,8 @@ import numpy as np
 
 from quarl.convert.importers.chain import ForeignPolicy
 from quarl.convert.importers.recordings import SEED, decider, flat
-from quarl.policy.integer import IntegerNetwork, forward_integer
-from quarl.policy.network import Weights, forward_float
-from quarl.policy.observing.pilot import deciding
+from quarl.policy.pilot import deciding
+from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer
 from quarl.policy.spec import PolicySpec
 from quarl.train.evaluate import difference
 from quarl.train.intervals import mean_interval

@@ -25,7 +25,7 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.leapp.description import is_leapp
 from quarl.convert.importers.torch_file import TORCH_ENDINGS, refuse_torchscript
-from quarl.policy.observing.history import remembers
+from quarl.policy.history import remembers
 from quarl.policy.spec import Remembered
 
 WEIGHTS = (*TORCH_ENDINGS, ".safetensors", ".npz")

@@ -1,4 +1,4 @@
-"""From a policy in integers (:mod:`policy.integer`) to the native engine's artifact."""
+"""From a policy in integers (:mod:`policy.reference`) to the native engine's artifact."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from quarl.convert.native.layout import (
     LayerRecord,
 )
 from quarl.policy.errors import QuantizationError
-from quarl.policy.integer import IntegerLayer, IntegerNetwork, requantization_multipliers, vector_map
-from quarl.policy.network import head_outputs, normaliser_bounds, normaliser_constants
-from quarl.policy.quantization import INT8_MAX, INT8_MIN, Affine, dequantize_affine
+from quarl.policy.quantize import INT8_MAX, INT8_MIN, Affine, dequantize_affine
+from quarl.policy.reference import (
+    IntegerLayer,
+    IntegerNetwork,
+    head_outputs,
+    normaliser_bounds,
+    normaliser_constants,
+    requantization_multipliers,
+    vector_map,
+)
 from quarl.policy.spec import Activation, PolicySpec, observation_shape
 
 ACTIVATIONS = {

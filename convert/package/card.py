@@ -13,7 +13,7 @@ import jinja2
 
 from quarl.convert.importers.words import network_words, squashed_words
 from quarl.convert.package.actions import action_bounds
-from quarl.policy.manifest import Manifest
+from quarl.policy.reading import Manifest
 from quarl.policy.spec import ContinuousHead, DiscreteHead, Normaliser, PolicySpec
 from quarl.train.intervals import brackets, judged_interval
 

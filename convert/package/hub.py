@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from quarl.convert.package.card import CARD_FILE, card
 from quarl.policy.bundle import Bundle
-from quarl.policy.manifest import MANIFEST_FILE, Manifest
+from quarl.policy.reading import MANIFEST_FILE, Manifest
 from quarl.policy.spec import Precision
 
 

@@ -25,7 +25,7 @@ from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STA
 from quarl.convert.package.actions import action_bounds
 from quarl.convert.package.yaml_text import document
 from quarl.policy.bundle import Bundle
-from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import DiscreteHead, ObservationField, PolicySpec, Remembered
 
 CONFIG_VERSION = "1.3"

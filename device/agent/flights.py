@@ -17,8 +17,8 @@ from quarl.device.agent.measure import Statistics
 from quarl.device.agent.operations import FlyEpisodes
 from quarl.device.agent.protocol import AgentError, ErrorCode
 from quarl.device.agent.serving import Serving
-from quarl.policy.observing.history import remembers
-from quarl.policy.observing.pilot import Histories
+from quarl.policy.history import remembers
+from quarl.policy.pilot import Histories
 
 CONFIDENCE = 0.95
 MAX_TIMED = 200_000

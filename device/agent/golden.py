@@ -9,8 +9,7 @@ from typing import Any
 
 from quarl.device.agent.executing import Executor, Input, results
 from quarl.device.agent.protocol import AgentError, ErrorCode
-from quarl.policy.manifest import ArtifactEntry
-from quarl.policy.reading.bundle_files import ExpectedRows, GoldenRows
+from quarl.policy.reading import ArtifactEntry, ExpectedRows, GoldenRows
 from quarl.policy.spec import PolicySpec, RuntimeName
 
 SMALLEST = sys.float_info.min

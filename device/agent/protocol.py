@@ -34,7 +34,7 @@ episodes  loaded → LOADED, preset, settings (the overrides asked for), task (1
           throttled_after, valid, invalid_reasons
 act       action (or actions), outputs (unless asked not to: logits, or the continuous action), inference_ns (a number,
           or one for each row), request_ns (parsed line to ready reply)
-          with "period": of this period's values and of what the agent remembers of those before (policy/observing);
+          with "period": of this period's values and of what the agent remembers of those before (policy/history.py);
           else, of a recurrent policy: state (or states), the last elements of the next observation
 bye       decisions (inferences served in this process)
 help      protocol, ops {name: {does, fields {name: text}, example}}

@@ -34,8 +34,7 @@ from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode,
 from quarl.device.agent.runtimes import installed_runtimes
 from quarl.device.agent.serving import Serving, load
 from quarl.policy.errors import BundleError, PolicyError, SpecError
-from quarl.policy.reading.bundle_files import read_manifest, read_spec
-from quarl.policy.reading.files import is_regular
+from quarl.policy.reading import is_regular, read_manifest, read_spec
 
 PROGRESS_INTERVAL_NS = 500_000_000
 SIMULATOR = ("numpy", "quarl.airlearning_envs.flights")

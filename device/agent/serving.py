@@ -26,9 +26,8 @@ from quarl.device.agent.runtimes import (
     way_to_install,
 )
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import ArtifactEntry
-from quarl.policy.observing.history import History, brought_of, remembers
-from quarl.policy.reading.bundle_files import DEVICE_FILES, BundleFiles
+from quarl.policy.history import History, brought_of, remembers
+from quarl.policy.reading import DEVICE_FILES, ArtifactEntry, BundleFiles
 from quarl.policy.spec import PolicySpec, RuntimeName
 
 NAVIGATION_IDS = ("AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0")

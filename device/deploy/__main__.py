@@ -26,10 +26,9 @@ from quarl.device.deploy.target import Target, resolve
 from quarl.device.deploy.text import printable
 from quarl.device.deploy.verbs import Verbs, run_verb
 from quarl.device.deploy.wheels import fetch, parse_runtimes, select, select_unseen
-from quarl.policy.contract.enums import executions
 from quarl.policy.hints import Parser
 from quarl.policy.locate import working_bundle
-from quarl.policy.spec import RuntimeName
+from quarl.policy.spec import RuntimeName, executions
 
 INTERRUPTED = (
     "what was half done on the device is discarded; `python -m device.deploy releases` shows which release serves."

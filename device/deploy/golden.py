@@ -9,8 +9,8 @@ from typing import Any
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import AgentError, CheckFailedError
-from quarl.policy.contract.enums import Precision, RuntimeName, executions
 from quarl.policy.json_values import JsonValueError, read
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 OWN_FAULTS = ("golden", "bundle", "spec", "runtime")
 """The agent's codes of what is wrong with a release itself."""

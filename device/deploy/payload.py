@@ -28,14 +28,11 @@ from quarl.device.deploy.errors import VerificationError
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.enums import executions
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import MANIFEST_FILE
+from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name
 from quarl.policy.places import IMPORTED_FROM
-from quarl.policy.reading.bundle_files import DEVICE_FILES, WEIGHTS_FILE
-from quarl.policy.reading.files import LARGEST_MANIFEST, read_file, verified
-from quarl.policy.reading.names import POLICY_NAMES_ALLOWED, is_policy_name
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.reading import DEVICE_FILES, LARGEST_MANIFEST, MANIFEST_FILE, WEIGHTS_FILE, read_file, verified
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 STARTER = "run-agent"
 CODE, BUNDLE = "lib", "bundle"
@@ -45,7 +42,7 @@ LOOP_HEADER = Path("quarl/device/agent/loop/quarl_loop.h")
 """The same for one in C."""
 # Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
 # engine's compiler.
-STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.policy.bundle_checks", "quarl.device.engine.building"]
+STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Payload:
 
 
 def check_policy_name(name: str) -> str:
-    """A policy's name becomes a folder on the device: the rule of ``policy.reading.names``.
+    """A policy's name becomes a folder on the device: the rule of ``policy.json_values``.
 
     Raises:
         VerificationError: it has other signs.

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
 from quarl.device.deploy.probe import MACHINES, NO_PYTHON, PythonFacts, TargetFacts
-from quarl.policy.manifest import FileRecord
 from quarl.policy.places import cache_folder
+from quarl.policy.reading import FileRecord
 from quarl.policy.spec import RuntimeName
 
 PINS_FILE = Path(__file__).with_name("wheels.json")

@@ -1,4 +1,4 @@
-/* The gates of a recurrent layer in float32, as policy/contract/cells.py has them: products and sums one by one, and an
+/* The gates of a recurrent layer in float32, as policy/spec.py has them: products and sums one by one, and an
  * exponential of a few of them (the polynomial is that of Cephes's expf, S. Moshier), so that every processor computes
  * the same. */
 #ifndef NATIVE_CELLS_H

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.engine.engine import Engine, Mode
-from quarl.policy.reading.hashing import sha256
+from quarl.policy.reading import new_sha256
 
 OBSERVATIONS = 32
 """Most observations that are measured with, taken evenly from those that there are."""
@@ -130,7 +130,7 @@ def kept_file(bundle: Path) -> Path | None:
 
 def key_of(engine: Engine, library: Path, artifact: str) -> dict[str, str]:
     """Key of a measurement: artifact, the engine's library, its kernels, the processor's kind."""
-    fingerprint = sha256(library.read_bytes()).hexdigest()
+    fingerprint = new_sha256(library.read_bytes()).hexdigest()
     return {"artifact": artifact, "library": fingerprint, "kernels": engine.used, "machine": os.uname().machine}
 
 

@@ -1,5 +1,5 @@
 /* Layer normalisation and the activations behind it, in double precision, operation for operation as policy/exact.py and
- * policy/activations.py have them: with the same bits on every processor. */
+ * policy/quantize.py have them: with the same bits on every processor. */
 #ifndef NATIVE_NORM_H
 #define NATIVE_NORM_H
 #include "kernels.h"

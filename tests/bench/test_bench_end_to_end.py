@@ -19,8 +19,7 @@ from quarl.bench.device_session.baseline import framework_calls
 from quarl.bench.device_session.questions import ask_latency
 from quarl.bench.report import store
 from quarl.bench.report.document import Kind, Transport
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, PolicySpec, weight_shapes
 
 

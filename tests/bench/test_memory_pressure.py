@@ -17,8 +17,7 @@ from quarl.bench.memory_pressure import probe as pressure_probe
 from quarl.bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
 from quarl.bench.tables.pressure import Case, pressure_table, speed_ups
 from quarl.convert.pipeline import convert_all
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
 

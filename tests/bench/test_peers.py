@@ -17,8 +17,8 @@ from quarl.bench.peers.policies import committed
 from quarl.bench.peers.turns import TimedProgram, timed_in_turns
 from quarl.bench.peers.worker import ncnn_network
 from quarl.bench.report import store
-from quarl.policy.network import forward_float
 from quarl.policy.places import PROJECT_ROOT
+from quarl.policy.reference import forward_float
 
 PYTHON = PROJECT_ROOT / peers.PYTHON
 

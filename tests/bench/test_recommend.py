@@ -40,7 +40,7 @@ from quarl.device.deploy.errors import UnsupportedDeviceError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
 from quarl.policy.bundle import Bundle
 from quarl.policy.locate import working_bundle
-from quarl.policy.manifest import ArtifactEntry, FileRecord
+from quarl.policy.reading import ArtifactEntry, FileRecord
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from quarl.train.suites.make import make_task
 from quarl.train.suites.task import Evaluation

@@ -22,10 +22,8 @@ import numpy as np
 from quarl.convert.mixed import weight_bits
 from quarl.convert.pipeline import FLOATS, INTEGERS, possible, quantize
 from quarl.policy.bundle import Bundle, Golden
-from quarl.policy.contract.network import network_shapes
-from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
 from quarl.policy.places import PROJECT_ROOT
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -36,6 +34,9 @@ from quarl.policy.spec import (
     PolicySpec,
     Precision,
     Squash,
+    TrainedQuantization,
+    WeightRange,
+    network_shapes,
 )
 
 NORMALISED, TRAINED = "normalised", "trained"

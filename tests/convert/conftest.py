@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from quarl.convert.executor import RuntimeProcess, runtime_processes
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

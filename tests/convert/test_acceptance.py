@@ -16,14 +16,12 @@ from quarl.convert.acceptance import FLOOR, AcceptanceError, agreement
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.parity import ParityError, check
 from quarl.convert.reference import integer_reference
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import npz, write_bundle
-from quarl.policy.coverage import excited
-from quarl.policy.integer import IntegerNetwork
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord
+from quarl.policy.bundle import Bundle, npz, write_bundle
+from quarl.policy.golden import excited
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE, WEIGHTS_FILE
+from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, WEIGHTS_FILE, FileRecord
+from quarl.policy.reference import IntegerNetwork
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
@@ -154,7 +152,7 @@ def test_where_a_tanh_is_flat_next_to_nothing_is_allowed(tilting: Bundle) -> Non
 
 def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict[str, np.ndarray], object]) -> None:
     """A deep network's tolerance grows with its layers, not with the units that are off."""
-    from quarl.policy.float_errors import float_tolerance
+    from quarl.policy.golden import float_tolerance
 
     spec, weights, *_, observations = small
     off = {**weights, "dense_0/bias": weights["dense_0/bias"] - np.float32(1e3)}  # all of the first layer is off

@@ -10,14 +10,10 @@ import pytest
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess, available
-from quarl.policy.activations import FIXED_MAPS, IntegerTable, exactly, linear_map
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import forward_float
-from quarl.policy.quantization import Affine, Scheme
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.simulated import Widths, forward_simulated, simulate
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.quantize import FIXED_MAPS, Affine, IntegerTable, Scheme, exactly, linear_map
+from quarl.policy.reference import forward_float, forward_integer
+from quarl.policy.simulate import Widths, forward_simulated, quantize_network, simulate
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,

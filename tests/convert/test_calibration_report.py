@@ -7,7 +7,7 @@ import pytest
 
 from quarl.convert.calibration import inspect
 from quarl.policy.errors import QuantizationError
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import PolicySpec
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]

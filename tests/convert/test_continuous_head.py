@@ -10,10 +10,9 @@ import pytest
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.reference import output_steps
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.integer import head_inputs
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.reference import head_inputs
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -17,12 +17,11 @@ import pytest
 from quarl.convert import __main__ as cli
 from quarl.convert import pipeline
 from quarl.convert.pipeline import Converted, convert_each
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.errors import BundleError
-from quarl.policy.integer import forward_integer
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
+from quarl.policy.reading import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
+from quarl.policy.reference import forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 
@@ -193,7 +192,7 @@ def test_a_disk_that_is_full_is_said(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "fp32.tflite")
 
-    monkeypatch.setattr("quarl.policy.files.os.fsync", full)
+    monkeypatch.setattr("quarl.policy.bundle.os.fsync", full)
     assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
     assert "fp32.tflite cannot be written: No space left" in capsys.readouterr().err
     assert Bundle.load(bundle.path).manifest.artifacts == {}

@@ -11,20 +11,25 @@ import pytest
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess, available
 from quarl.convert.reference import integer_reference
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.features import FloatOperator as Operator
-from quarl.policy.contract.features import FloatStep, sizes_of
+from quarl.policy.bundle import write_bundle
 from quarl.policy.errors import SpecError
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.integer import forward_integer, head_inputs
-from quarl.policy.network import apply_head, forward_float
-from quarl.policy.observing.features import exact_program, program_variance, run_program
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reference import (
+    apply_head,
+    exact_program,
+    forward_float,
+    forward_integer,
+    head_inputs,
+    program_variance,
+    run_program,
+)
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     DiscreteHead,
     EnvironmentSpec,
+    FloatStep,
     NetworkSpec,
     Normaliser,
     ObservationField,
@@ -32,8 +37,10 @@ from quarl.policy.spec import (
     Precision,
     RuntimeName,
     Squash,
+    sizes_of,
     weight_shapes,
 )
+from quarl.policy.spec import FloatOperator as Operator
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 # x = (a, b, c, d): every operator once, and a product of two values

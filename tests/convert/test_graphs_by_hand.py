@@ -8,8 +8,8 @@ import pytest
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import FLOATS, INTEGERS
 from quarl.convert.rounding import forward_fixed_point
-from quarl.policy.integer import IntegerLayer, IntegerNetwork, forward_integer
-from quarl.policy.quantization import Affine
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, forward_integer
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

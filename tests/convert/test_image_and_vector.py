@@ -16,12 +16,10 @@ from quarl.convert.parity import ParityError
 from quarl.convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
 from quarl.convert.reference import NORM_STEPS, STEP_SLACK
 from quarl.convert.rounding import forward_fixed_point
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import Weights, forward_float, normalise
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reference import Weights, forward_float, forward_integer, normalise
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -16,11 +16,10 @@ from quarl.convert.parity import ParityError
 from quarl.convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
 from quarl.convert.reference import NORM_STEPS
 from quarl.convert.rounding import forward_fixed_point
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import Weights, forward_float
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import write_bundle
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reference import Weights, forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     ArtifactFormat,

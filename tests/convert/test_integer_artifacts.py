@@ -14,9 +14,9 @@ from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import INTEGERS
 from quarl.convert.reference import STEP_SLACK
-from quarl.policy.integer import IntegerLayer, IntegerNetwork, forward_integer
-from quarl.policy.quantization import Affine
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import NetworkSpec, PolicySpec, RuntimeName
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]

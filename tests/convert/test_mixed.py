@@ -16,11 +16,10 @@ from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError, QuantizationError
-from quarl.policy.integer import forward_integer
-from quarl.policy.manifest import MANIFEST_FILE
-from quarl.policy.network import Weights, forward_float, layer_names
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reading import MANIFEST_FILE
+from quarl.policy.reference import Weights, forward_float, forward_integer, layer_names
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

@@ -9,8 +9,8 @@ import pytest
 
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import INTEGERS
-from quarl.policy.network import forward_float, normaliser_constants
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import forward_float, normaliser_constants
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

@@ -19,12 +19,10 @@ from quarl.convert import executor, pipeline, tflite_graph
 from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProcess
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import float_reference, integer_reference
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.float_errors import UNIT_ROUNDOFF, float_tolerance
-from quarl.policy.integer import IntegerNetwork
-from quarl.policy.network import forward_float
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.golden import UNIT_ROUNDOFF, float_tolerance
+from quarl.policy.reference import IntegerNetwork, forward_float
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]

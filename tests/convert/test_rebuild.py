@@ -14,11 +14,9 @@ import pytest
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import npz
+from quarl.policy.bundle import Bundle, npz
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE
+from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, FileRecord
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.conftest import AgentProcess
 

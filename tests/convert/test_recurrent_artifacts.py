@@ -11,12 +11,10 @@ from ai_edge_litert.interpreter import Interpreter
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import choose_actions, forward_float
-from quarl.policy.observing.pilot import deciding
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.pilot import deciding
+from quarl.policy.reference import choose_actions, forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, weights_of
 

@@ -12,13 +12,11 @@ import pytest
 from quarl.convert import rewrite
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.quantization import TrainedQuantization
-from quarl.policy.network import Weights
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.reading import CALIBRATION_FILE
+from quarl.policy.reference import Weights
 from quarl.policy.rewrites import Rewrite
-from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, TrainedQuantization
 from tests.convert.conftest import make_observations, make_spec, make_weights
 
 

@@ -15,9 +15,9 @@ from quarl.convert.rounding import (
     quantize_by_inverse,
     quantize_half_away,
 )
-from quarl.policy.integer import IntegerLayer, forward_integer, requantization_multipliers
-from quarl.policy.quantization import Affine, quantize_affine
-from quarl.policy.quantizing.network import agreeing_scales, quantize_network
+from quarl.policy.quantize import Affine, quantize_affine
+from quarl.policy.reference import IntegerLayer, forward_integer, requantization_multipliers
+from quarl.policy.simulate import agreeing_scales, quantize_network
 from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,

@@ -11,12 +11,10 @@ import pytest
 from quarl.convert import tflite_graph
 from quarl.convert.pipeline import convert_all
 from quarl.convert.rebuild import check_artifact
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError
-from quarl.policy.integer import forward_integer, requantization_multipliers
-from quarl.policy.network import forward_float
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import forward_float, forward_integer, requantization_multipliers
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, GOLDEN, SPEC, WEIGHTS
 

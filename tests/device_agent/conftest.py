@@ -19,11 +19,10 @@ from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from quarl.device.engine import building
-from quarl.policy.bundle import Bundle, Expected
-from quarl.policy.bundle_writer import add_artifact, write_bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.manifest import ArtifactEntry, FileRecord, Parity
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, Expected, add_artifact, write_bundle
+from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
+from quarl.policy.reference import forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import forward_float
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 Start = Callable[..., Any]

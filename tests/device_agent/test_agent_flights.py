@@ -18,10 +18,9 @@ from quarl.airlearning_envs.rules.observation import depth_fields
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 from quarl.device.agent.flights import TimedPilot
 from quarl.device.agent.serving import check_simulator
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import SpecError
-from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import (
     Convolution,
     DiscreteHead,

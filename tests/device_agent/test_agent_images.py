@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from quarl.device.agent.protocol import MAX_LINE_BYTES
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.network import forward_float
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import (
     Convolution,
     DiscreteHead,

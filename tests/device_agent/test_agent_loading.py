@@ -19,9 +19,8 @@ from quarl.device.agent.golden import check_golden
 from quarl.device.agent.graph_executors import _match, _Tensor
 from quarl.device.agent.protocol import AgentError
 from quarl.device.agent.runtimes import installed_runtimes
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import npz, write_bundle
-from quarl.policy.manifest import FileRecord
+from quarl.policy.bundle import Bundle, npz, write_bundle
+from quarl.policy.reading import FileRecord
 from quarl.policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
 from tests.device_agent.conftest import add_artifacts, flying_policy, recorded_observations
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.features import FloatOperator, FloatStep
-from quarl.policy.network import forward_float
-from quarl.policy.observing.history import History
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.history import History
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,
+    FloatOperator,
+    FloatStep,
     Memory,
     NetworkSpec,
     Normaliser,

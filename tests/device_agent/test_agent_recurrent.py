@@ -13,13 +13,11 @@ import pytest
 from quarl.airlearning_envs.config import preset
 from quarl.airlearning_envs.flights import FlightResults, fly
 from quarl.device.agent.flights import TimedPilot
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.network import forward_float
-from quarl.policy.observing.history import History
-from quarl.policy.observing.pilot import Pilot
-from quarl.policy.spec import NetworkSpec, PolicySpec, Precision
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.history import History
+from quarl.policy.pilot import Pilot
+from quarl.policy.reference import forward_float
+from quarl.policy.spec import Cell, NetworkSpec, PolicySpec, Precision, Recurrence
 from quarl.train.deciding import reference
 from tests.device_agent.conftest import HIDDEN, AgentProcess, add_artifacts, flying_policy, recorded_observations
 from tests.recurrent_policies import state_fields

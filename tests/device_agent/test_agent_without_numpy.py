@@ -17,8 +17,8 @@ from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
 from quarl.device.agent.loop.client import Client
 from quarl.device.deploy.payload import code_files
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import choose_actions
 from quarl.policy.places import IMPORTED_FROM
+from quarl.policy.reference import choose_actions
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import LoopProcess, in_python
 from tests.device_agent.test_static_agent import bundle

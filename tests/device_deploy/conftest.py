@@ -19,8 +19,7 @@ from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.wheels import WheelSet
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import (
     ArtifactFormat,

@@ -32,7 +32,7 @@ from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
 from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, made_key
 from quarl.device.deploy.target import Target, host_key_name, user_name
 from quarl.device.deploy.wheels import Wheel, load_pins
-from quarl.policy.manifest import FileRecord
+from quarl.policy.reading import FileRecord
 from quarl.policy.spec import Precision, RuntimeName
 
 SSHD = Path("/usr/sbin/sshd")

@@ -21,9 +21,8 @@ from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.local_device import running_local_device
 from quarl.policy.bundle import Bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import choose_actions
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import choose_actions, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Precision, RuntimeName
 from tests.device_deploy.conftest import link_programs, only_programs
 from tests.device_deploy.devices import as_test_device

@@ -15,8 +15,7 @@ import pytest
 from quarl.device.deploy.payload import STAYS_AT_HOME, build_payload, code_files, compiled, starter
 from quarl.device.deploy.probe import PythonFacts
 from quarl.device.deploy.wheels import WheelSet, load_pins
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import npz
+from quarl.policy.bundle import Bundle, npz
 from quarl.policy.errors import BundleError
 from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.spec import Precision, RuntimeName

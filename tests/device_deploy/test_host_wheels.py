@@ -16,8 +16,8 @@ from quarl.device.deploy import wheels
 from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
 from quarl.device.deploy.wheels import Wheel, fetch, load_pins, parse_runtimes, select, select_unseen
-from quarl.policy.manifest import FileRecord
 from quarl.policy.places import cache_folder
+from quarl.policy.reading import FileRecord
 from quarl.policy.spec import RuntimeName
 
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME

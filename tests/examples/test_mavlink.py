@@ -14,8 +14,7 @@ import pytest
 
 from quarl.airlearning_envs.config import PRESETS
 from quarl.convert.pipeline import convert_all
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import PROJECT_ROOT, ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.examples.flying import begun, flown_through, flown_without, served

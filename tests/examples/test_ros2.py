@@ -44,7 +44,7 @@ while time.monotonic() < deadline:
 def loop(tmp_path: Path) -> Iterator[LoopProcess]:
     """A loop over the committed policy I."""
     from quarl.convert.pipeline import convert_all
-    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.bundle import copy_bundle
     from quarl.policy.places import ZOO
     from quarl.policy.spec import ArtifactFormat, Precision
 

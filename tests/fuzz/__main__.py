@@ -182,8 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def base_bundle(path: Path) -> Path:
     """Policy I, converted to fp32 and int8."""
     from quarl.convert.pipeline import convert_all
-    from quarl.policy.bundle import Bundle
-    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.bundle import Bundle, copy_bundle
     from quarl.policy.places import ZOO
     from quarl.policy.spec import ArtifactFormat, Precision
 

@@ -15,15 +15,12 @@ import numpy as np
 
 from quarl.convert.rebuild import check_artifact
 from quarl.device.agent.server import Agent
-from quarl.policy.bundle import HOST_FILES, Bundle
-from quarl.policy.bundle_writer import npz
+from quarl.policy.bundle import HOST_FILES, Bundle, npz
 from quarl.policy.errors import PolicyError
-from quarl.policy.integer import forward_integer
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord
-from quarl.policy.network import choose_actions, forward_float
-from quarl.policy.quantization import to_fp16
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.reading.bundle_files import GOLDEN_FILE
+from quarl.policy.quantize import to_fp16
+from quarl.policy.reading import GOLDEN_FILE, MANIFEST_FILE, FileRecord
+from quarl.policy.reference import choose_actions, forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Precision
 from tests.fuzz.values import scrambled, spoiled, text_of
 

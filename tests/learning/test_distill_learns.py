@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import write_bundle
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 from quarl.train.algorithms import distill
 

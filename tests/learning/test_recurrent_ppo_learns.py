@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.observing import pilot
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.policy import pilot
+from quarl.policy.spec import Cell, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Recurrence, Squash
 from quarl.train.algorithms import ppo, recurrent_ppo
 from quarl.train.deciding import greedy
 from quarl.train.runs.request import RunRequest

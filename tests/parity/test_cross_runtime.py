@@ -24,11 +24,10 @@ from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from quarl.convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
 from quarl.convert.pipeline import build, judge
 from quarl.convert.reference import Reference
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.network import forward_float, hidden_activations
-from quarl.policy.observing.pilot import watched
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.pilot import watched
 from quarl.policy.places import ZOO
+from quarl.policy.reference import forward_float, hidden_activations
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

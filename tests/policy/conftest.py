@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from tests.policy.small_bundle import CALIBRATION, GOLDEN, SPEC, WEIGHTS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from quarl.policy import json_values
 from quarl.policy.bundle import Expected
-from quarl.policy.manifest import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
+from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, FileRecord, Parity
 from quarl.policy.spec import (
     ArtifactFormat,
     DiscreteHead,

@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import add_artifact, npz
+from quarl.policy.bundle import Bundle, add_artifact, npz
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import MANIFEST_FILE
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.reading import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, MANIFEST_FILE, SPEC_FILE, WEIGHTS_FILE
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, WEIGHTS, change, entry_of, sign
 

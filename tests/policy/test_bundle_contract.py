@@ -12,13 +12,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from quarl.policy.bundle import Bundle, Contents, Expected
-from quarl.policy.bundle_writer import add_artifact, npz, write_bundle
+from quarl.policy.bundle import Bundle, Contents, Expected, add_artifact, npz, write_bundle
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord
-from quarl.policy.network import forward_float
-from quarl.policy.reading import files as reading_files
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.reading import (
+    CALIBRATION_FILE,
+    DEVICE_FILES,
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    SPEC_FILE,
+    WEIGHTS_FILE,
+    FileRecord,
+    verified,
+    verify,
+)
+from quarl.policy.reference import forward_float
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
 
 
@@ -82,14 +89,14 @@ def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, mon
 
     def opened(path: Path, record: FileRecord, largest: int) -> bytes:
         read.append(path.name)
-        return reading_files.verified(path, record, largest)
+        return verified(path, record, largest)
 
     def checked(path: Path, record: FileRecord, largest: int) -> None:
         read.append(path.name)
-        reading_files.verify(path, record, largest)
+        verify(path, record, largest)
 
-    monkeypatch.setattr("quarl.policy.reading.bundle_files.verified", opened)
-    monkeypatch.setattr("quarl.policy.reading.bundle_files.verify", checked)
+    monkeypatch.setattr("quarl.policy.reading.verified", opened)
+    monkeypatch.setattr("quarl.policy.reading.verify", checked)
     loaded = Bundle.load(bundle.path)
     for _ in range(2):
         contents = Contents.of(loaded)

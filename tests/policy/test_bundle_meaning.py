@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from quarl.policy import bundle_checks
-from quarl.policy.bundle import Bundle, Golden
-from quarl.policy.bundle_writer import add_artifact, npz
+from quarl.policy import golden
+from quarl.policy.bundle import Bundle, Golden, add_artifact, npz
 from quarl.policy.errors import BundleError
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.manifest import MANIFEST_FILE
-from quarl.policy.network import forward_float
-from quarl.policy.reading.bundle_files import DEVICE_FILES, GOLDEN_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reading import DEVICE_FILES, GOLDEN_FILE, MANIFEST_FILE, SPEC_FILE, WEIGHTS_FILE
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import Precision
 from tests.policy.small_bundle import EXPECTED, GOLDEN, SPEC, WEIGHTS, change, entry_of, sign
 
@@ -83,14 +81,14 @@ def test_another_order_of_additions_is_no_difference(bundle: Bundle, monkeypatch
     """Golden outputs made on another processor differ in their last bits, within what the analysis allows."""
     tolerance = float_tolerance(SPEC, WEIGHTS, GOLDEN).min()
     sign(bundle.path, GOLDEN_FILE, moved(bundle.golden(), tolerance / 2))
-    monkeypatch.setattr(bundle_checks, "FEW_ROUNDINGS", 0.0)
+    monkeypatch.setattr(golden, "FEW_ROUNDINGS", 0.0)
     Bundle.load(bundle.path)
 
 
 def test_the_same_files_are_computed_once_in_a_process(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_checks, "_agreeing", set())
+    monkeypatch.setattr(golden, "_agreeing", set())
     computed = []
-    monkeypatch.setattr(bundle_checks, "forward_float", lambda *a: computed.append(1) or forward_float(*a))
+    monkeypatch.setattr(golden, "forward_float", lambda *a: computed.append(1) or forward_float(*a))
     for _ in range(3):
         Bundle.load(bundle.path)
     assert len(computed) == 1

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import quarl.policy.bundle_writer as writer_module
-from quarl.policy.bundle import Bundle, Expected
-from quarl.policy.bundle_writer import add_artifact, copy_bundle, write_bundle
+import quarl.policy.bundle as writer_module
+from quarl.policy.bundle import PART, Bundle, Expected, add_artifact, copy_bundle, write_atomically, write_bundle
 from quarl.policy.errors import BundleError, SpecError
-from quarl.policy.files import PART, write_atomically
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord, Manifest
+from quarl.policy.reading import MANIFEST_FILE, FileRecord, Manifest
 from quarl.policy.spec import (
     ArtifactFormat,
     Precision,

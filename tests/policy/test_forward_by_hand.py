@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 
 from quarl.policy.errors import QuantizationError, SpecError
-from quarl.policy.integer import (
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import (
     IntegerLayer,
     IntegerNetwork,
+    as_batch,
+    check_weights,
+    choose_actions,
+    forward_float,
     forward_integer,
     forward_layer,
+    normalise,
     requantization_multipliers,
 )
-from quarl.policy.network import as_batch, check_weights, choose_actions, forward_float, normalise
-from quarl.policy.quantization import Affine
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.ranges import output_range
+from quarl.policy.simulate import output_range, quantize_network
 from quarl.policy.spec import (
     ContinuousHead,
     DiscreteHead,

@@ -7,13 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quarl.policy.contract.quantization import TrainedQuantization
-from quarl.policy.equalisation import equalise
 from quarl.policy.errors import QuantizationError, SpecError
-from quarl.policy.integer import forward_integer, input_levels
-from quarl.policy.network import check_weights, forward_float, hidden_activations, split
-from quarl.policy.quantization import Affine
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import (
+    check_weights,
+    forward_float,
+    forward_integer,
+    hidden_activations,
+    input_levels,
+    split,
+)
+from quarl.policy.rewrites import equalise
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,
@@ -23,6 +28,7 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    TrainedQuantization,
     weight_shapes,
 )
 

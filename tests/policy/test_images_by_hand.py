@@ -9,30 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import BundleError, SpecError
-from quarl.policy.integer import (
+from quarl.policy.locate import working_bundle
+from quarl.policy.places import ZOO
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import (
+    IMAGES_AT_ONCE,
     IntegerLayer,
     IntegerNorm,
     accumulate,
-    forward_activation,
-    forward_integer,
-    forward_layer,
-)
-from quarl.policy.locate import working_bundle
-from quarl.policy.network import (
-    IMAGES_AT_ONCE,
     as_batch,
     check_weights,
     convolve,
+    forward_activation,
     forward_float,
+    forward_integer,
+    forward_layer,
     grey_levels,
     layer_norm,
 )
-from quarl.policy.places import ZOO
-from quarl.policy.quantization import Affine
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     NATURE_CONVOLUTIONS,
     Convolution,

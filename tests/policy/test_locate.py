@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.bundle_writer import add_artifact, write_bundle
+from quarl.policy.bundle import add_artifact, write_bundle
 from quarl.policy.errors import BundleError
 from quarl.policy.locate import similar, working_bundle
 from quarl.policy.spec import (

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
 from quarl.policy.errors import SpecError
-from quarl.policy.integer import forward_layer
-from quarl.policy.quantization import Affine, affine_from_range, quantize_affine
-from quarl.policy.quantizing.network import quantize_network, trained_with
-from quarl.policy.quantizing.trained import kernel_scales, unsigned_affine
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy.quantize import Affine, affine_from_range, kernel_scales, quantize_affine, unsigned_affine
+from quarl.policy.reference import forward_layer
+from quarl.policy.simulate import quantize_network, trained_with
+from quarl.policy.spec import (
+    INPUT,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    TrainedQuantization,
+    WeightRange,
+)
 
 RANGES = {INPUT: (-2.0, 2.0), "dense_0": (0.0, 3.0)}
 

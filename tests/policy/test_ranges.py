@@ -7,11 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quarl.policy.contract.quantization import TrainedQuantization
 from quarl.policy.errors import QuantizationError
-from quarl.policy.network import linear_part
-from quarl.policy.ranges import calibrated_ranges
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy.reference import linear_part
+from quarl.policy.simulate import calibrated_ranges
+from quarl.policy.spec import (
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    TrainedQuantization,
+)
 
 SPEC = PolicySpec(
     name="by-hand",

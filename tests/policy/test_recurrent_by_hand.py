@@ -8,17 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quarl.policy.contract.cells import Cell, Recurrence
 from quarl.policy.errors import SpecError
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import choose_actions, forward_float
-from quarl.policy.observing.history import History
-from quarl.policy.observing.pilot import Pilot, deciding
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.ranges import calibrated_ranges
-from quarl.policy.simulated import Scheme, Widths, forward_simulated, simulate
+from quarl.policy.golden import float_tolerance
+from quarl.policy.history import History
+from quarl.policy.pilot import Pilot, deciding
+from quarl.policy.reference import choose_actions, forward_float, forward_integer
+from quarl.policy.simulate import Scheme, Widths, calibrated_ranges, forward_simulated, quantize_network, simulate
 from quarl.policy.spec import (
+    Cell,
     ContinuousHead,
     EnvironmentSpec,
     Memory,
@@ -26,6 +23,7 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    Recurrence,
     Remembered,
     Squash,
     TrainedQuantization,

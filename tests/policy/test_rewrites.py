@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from quarl.policy import rewrites
-from quarl.policy.contract.quantization import TrainedQuantization
 from quarl.policy.errors import SpecError
-from quarl.policy.float_errors import float_tolerance
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import forward_float, normalised
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.golden import float_tolerance
+from quarl.policy.reference import forward_float, forward_integer, normalised
 from quarl.policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ContinuousHead,
     NetworkSpec,
@@ -23,6 +21,7 @@ from quarl.policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    TrainedQuantization,
     weight_shapes,
 )
 from tests.policy.small_bundle import SPEC, WEIGHTS

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
 from quarl.policy.errors import QuantizationError
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import Weights, forward_float, head_constants
 from quarl.policy.places import ZOO
-from quarl.policy.quantization import Affine, Scheme, quarl_released, to_fp16
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.simulated import Widths, forward_simulated, simulate
+from quarl.policy.quantize import Affine, Scheme, quarl_released, to_fp16
+from quarl.policy.reference import Weights, forward_float, forward_integer, head_constants
+from quarl.policy.simulate import Widths, forward_simulated, quantize_network, simulate
 from quarl.policy.spec import (
     ContinuousHead,
     Convolution,
@@ -26,6 +23,8 @@ from quarl.policy.spec import (
     ObservationField,
     PolicySpec,
     Squash,
+    TrainedQuantization,
+    WeightRange,
     weight_shapes,
 )
 
@@ -116,7 +115,7 @@ def test_half_precision_takes_biases_too() -> None:
 # --- agreement with policy.integer ----------------------------------------------------------------------------------
 
 BUNDLES = ("I", "II", "benchmark/cartpole-dqn", "benchmark/cartpole-a2c", "benchmark/mountaincarcontinuous-ddpg")
-# At 8 bits the artifact's scales put accumulators on ties on purpose (policy.quantizing.network.agreeing_scales), where
+# At 8 bits the artifact's scales put accumulators on ties on purpose (policy.simulate.agreeing_scales), where
 # a float sum may fall to the other side: a hidden output is then one level off, and the head's rarely two.
 TIES = 0.005
 

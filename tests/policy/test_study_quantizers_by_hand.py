@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quarl.policy.errors import QuantizationError
-from quarl.policy.quantization import (
+from quarl.policy.quantize import (
     Affine,
     affine_from_range,
     dequantize_affine,

@@ -14,7 +14,7 @@ from quarl.convert.executor import ExecutionError
 from quarl.convert.pipeline import build_graph, convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import SpecError
-from quarl.policy.network import choose_actions, forward_float
+from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,

@@ -10,8 +10,7 @@ import pytest
 
 from quarl.convert.executor import RuntimeProcess, runtime_processes
 from quarl.convert.pipeline import convert
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.spec import Precision, RuntimeName
 from quarl.train.evaluate import check_task, task_options
 from quarl.train.intervals import judged_interval

@@ -21,8 +21,7 @@ from quarl.device.virtual_pi.image import base_folder, ensure_image, load_image
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.device.virtual_pi.recipe import recipe_hash
 from quarl.device.virtual_pi.running import Running, Started
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import copy_bundle
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import ZOO, cache_folder
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.virtual_pi.releases import NEW, OLD, cut_power

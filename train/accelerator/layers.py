@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.quantization import INPUT
+from quarl.policy.spec import INPUT
 from quarl.train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
 from quarl.train.networks.weights import Weights, hidden_layers
 from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from quarl.policy.contract.enums import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
 BITS = (8, 16, 32)
 RUNTIMES = (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value, RuntimeName.NATIVE.value)

@@ -25,10 +25,9 @@ from safetensors.numpy import load, save
 
 from quarl.convert.pipeline import build_graph, half_weights
 from quarl.policy.errors import PolicyError
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import Weights, check_weights, forward_float
-from quarl.policy.quantization import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.quantize import dequantize_symmetric, quantize_symmetric, symmetric_scales, to_fp16
+from quarl.policy.reference import Weights, check_weights, forward_float, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 
 CALIBRATION, SCALES = "calibration", "/scales"

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.locate import working_bundle
-from quarl.policy.network import forward_float, normalise
-from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.reading import WEIGHTS_FILE
+from quarl.policy.reference import forward_float, normalise
 from quarl.policy.spec import NetworkSpec, Normaliser, PolicySpec
 from quarl.train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
 from quarl.train.algorithms.common.settings import QuantizedSettings, linear, setting

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.quantization import INPUT
 from quarl.policy.exact import LAYER_NORM_EPSILON
-from quarl.policy.network import layer_norm as policy_layer_norm
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.reference import layer_norm as policy_layer_norm
+from quarl.policy.spec import INPUT, NetworkSpec
 from quarl.train.lazily import tf
 from quarl.train.networks.weights import hidden_layers
 from quarl.train.quantization import mixed_precision

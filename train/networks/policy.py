@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
-from quarl.policy.spec import Normaliser
+from quarl.policy.spec import Normaliser, TrainedQuantization, WeightRange
 from quarl.train.networks.weights import Weights
 
 

@@ -1,6 +1,6 @@
 """Networks with GRUs, as functions of plain arrays or tensors: one step to act, many to learn from.
 
-Dense layers have a ReLU; the equations of a GRU are in ``policy/contract/cells.py``.
+Dense layers have a ReLU; the equations of a GRU are in ``policy/spec.py``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.cells import Cell
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.spec import Cell, NetworkSpec
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import head, relu
 

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.cells import STATE
-from quarl.policy.contract.network import network_shapes
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.spec import STATE, NetworkSpec, network_shapes
 
 Weights = dict[str, NDArray[np.float32]]
 

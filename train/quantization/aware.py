@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from quarl.policy.spec import NetworkSpec, Normaliser
+from quarl.policy.spec import INPUT, NetworkSpec, Normaliser, TrainedQuantization, WeightRange
 from quarl.train.networks.forward import activations
 from quarl.train.networks.policy import Policy
 from quarl.train.networks.weights import Weights

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from quarl.policy.quantization import INT8_MAX, INT8_MIN, SMALLEST_SCALE, affine_from_range
-from quarl.policy.quantizing.network import ABOVE_THE_HALF, LARGEST_NUDGE, SMALLEST_FRACTION, agreeing_scales
-from quarl.policy.quantizing.trained import kernel_scales, unsigned_affine
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.quantize import INT8_MAX, INT8_MIN, SMALLEST_SCALE, affine_from_range, kernel_scales, unsigned_affine
+from quarl.policy.simulate import ABOVE_THE_HALF, LARGEST_NUDGE, SMALLEST_FRACTION, agreeing_scales
+from quarl.policy.spec import INPUT, NetworkSpec, TrainedQuantization, WeightRange
 from quarl.train.lazily import tf
 
 Floats = NDArray[np.float32]
@@ -40,7 +38,7 @@ class FakeQuantization:
         bits: of weights and of hidden layers' outputs, 2 … 8.
         weight_range: what the weights' scales are taken from.
         nudged: whether 8-bit scales are those on which all integer kernels round alike (not behind a layer
-            normalisation); see ``policy.quantizing.network.agreeing_scales``.
+            normalisation); see ``policy.simulate.agreeing_scales``.
     """
 
     bits: int
@@ -150,7 +148,7 @@ def fake_bias(bias: Any, steps: Any) -> Any:
 
 
 def _scales_of_tensor(kernel: Any, fake: FakeQuantization) -> Any:
-    """Scales of a kernel (…, out), as ``policy.quantizing.trained.kernel_scales`` computes them."""
+    """Scales of a kernel (…, out), as ``policy.quantize.kernel_scales`` computes them."""
     magnitude = tf.reshape(tf.abs(kernel), (-1, kernel.shape[-1]))
     limit = 2 ** (fake.bits - 1) - 1
     if fake.weight_range is WeightRange.LARGEST:
@@ -161,7 +159,7 @@ def _scales_of_tensor(kernel: Any, fake: FakeQuantization) -> Any:
 
 
 def _agreeing_tensor(scales: Any, source: Any, out: Any) -> Any:
-    """Scales that agree, as those of ``policy.quantizing.network.agreeing_scales``, in double precision like there."""
+    """Scales that agree, as those of ``policy.simulate.agreeing_scales``, in double precision like there."""
     wide, in_scale, out_scale = (tf.cast(each, tf.float64) for each in (scales, source[0], out[0]))
     m = in_scale * wide / out_scale
     t = tf.maximum(tf.round(0.5 / m), 1.0)

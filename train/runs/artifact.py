@@ -15,9 +15,9 @@ import numpy as np
 from quarl.convert.executor import ExecutionError, RuntimeProcess
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import ArtifactEntry
-from quarl.policy.observing.history import remembers
-from quarl.policy.observing.pilot import deciding
+from quarl.policy.history import remembers
+from quarl.policy.pilot import deciding
+from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import PolicySpec, Precision, RuntimeName
 from quarl.train.suites.episodes import Decide
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.observing import pilot
+from quarl.policy import pilot
 from quarl.train.suites.episodes import Actions, Decide, Observations
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import Suite, resolve

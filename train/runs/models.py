@@ -8,9 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quarl.policy.contract.cells import Cell, Recurrence
 from quarl.policy.errors import PolicyError
-from quarl.policy.spec import NATURE_CONVOLUTIONS, NetworkSpec
+from quarl.policy.spec import NATURE_CONVOLUTIONS, Cell, NetworkSpec, Recurrence
 from quarl.train.networks.policies import POLICIES
 from quarl.train.runs.presets import SettingsError
 from quarl.train.suites.task import Task

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.equalisation import equalise
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.locate import code_version
-from quarl.policy.observing.pilot import watched
-from quarl.policy.rewrites import rewritten
+from quarl.policy.pilot import watched
+from quarl.policy.rewrites import equalise, rewritten
 from quarl.policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
 from quarl.train.deciding import greedy
 from quarl.train.intervals import RETURN_INTERVAL

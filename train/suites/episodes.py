@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.observing import pilot
+from quarl.policy import pilot
 
 Floats = NDArray[np.float32]
 Observations = NDArray[Any]

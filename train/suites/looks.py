@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.observing.pilot import Decide, Histories, begin
+from quarl.policy.pilot import Decide, Histories, begin
 from quarl.policy.spec import Memory, ObservationField, Remembered
 from quarl.train.suites.episodes import Actions, Episodes, Observations, StepResult
 from quarl.train.suites.errors import TaskError

@@ -116,8 +116,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     from quarl.bench.qemu_counter.building import require_programs
     from quarl.bench.qemu_counter.counting import count
     from quarl.convert.pipeline import convert_all
-    from quarl.policy.bundle import Bundle
-    from quarl.policy.bundle_writer import copy_bundle
+    from quarl.policy.bundle import Bundle, copy_bundle
     from quarl.policy.spec import RuntimeName
     from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 

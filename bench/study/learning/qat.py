@@ -7,7 +7,7 @@
 For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed and
 steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ: symmetric per
 output channel, weights and hidden activations of n bits, ranges from its calibration) and with the QAT policy, with its
-own quantizers. Observation and outputs keep 8 bits in both (policy/simulated.py, which agrees with the artifacts).
+own quantizers. Observation and outputs keep 8 bits in both (policy/simulate.py, which agrees with the artifacts).
 
 Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares to
 choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
@@ -30,8 +30,8 @@ from quarl.bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, S
 from quarl.bench.study.measures.execution import execution_of
 from quarl.bench.study.records import Condition
 from quarl.bench.study.trainings import Training, flown, of_cells, origin, trained
-from quarl.policy.quantization import Scheme
-from quarl.policy.simulated import Widths
+from quarl.policy.quantize import Scheme
+from quarl.policy.simulate import Widths
 
 if TYPE_CHECKING:
     import argparse

@@ -1,8 +1,8 @@
 """The range of each layer's activations on recorded observations, and what eight bits make of it.
 
-Each tensor of the int8 policy has one map from its range to 256 levels (policy/integer.py). The table shows how much of
-that range single extreme values take: where the 0.1 and 99.9 percentiles lie far inside minimum and maximum, most
-values share few levels. ``python -m bench.study weights BUNDLE --activations`` prints it.
+Each tensor of the int8 policy has one map from its range to 256 levels (policy/reference.py). The table shows how
+much of that range single extreme values take: where the 0.1 and 99.9 percentiles lie far inside minimum and maximum,
+most values share few levels. ``python -m bench.study weights BUNDLE --activations`` prints it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from quarl.bench.report.tables import Table
 from quarl.bench.report.text import fixed
 from quarl.convert.calibration import ActivationRange
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import before_layer_norm, hidden_activations, layer_names
-from quarl.policy.quantization import Affine
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.quantize import Affine
+from quarl.policy.reference import before_layer_norm, hidden_activations, layer_names
+from quarl.policy.simulate import quantize_network
 
 PERCENTILES = (0.1, 99.9)
 WORDS = """\

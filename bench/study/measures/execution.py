@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS
-from quarl.policy.quantization import FLOAT_BITS, Scheme
+from quarl.policy.quantize import FLOAT_BITS, Scheme
+from quarl.policy.spec import LARGEST_WEIGHT_BITS
 
 KERNEL = "int8 × int8 → int32 by XNNPACK"
 """LiteRT's kernel for the layers of an int8 model."""

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.tables import Table
-from quarl.policy import quantization
+from quarl.policy import quantize
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.quantization import WeightRange
 from quarl.policy.errors import QuantizationError
-from quarl.policy.network import layer_names
-from quarl.policy.quantization import FLOAT_BITS, Scheme
-from quarl.policy.quantizing.network import trained_with
-from quarl.policy.quantizing.trained import kernel_scales
+from quarl.policy.quantize import FLOAT_BITS, Scheme, kernel_scales
+from quarl.policy.reference import layer_names
+from quarl.policy.simulate import trained_with
+from quarl.policy.spec import WeightRange
 
 SCHEMES = (Scheme.QUARL, Scheme.SYMMETRIC)
 KINDS = {"kernel": "weights", "bias": "biases", "gamma": "layer norm γ", "beta": "layer norm β"}
@@ -114,7 +113,7 @@ def levels_of(
         allowed = " and ".join(each.value for each in SCHEMES)
         raise QuantizationError(f"levels of scheme {scheme.value!r} are not drawn; those of {allowed} are.")
     if scheme is Scheme.SYMMETRIC:
-        quantization.check_bits(bits)
+        quantize.check_bits(bits)
     if scheme is Scheme.SYMMETRIC and not is_kernel:
         return Levels("int32 on the device")
     if bits == FLOAT_BITS:
@@ -122,7 +121,7 @@ def levels_of(
     if not values.any():
         return Levels("all 0: no levels needed")
     if scheme is Scheme.QUARL:
-        affine = quantization.quantize_quarl(values, bits).affine
+        affine = quantize.quantize_quarl(values, bits).affine
         words, lowest = f"{2**bits:,} levels\nstep {affine.scale:.3g}", affine.scale * (affine.low - affine.zero_point)
         return Levels(words, 2**bits, lowest, affine.scale, affine.scale)
     used = values.reshape(-1, values.shape[-1]).any(axis=0)  # a channel of zeros has an arbitrary scale

@@ -77,7 +77,7 @@ def timed_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: 
 
 def random_weights(network: NetworkSpec) -> Weights:
     """Normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
-    from quarl.policy.contract.network import network_shapes
+    from quarl.policy.spec import network_shapes
 
     generator, weights = np.random.default_rng(0), {}
     for name, shape in network_shapes(network, IMAGE, ACTIONS).items():

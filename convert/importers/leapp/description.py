@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from quarl.convert.importers.chain import ForeignError
-from quarl.policy.json_values import shortened
-from quarl.policy.reading.names import is_text
+from quarl.policy.json_values import is_text, shortened
 
 LARGEST_YAML = 1 << 17
 MOST_TENSORS, MOST_SIDES, MOST_FREQUENT, LONGEST_TEXT = 1000, 8, 1e6, 200

@@ -20,7 +20,7 @@ from quarl.convert.importers.leapp.description import Description, Tensor
 from quarl.convert.importers.leapp.reader import read_described
 from quarl.convert.importers.onnx.file import OnnxFile
 from quarl.convert.importers.onnx.metadata import properties_of
-from quarl.policy.reading.names import is_text
+from quarl.policy.json_values import is_text
 
 STEP = "ctx.step_count"
 UNITS = {

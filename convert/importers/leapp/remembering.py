@@ -24,9 +24,8 @@ from quarl.convert.importers.leapp.states import Recalled
 from quarl.convert.importers.onnx.original import Feed
 from quarl.convert.importers.onnx.value import Places, Value
 from quarl.convert.importers.program import Program, depends
-from quarl.policy.contract.features import FloatOperator
-from quarl.policy.observing.features import exact_program
-from quarl.policy.spec import Memory, Remembered
+from quarl.policy.reference import exact_program
+from quarl.policy.spec import FloatOperator, Memory, Remembered
 
 MOST_ROWS, MOST_REMEMBERED = 256, 4096
 """Most periods and most numbers that one field holds: a second and more at most control rates."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import Doubles, ForeignError, ForeignPolicy, run
 from quarl.convert.importers.onnx.original import ROUNDING, TOLERANCE, Original
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
 
 EPISODES, PERIODS, LONG = 8, 12, 32
 

@@ -18,7 +18,7 @@ from quarl.convert.importers.onnx.file import OnnxFile
 from quarl.convert.importers.onnx.fold import attributes, named
 from quarl.convert.importers.onnx.sums import Sum, Tensor, source_of, sums
 from quarl.convert.importers.onnx.value import Places
-from quarl.policy.contract.cells import Cell
+from quarl.policy.spec import Cell
 
 OPERATORS = {"GRU": Cell.GRU, "LSTM": Cell.LSTM}
 ORDERS = {Cell.GRU: (1, 0, 2), Cell.LSTM: (0, 2, 3, 1)}

@@ -13,7 +13,7 @@ from quarl.convert.importers.onnx.call import Call, Result
 from quarl.convert.importers.onnx.joining import Common
 from quarl.convert.importers.onnx.value import Value
 from quarl.convert.importers.program import Program
-from quarl.policy.contract.features import FloatOperator
+from quarl.policy.spec import FloatOperator
 
 PAIRS = {
     "Add": FloatOperator.ADD,

@@ -19,7 +19,7 @@ from quarl.convert.importers.chain import Doubles, Recurrent
 from quarl.convert.importers.onnx.cells import Found
 from quarl.convert.importers.onnx.file import OnnxFile
 from quarl.convert.importers.onnx.sums import Source, Sum, Tensor, source_of, sums
-from quarl.policy.contract.cells import MOST_UNITS, Cell
+from quarl.policy.spec import MOST_UNITS, Cell
 
 Product = tuple[Source, ...]
 Products = dict[Product, Doubles]

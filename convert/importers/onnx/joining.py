@@ -15,7 +15,7 @@ from quarl.convert.importers.chain import Affine, Clip, Dense, Doubles, Features
 from quarl.convert.importers.onnx.call import Call
 from quarl.convert.importers.onnx.value import Places, Value, materialised, pair_of, taken
 from quarl.convert.importers.program import Program, is_behind, is_carried
-from quarl.policy.contract.features import FloatOperator
+from quarl.policy.spec import FloatOperator
 
 
 class Common:

@@ -32,8 +32,7 @@ from quarl.convert.importers.chain import (
     Targets,
 )
 from quarl.convert.importers.program import Program, is_behind, is_carried
-from quarl.policy.contract.features import FloatOperator
-from quarl.policy.spec import Activation
+from quarl.policy.spec import Activation, FloatOperator
 
 Places = NDArray[np.int64]
 

@@ -21,8 +21,7 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.pickles.arrays import refusal
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.sb3.settings import Settings
-from quarl.policy.contract.cells import Cell
-from quarl.policy.spec import Activation
+from quarl.policy.spec import Activation, Cell
 
 NATURE_STRIDES = (4, 2, 1)  # torch_layers.py, NatureCNN
 

@@ -13,8 +13,7 @@ from quarl.convert.importers.pickles.arrays import mapping, number, refusal, seq
 from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named, printable
 from quarl.convert.importers.pickles.spaces import Space, read_space
 from quarl.convert.importers.pickles.tree import read_pickle
-from quarl.policy.contract.cells import MOST_UNITS
-from quarl.policy.spec import Activation
+from quarl.policy.spec import MOST_UNITS, Activation
 
 _SB3 = "stable_baselines3"
 _ACTOR_CRITIC = f"{_SB3}.common.policies"

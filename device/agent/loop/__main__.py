@@ -15,8 +15,8 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 from quarl.device.agent.loop import real_time  # noqa: E402
 from quarl.device.agent.loop.options import add_options  # noqa: E402
 from quarl.device.agent.loop.service import Service, Settings  # noqa: E402
-from quarl.policy.contract.enums import Precision, RuntimeName  # noqa: E402
 from quarl.policy.errors import PolicyError  # noqa: E402
+from quarl.policy.spec import Precision, RuntimeName  # noqa: E402
 
 EXIT_REFUSED = 1
 """The policy cannot be served as it is: starting it again will not help."""

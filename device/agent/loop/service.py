@@ -20,9 +20,8 @@ from quarl.device.agent.loop.pacing import Loop, Timing
 from quarl.device.agent.operations import Hello, Load, parse_request
 from quarl.device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json, request_id
 from quarl.device.agent.server import Agent, error_reply
-from quarl.policy.contract.enums import Precision, RuntimeName
 from quarl.policy.errors import PolicyError, SpecError
-from quarl.policy.spec import PolicySpec
+from quarl.policy.spec import PolicySpec, Precision, RuntimeName
 
 PASSED_ON = ("help", "hello", "act")
 """Operations of the agent that are answered amid the loop, `act` of one observation: none of them takes longer than a

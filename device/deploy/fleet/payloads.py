@@ -13,9 +13,8 @@ from quarl.device.deploy.payload import Payload
 from quarl.device.deploy.probe import TargetFacts
 from quarl.device.deploy.wheels import WheelSet, parse_runtimes
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.enums import executions
 from quarl.policy.errors import PolicyError
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName, executions
 
 
 def parse_bits(text: str) -> tuple[Precision, ...]:

@@ -18,7 +18,7 @@ from quarl.device import engine as native
 from quarl.device.agent.operations import help_reply
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
-from quarl.policy.manifest import ArtifactEntry
+from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
 
 MAGIC, VERSION, LINE = b"QPAGENT\0", 2, 64

@@ -10,7 +10,7 @@ from quarl.device.deploy.payload import STARTER, Payload, PayloadFile, check_pol
 from quarl.device.deploy.static_agent.packing import packed
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
-from quarl.policy.reading.bundle_files import WEIGHTS_FILE
+from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.spec import Precision, RuntimeName
 
 STARTER_TEXT = f"""#!/bin/sh

@@ -11,8 +11,8 @@ from quarl.airlearning_envs.config import preset
 from quarl.airlearning_envs.flights import fly
 from quarl.bench.device_session.host_flights import Flights
 from quarl.bench.device_session.questions import ask_success_in_loop
-from quarl.policy.network import choose_actions, forward_float
-from quarl.policy.observing.pilot import Pilot
+from quarl.policy.pilot import Pilot
+from quarl.policy.reference import choose_actions, forward_float
 from tests.device_agent.test_agent_recurrent import lagging_policy
 
 EPISODES = 24

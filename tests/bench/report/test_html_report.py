@@ -220,7 +220,7 @@ def test_a_picture_is_of_the_bundle_that_its_name_ends_with(empty: Sources, bala
 
 
 def test_names_from_outside_are_text_and_nothing_else(empty: Sources, balancing: Write) -> None:
-    # A policy's own name cannot be hostile: policy/reading/names.py.
+    # A policy's own name cannot be hostile: policy/json_values.py.
     balancing(empty.zoo / "hostile", algorithm=HOSTILE, task="<script>alert(1)</script>", how="javascript:alert(1)")
     document = html_report.collect(empty)
     html = html_report.render(document)

@@ -8,7 +8,7 @@ from quarl.bench.study.measures.execution import execution_of
 from quarl.convert.pipeline import build, execution
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
-from quarl.policy.quantization import Scheme
+from quarl.policy.quantize import Scheme
 from quarl.policy.spec import ArtifactFormat, Precision
 
 

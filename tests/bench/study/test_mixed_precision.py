@@ -119,7 +119,7 @@ def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
 
 def test_the_papers_networks() -> None:
     from quarl.bench.study.measures.mixed_timing import ACTIONS, IMAGE
-    from quarl.policy.contract.network import network_shapes
+    from quarl.policy.spec import network_shapes
 
     network = mixed.POLICIES["B"].network
     assert [(layer.filters, layer.kernel, layer.stride) for layer in network.convolutions] == [

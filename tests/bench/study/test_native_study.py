@@ -15,8 +15,7 @@ from quarl.bench.cost.activity import activities, read_share
 from quarl.bench.study import command, records
 from quarl.bench.study.experiment import Results, in_order
 from quarl.bench.study.learning import native
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,

@@ -18,14 +18,12 @@ from quarl.bench.study import command, experiment, records, sweep
 from quarl.bench.study.bundles import share_differing
 from quarl.bench.study.experiment import Results, in_order, stored
 from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.quantization import TrainedQuantization
-from quarl.policy.network import choose_actions
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
-from quarl.policy.quantization import Scheme
-from quarl.policy.simulated import Widths, forward_simulated, simulate
-from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
+from quarl.policy.quantize import Scheme
+from quarl.policy.reference import choose_actions
+from quarl.policy.simulate import Widths, forward_simulated, simulate
+from quarl.policy.spec import ContinuousHead, PolicySpec, Squash, TrainedQuantization
 from quarl.train.deciding import decide_with
 
 Swept = Callable[..., list[records.Record]]

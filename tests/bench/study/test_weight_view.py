@@ -16,12 +16,18 @@ from quarl.bench.report.tables import to_markdown
 from quarl.bench.study import weights
 from quarl.bench.study.measures.activations import activation_ranges, range_of, table
 from quarl.bench.study.measures.levels import levels_of, parameters, table_of, title_of
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.quantization import WeightRange
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError
-from quarl.policy.quantization import Affine, Scheme
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy.quantize import Affine, Scheme
+from quarl.policy.spec import (
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    WeightRange,
+)
 
 
 def make_bundle(path: Path, name: str = "two", method: str = "dqn", hidden: tuple[int, ...] = (2,)) -> Bundle:
@@ -57,7 +63,7 @@ def test_quarl_levels_by_hand() -> None:
 
 
 def test_every_quarl_weight_is_one_of_the_levels() -> None:
-    from quarl.policy.quantization import quarl
+    from quarl.policy.quantize import quarl
 
     values = np.random.default_rng(1).normal(size=(9, 7)).astype(np.float32)
     positions = levels_of(values, 3, Scheme.QUARL, is_kernel=True).positions().astype(np.float32)

@@ -16,8 +16,7 @@ from quarl.bench.study import cells, sweep, width
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.records import Record
 from quarl.bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
 

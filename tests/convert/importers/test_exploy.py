@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from quarl.convert.importers import sources
 from quarl.convert.importers.chain import ForeignError, run
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
 from quarl.policy.spec import Remembered
 from tests.convert.importers.onnx_graphs import Graph, numbers
 

@@ -26,16 +26,16 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.proof import prove
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.contract.features import FloatOperator, FloatStep
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import SpecError
-from quarl.policy.network import forward_float
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,
     EnvironmentSpec,
+    FloatOperator,
+    FloatStep,
     PolicySpec,
     Precision,
     RuntimeName,

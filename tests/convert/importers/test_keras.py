@@ -15,7 +15,7 @@ from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.keras.reader import read_keras
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import forward_float
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import Activation, Precision, RuntimeName, Squash
 from tests.convert.importers.keras_files import FILES, NAMES, OUTPUTS, built, recorded
 

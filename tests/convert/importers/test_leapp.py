@@ -18,11 +18,19 @@ from quarl.convert.importers.chain import ForeignError, Recurrent
 from quarl.convert.importers.leapp.reader import read_leapp
 from quarl.convert.importers.onnx import gates
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.contract.features import FloatOperator
-from quarl.policy.network import forward_float
-from quarl.policy.observing.history import History
-from quarl.policy.spec import ArtifactFormat, ContinuousHead, Memory, Precision, Remembered, RuntimeName
+from quarl.policy.history import History
+from quarl.policy.reference import forward_float
+from quarl.policy.spec import (
+    ArtifactFormat,
+    Cell,
+    ContinuousHead,
+    FloatOperator,
+    Memory,
+    Precision,
+    Recurrence,
+    Remembered,
+    RuntimeName,
+)
 
 FILES = Path(__file__).parent / "files" / "leapp"
 READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")

@@ -12,8 +12,7 @@ from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.onnx import cells
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.spec import Memory, Remembered
+from quarl.policy.spec import Cell, Memory, Recurrence, Remembered
 from tests.convert.importers.onnx_graphs import Graph, numbers
 
 FILES = Path(__file__).parent / "files" / "onnx"

@@ -27,9 +27,8 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.fold import Folded, fold
 from quarl.convert.importers.proof import prove
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.network import forward_float
-from quarl.policy.spec import Activation, EnvironmentSpec, PolicySpec, Remembered
+from quarl.policy.reference import forward_float
+from quarl.policy.spec import Activation, Cell, EnvironmentSpec, PolicySpec, Recurrence, Remembered
 from tests.convert.importers.test_sb3 import changed, keywords
 
 FILES = Path(__file__).parent / "files"

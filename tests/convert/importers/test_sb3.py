@@ -23,7 +23,7 @@ from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.recordings import read_pairs
 from quarl.convert.importers.sb3.inputs import NOT_GIVEN
 from quarl.convert.importers.sb3.reader import read_sb3
-from quarl.policy.observing.history import remembers
+from quarl.policy.history import remembers
 from quarl.policy.spec import Activation
 
 FILES = Path(__file__).resolve().parent / "files/sb3"

@@ -13,7 +13,7 @@ from quarl.convert.importers import sources
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import forward_float
+from quarl.policy.reference import forward_float
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "convert" / "importers" / "from_torchscript.py"

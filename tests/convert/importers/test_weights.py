@@ -15,7 +15,7 @@ from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.weights import read_weights
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import forward_float
+from quarl.policy.reference import forward_float
 from quarl.policy.spec import Activation, Squash
 
 RANDOM = np.random.default_rng(3)

@@ -9,8 +9,7 @@ import numpy as np
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode
-from quarl.policy.integer import IntegerNetwork, forward_layer, head_inputs, input_levels
-from quarl.policy.network import apply_head, join
+from quarl.policy.reference import IntegerNetwork, apply_head, forward_layer, head_inputs, input_levels, join
 from quarl.policy.spec import PolicySpec
 
 LINE = 64

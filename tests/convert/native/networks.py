@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from quarl.policy.integer import IntegerNetwork
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import IntegerNetwork
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,

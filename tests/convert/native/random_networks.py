@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from quarl.policy.activations import IntegerTable
-from quarl.policy.integer import IntegerLayer, IntegerNetwork, IntegerNorm
-from quarl.policy.network import layer_names
-from quarl.policy.quantization import INT8_MAX, INT8_MIN, Affine
-from quarl.policy.quantizing.network import INT32_MAX, _check_accumulator
+from quarl.policy.quantize import INT8_MAX, INT8_MIN, Affine, IntegerTable
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, IntegerNorm, layer_names
+from quarl.policy.simulate import INT32_MAX, _check_accumulator
 from quarl.policy.spec import (
     Activation,
     ContinuousHead,

@@ -12,7 +12,7 @@ import pytest
 
 from quarl.convert.native.writer import native_artifact
 from quarl.policy import exact
-from quarl.policy.activations import exactly
+from quarl.policy.quantize import exactly
 from quarl.policy.spec import Activation
 from tests.convert.native.comparing import levels_of, outputs_of
 from tests.convert.native.networks import NETWORKS, made

@@ -13,9 +13,9 @@ from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, NativeError, kernels_here
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import layer_names
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import layer_names
+from quarl.policy.simulate import quantize_network
 from tests.convert.native.comparing import check
 from tests.convert.native.networks import NETWORKS, made
 

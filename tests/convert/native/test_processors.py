@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from quarl.device.engine.building import compiled, library
 from quarl.device.engine.engine import kernels_here
 from quarl.policy.bundle import Bundle
-from quarl.policy.integer import IntegerNetwork
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import IntegerNetwork
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import PolicySpec
 from tests.convert.native.comparing import case
 from tests.convert.native.networks import NETWORKS, made

@@ -22,9 +22,9 @@ from quarl.device.engine import building
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode, NativeError, kernels_here
 from quarl.policy.bundle import Bundle
-from quarl.policy.integer import IntegerNetwork
 from quarl.policy.places import ZOO
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import IntegerNetwork
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
 from tests.convert.native.comparing import case, levels_of, outputs_of
 from tests.convert.native.networks import BASE, quantized

@@ -23,10 +23,9 @@ from quarl.convert.package.card import CARD_FILE
 from quarl.convert.package.leapp_folder import description, with_fields
 from quarl.convert.package.yaml_text import document
 from quarl.convert.pipeline import build
-from quarl.policy.bundle import Bundle, Expected
-from quarl.policy.bundle_writer import copy_bundle, write_bundle
-from quarl.policy.network import choose_actions
+from quarl.policy.bundle import Bundle, Expected, copy_bundle, write_bundle
 from quarl.policy.places import ZOO
+from quarl.policy.reference import choose_actions
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,8 +15,8 @@ from quarl.convert.importers.leapp.description import describe
 from quarl.convert.importers.leapp.reader import read_leapp
 from quarl.convert.package.__main__ import main as package_main
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import forward_float
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
+from quarl.policy.reference import forward_float
 
 FILES = Path(__file__).parents[1] / "importers" / "files" / "leapp"
 

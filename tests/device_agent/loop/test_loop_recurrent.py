@@ -20,11 +20,10 @@ from quarl.device.agent.loop.pacing import Loop, Timing
 from quarl.device.agent.memory import MemoryLog
 from quarl.device.agent.operations import Load
 from quarl.device.agent.serving import load
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import write_bundle
-from quarl.policy.integer import forward_integer
-from quarl.policy.observing.history import History
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.bundle import Bundle, write_bundle
+from quarl.policy.history import History
+from quarl.policy.reference import forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Precision, RuntimeName
 from tests.device_agent.conftest import add_artifacts
 from tests.recurrent_policies import episodes, recurrent_spec, weights_of

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from quarl.device.agent.runtimes import open_artifact
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import choose_actions
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.reference import choose_actions, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import RuntimeName
 from quarl.train.actorq import actor as module
 from quarl.train.actorq.actor import Actor

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.policy.network import check_weights, forward_float, normalise
+from quarl.policy.reference import check_weights, forward_float, normalise
 from quarl.train.actorq import learner as module
 from quarl.train.actorq.learner import CALIBRATION_ROWS, LearnerLoop
 from quarl.train.actorq.plan import Plan

@@ -14,10 +14,9 @@ from quarl.convert.executor import RuntimeProcess, runtime_processes
 from quarl.convert.pipeline import build_graph, half_weights
 from quarl.convert.reference import float_reference
 from quarl.policy.errors import PolicyError, QuantizationError
-from quarl.policy.integer import forward_integer
-from quarl.policy.network import choose_actions
-from quarl.policy.quantization import fake_symmetric
-from quarl.policy.quantizing.network import quantize_network
+from quarl.policy.quantize import fake_symmetric
+from quarl.policy.reference import choose_actions, forward_integer
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from quarl.train.actorq.settings import BITS
 from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpacked

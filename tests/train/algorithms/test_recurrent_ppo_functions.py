@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from quarl.policy.contract.cells import Cell, Recurrence
-from quarl.policy.network import forward_float
-from quarl.policy.spec import NetworkSpec, Normaliser
+from quarl.policy.reference import forward_float
+from quarl.policy.spec import Cell, NetworkSpec, Normaliser, Recurrence
 from quarl.train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
 from quarl.train.methods import refuse_memory
 from quarl.train.networks.recurrent import Memory, unrolled

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import forward_float, normalise, split
+from quarl.policy.reference import forward_float, normalise, split
 from quarl.policy.spec import (
     Convolution,
     DiscreteHead,

@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.policy import integer
-from quarl.policy.contract.quantization import INPUT, TrainedQuantization, WeightRange
-from quarl.policy.network import normalise
-from quarl.policy.quantizing.network import quantize_network
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.policy import reference
+from quarl.policy.reference import normalise
+from quarl.policy.simulate import quantize_network
+from quarl.policy.spec import (
+    INPUT,
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    TrainedQuantization,
+    WeightRange,
+)
 from quarl.train.algorithms.ppo import PPOSettings
 from quarl.train.networks.forward import activations, mlp, relu
 from quarl.train.networks.weights import initial_weights
@@ -80,14 +89,14 @@ def test_the_artifacts_integers_are_those_of_training(bits: int, weight_range: W
         source = layer.output
     # The hidden layers' levels, each computed from the integers before it: one apart at most.
     inputs = normalise(policy.normaliser, observations)
-    (levels, _), source = integer.input_levels(policy, network, observations), network.input
+    (levels, _), source = reference.input_levels(policy, network, observations), network.input
     ours = fake_input(inputs, made[f"{INPUT}/{LEVELS}"])
     np.testing.assert_allclose(ours, (levels - source.zero_point) * np.float32(source.scale), rtol=1e-6)
     for layer, next_name in zip(network.layers[:-1], NETWORK.hidden_names, strict=True):
         values = (levels - source.zero_point) * np.float32(source.scale)
         ours = relu(values @ made[f"{next_name}/kernel"] + made[f"{next_name}/bias"])
         ours = fake_hidden(ours, made[f"{next_name}/{LEVELS}"]) / np.float32(layer.output.scale)
-        levels = integer.forward_layer(layer, source, levels)
+        levels = reference.forward_layer(layer, source, levels)
         apart = np.abs(np.rint(ours) - (levels - layer.output.zero_point))
         assert apart.max() <= 1
         assert (apart > 0).mean() < 0.01

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.contract.quantization import TrainedQuantization, WeightRange
-from quarl.policy.spec import Normaliser
+from quarl.policy.spec import Normaliser, TrainedQuantization, WeightRange
 from quarl.train import __main__ as command
 from quarl.train.deciding import greedy
 from quarl.train.networks.policy import Policy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.network import choose_actions, forward_float, hidden_activations
+from quarl.policy.reference import choose_actions, forward_float, hidden_activations
 from quarl.train import __main__ as command
 from quarl.train import evaluate
 from quarl.train.deciding import greedy

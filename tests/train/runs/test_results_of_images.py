@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quarl.policy.bundle import Bundle
-from quarl.policy.bundle_writer import npz, write_bundle
+from quarl.policy.bundle import Bundle, npz, write_bundle
 from quarl.policy.errors import BundleError
-from quarl.policy.manifest import MANIFEST_FILE, FileRecord
-from quarl.policy.network import choose_actions, forward_float
-from quarl.policy.reading.bundle_files import CALIBRATION_FILE, GOLDEN_FILE
+from quarl.policy.reading import CALIBRATION_FILE, GOLDEN_FILE, MANIFEST_FILE, FileRecord
+from quarl.policy.reference import choose_actions, forward_float
 from quarl.policy.spec import (
     Convolution,
     DiscreteHead,

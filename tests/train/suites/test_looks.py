@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.policy import pilot
 from quarl.policy.bundle import Bundle
-from quarl.policy.observing import pilot
-from quarl.policy.observing.history import History
+from quarl.policy.history import History
 from quarl.policy.spec import Remembered
 from quarl.train.deciding import float_decide
 from quarl.train.suites.episodes import EpisodeStream

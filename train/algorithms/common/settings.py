@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from quarl.policy.contract.quantization import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
+from quarl.policy.spec import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from quarl.train.quantization.aware import FULL_BITS
 from quarl.train.quantization.mixed_precision import check_compute
 from quarl.train.quantization.weight_control import WeightControl

@@ -1,34 +1,81 @@
-"""How far float32 additions in another order may take a policy's outputs: the reference is one order of many."""
+"""Golden vectors: which units they excite, how far roundings may move them, whether a bundle's are its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.activations import exactly, largest_slope
-from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON
+from quarl.policy.errors import BundleError
+from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON, Doubles, Floats
 from quarl.policy.exact import product as exact_product
-from quarl.policy.network import (
+from quarl.policy.quantize import exactly, largest_slope
+from quarl.policy.reference import (
+    UNIT_ROUNDOFF,
     Weights,
     as_batch,
     convolve,
+    exact_program,
+    forward_float,
     head_constants,
     head_outputs,
+    hidden_activations,
     join,
     layer_names,
     normalised,
     normaliser_constants,
+    program_variance,
     split,
     states_of,
     with_observations,
 )
-from quarl.policy.observing.features import exact_program, program_variance
 from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
-# Half the distance between 1 and the next float32.
-UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2
+# --- coverage -------------------------------------------------------------------------------------------------------
+# A unit that no golden vector excites is not checked by any.
+
+
+def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
+    """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
+    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=COARSE))
+
+
+def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.bool_]:
+    """:func:`excited`, given :func:`policy.reference.hidden_activations`."""
+    _, *hidden, _ = activations
+    vector = spec.vector_size
+    found = []
+    for index, values in enumerate(hidden):
+        if vector and index == len(spec.network.convolutions) - 1:
+            # flattened, and behind it the vector that joins there, which is no unit
+            values = values[:, :-vector].reshape(len(values), -1, spec.network.convolutions[index].filters)
+        if spec.network.activation_of(spec.network.hidden_names[index]) is not Activation.RELU:
+            values = np.ones_like(values)  # all but a ReLU pass on what lies below zero, too
+        positions = tuple(range(1, values.ndim - 1))
+        found.append((values > 0).any(axis=positions) if positions else values > 0)
+    return np.concatenate([np.zeros((len(activations[0]), 0), bool), *found], axis=1)  # a linear policy has none
+
+
+def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:
+    """The golden observations, and behind them those of the calibration's that excite units which none of them does.
+
+    Chosen greedily: always the row that excites most of what is left.
+    """
+    left = ~excited(spec, weights, golden).any(axis=0)
+    candidates = excited(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
+    chosen: list[int] = []
+    while left.any() and len(candidates) and (gain := (candidates & left).sum(axis=1)).max() > 0:
+        chosen.append(int(gain.argmax()))
+        left &= ~candidates[chosen[-1]]
+    return golden if not chosen else np.concatenate([golden, calibration[chosen]])
+
+
+# --- roundings ------------------------------------------------------------------------------------------------------
+# The reference adds in one of many orders: these are bounds on how far another order may move a policy's outputs.
+
 # Standard deviations that independent rounding errors are granted, those of numpy and of the runtime together.
 DEVIATIONS = 4.0
 # A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
@@ -36,7 +83,6 @@ HEAD_ROUNDINGS = 8
 # Of another program: in tolerances of one, and as a share of what the outputs span, below which nothing is asked.
 FOREIGN_ROUNDINGS, FOREIGN = 4.0, 1e-5
 
-Doubles = NDArray[np.float64]
 product = partial(exact_product, parts=COARSE)
 
 
@@ -188,3 +234,78 @@ def _through_layer_norm(x: Doubles, variance: Doubles, gamma: Doubles, beta: Dou
     rounding = np.sqrt(width) * UNIT_ROUNDOFF * (size + np.abs(z) * size**2)
     y = gamma * z + beta
     return y, gamma**2 * (carried + rounding**2) + (4 * UNIT_ROUNDOFF) ** 2 * (np.abs(gamma * z) + np.abs(beta)) ** 2
+
+
+# --- comparison -----------------------------------------------------------------------------------------------------
+# Hashes show that a file is the one that was listed. Whether weights, normaliser, calibration and golden vectors belong
+# together only the forward pass can show.
+
+ROWS_AT_ONCE = 512
+"""Golden vectors that are computed together, as many as training writes: the activations of all could be large."""
+FEW_ROUNDINGS = 8.0
+"""Roundings of the largest output: two sums of the same products that are so little apart need no analysis. The fast
+forward pass is computed again, in float32; what is stored was exact, or float32 of another processor."""
+REMEMBERED = 1000
+
+# Hashes of what was computed and agrees: they say all that the answer depends on.
+_agreeing: set[tuple[str, ...]] = set()
+
+
+def check_golden_outputs(
+    spec: PolicySpec, weights: Weights, observations: Floats, stored: Floats, where: Path, hashes: tuple[str, ...]
+) -> None:
+    """Compute the golden outputs again from weights and normaliser; once in a process for the same files.
+
+    Args:
+        spec, weights: the policy.
+        observations: raw, (n, observation_size).
+        stored: the golden outputs, (n, result_size).
+        where: the file that they are from.
+        hashes: of the files that all of this is from, which were compared with them.
+
+    Raises:
+        BundleError: the golden outputs are not those of the weights.
+    """
+    if hashes in _agreeing:
+        return
+    _compare_floats(spec, weights, observations, stored, where, "these weights", "Make or fetch the bundle again.")
+    if len(_agreeing) < REMEMBERED:
+        _agreeing.add(hashes)
+
+
+def _compare_floats(
+    spec: PolicySpec, weights: Weights, observations: Floats, stored: Floats, where: Path, whose: str, next_step: str
+) -> None:
+    computed, few = _computed(lambda part: forward_float(spec, weights, part), observations, stored)
+    apart = np.abs(computed.astype(np.float64) - stored)
+    if (apart <= few).all():
+        return
+    with np.errstate(all="ignore"):  # slow: computed only where it decides
+        parts = [float_tolerance(spec, weights, observations[rows]) for rows in _blocks(len(observations))]
+    _refuse(~(apart <= np.maximum(np.max(parts, axis=0), few)), computed, stored, where, whose, next_step)
+
+
+def _computed(
+    forward: Callable[[Floats], Floats], observations: Floats, stored: Floats
+) -> tuple[Floats, NDArray[np.float64]]:
+    """The outputs computed again, and what a few roundings of each output, (result_size,), are."""
+    with np.errstate(all="ignore"):  # what becomes infinite differs from what is stored
+        computed = np.concatenate([forward(observations[rows]) for rows in _blocks(len(observations))])
+    return computed, FEW_ROUNDINGS * UNIT_ROUNDOFF * np.abs(stored).max(axis=0).astype(np.float64)
+
+
+def _refuse(
+    wrong: NDArray[np.bool_], computed: Floats, stored: Floats, where: Path, whose: str, next_step: str
+) -> None:
+    if wrong.any():
+        row, output = (int(place) for place in np.argwhere(wrong)[0])
+        raise BundleError(
+            f"{where}: the golden outputs are not those of {whose}: output {output} of vector {row} is "
+            f"{stored[row, output]:g}, computed again {computed[row, output]:g}; "
+            f"{int(wrong.any(axis=1).sum())} of {len(wrong)} vectors differ.",
+            next_step,
+        )
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE))

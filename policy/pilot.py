@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.contract.observation import ObservationField, Remembered
 from quarl.policy.errors import SpecError
-from quarl.policy.network import choose_actions
-from quarl.policy.observing.history import remembers
-from quarl.policy.spec import PolicySpec
+from quarl.policy.exact import Floats
+from quarl.policy.history import remembers
+from quarl.policy.reference import choose_actions
+from quarl.policy.spec import ObservationField, PolicySpec, Remembered
 
-Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 Decide = Callable[[Any], NDArray[Any]]
 """From what a period brings of each episode, (n, …), to actions."""
@@ -23,7 +22,7 @@ Results = Callable[[Any], Floats]
 
 
 class Histories:
-    """As :class:`policy.observing.history.History`, of a batch of episodes at once.
+    """As :class:`policy.history.History`, of a batch of episodes at once.
 
     Args:
         fields: of a spec.

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from quarl.policy.contract.observation import Memory, Remembered
 from quarl.policy.errors import SpecError
+from quarl.policy.spec import Memory, Remembered
 
 
 class Remembering(Protocol):

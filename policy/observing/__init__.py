@@ -1,1 +1,0 @@
-"""From sensor values to what the normaliser takes: values of earlier periods, and float operators."""

@@ -1,1 +1,0 @@
-"""From float weights and recorded observations to a policy in integers."""

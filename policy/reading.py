@@ -1,0 +1,967 @@
+"""Reading a bundle, verified, without numpy: all that a device needs of one. Host: :class:`policy.bundle.Bundle`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional, TypeVar
+
+from quarl.policy import json_values
+from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.json_values import (
+    OMITTED,
+    POLICY_NAMES_ALLOWED,
+    JsonValueError,
+    called,
+    is_file_name,
+    is_policy_name,
+    shortened,
+)
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName, output_spans, weight_shapes
+
+# --- manifest.json --------------------------------------------------------------------------------------------------
+
+MANIFEST_FORMAT_VERSION = 2
+WITHOUT_ARTIFACTS = 1
+"""The version of which all but the artifacts is read: they passed another gate, and are made again when needed."""
+MANIFEST_FILE = "manifest.json"
+SMALLEST_STEP = 1e-30
+LARGEST_RECORD = 2**30
+"""Bytes of any file of a bundle; a policy of 657 MB was measured (``bench/pressure.py``)."""
+MOST_FILES = 1000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size in bytes and hash of one file of the bundle."""
+
+    size: int = field(metadata=called("bytes"))
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= LARGEST_RECORD or not _SHA256.fullmatch(self.sha256):
+            size, sha256 = json_values.shortened(self.size), json_values.shortened(self.sha256)
+            raise JsonValueError(
+                f"a record has {size} bytes and the sha256 {sha256}; "
+                f"allowed are 0 … {LARGEST_RECORD} bytes and 64 hexadecimal digits"
+            )
+
+    @classmethod
+    def of(cls, data: bytes) -> FileRecord:
+        """The record of these bytes."""
+        import hashlib  # on the host alone
+
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+    @classmethod
+    def of_file(cls, path: Path) -> FileRecord:
+        """The record of a file, read a block at a time.
+
+        Raises:
+            OSError: it is missing or cannot be read.
+        """
+        import hashlib
+
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            return cls(stream.tell(), sha256)
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What one runtime computed from an artifact, compared with the numpy reference on the golden observations.
+
+    Attributes:
+        version: the runtime's version.
+        max_error: largest |output − expected|, in the unit of the outputs.
+        max_error_steps: the same in steps of the output's scale; None for a float artifact.
+        agreement: fraction of golden observations on which the chosen action is the reference's.
+    """
+
+    version: str
+    max_error: float
+    max_error_steps: Optional[float]
+    agreement: float
+
+    def __post_init__(self) -> None:
+        for name in ("max_error", "max_error_steps", "agreement"):
+            _require_not_negative(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class ArtifactEntry:
+    """One exported graph.
+
+    Attributes:
+        file: its name in the bundle, e.g. ``"int8.tflite"``.
+        precision: what the weights are.
+        format: TFLite or ONNX.
+        scheme: how the weights were quantized, in words.
+        execution: how a device executes it, in words; for n < 8 bits it says that the container is int8.
+        record: size and hash.
+        golden_file: the file with the reference's outputs of this precision on the golden observations, and how far a
+            device's may be from them.
+        output_step: one step of each output's scale, in its unit, at most; None for a float artifact.
+        runtimes: for each runtime that executes it, what the parity gate measured.
+        fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
+            (``convert.acceptance.agreement``).
+        layer_bits: of a mixed artifact, bits of every layer's weights by its name.
+        most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
+        warnings: sentences on what is suspicious about it, e.g. its calibration.
+        not_tried: runtimes of its format that were not installed where it was made; ``runtimes`` does not have them.
+    """
+
+    file: str
+    precision: Precision
+    format: ArtifactFormat
+    scheme: str
+    execution: str
+    record: FileRecord
+    golden_file: str
+    output_step: Optional[tuple[float, ...]]
+    runtimes: Mapping[RuntimeName, Parity]
+    fp32_agreement: float = 1.0
+    layer_bits: Optional[Mapping[str, int]] = field(default=None, metadata=OMITTED)
+    most_off: Optional[float] = field(default=None, metadata=OMITTED)
+    warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
+    not_tried: tuple[RuntimeName, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        _require_not_negative("output_step", *(self.output_step or ()))
+        if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
+            raise JsonValueError(f"output_step is {min(self.output_step)}; it must be at least {SMALLEST_STEP:g}")
+        if (self.precision is Precision.MIXED) is (self.layer_bits is None):
+            raise JsonValueError(
+                f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
+            )
+
+    def with_earlier_checks(self, earlier: ArtifactEntry) -> ArtifactEntry:
+        """Return this entry with the checks of an earlier one of the same bytes in runtimes that were not tried now."""
+        checks = {
+            **{name: check for name, check in earlier.runtimes.items() if name in self.not_tried},
+            **self.runtimes,
+        }
+        return replace(
+            self,
+            runtimes={name: checks[name] for name in RuntimeName if name in checks},
+            not_tried=tuple(name for name in self.not_tried if name not in checks),
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All files of a bundle with their hashes, and the artifacts among them.
+
+    Attributes:
+        policy: name of the policy.
+        files: record of every file other than the artifacts and the manifest itself.
+        artifacts: by file name.
+        origin: ``"zoo"`` for a working copy of a bundle that comes with the repository, else ``"trained"``.
+    """
+
+    policy: str
+    files: Mapping[str, FileRecord]
+    artifacts: Mapping[str, ArtifactEntry] = field(default_factory=dict)
+    origin: str = "trained"
+
+    def records(self) -> dict[str, FileRecord]:
+        """Record of every file, artifacts included."""
+        return {**self.files, **{name: entry.record for name, entry in self.artifacts.items()}}
+
+    @property
+    def layer_bits(self) -> Mapping[str, int] | None:
+        """Bits by layer of the mixed artifacts; None where there are none."""
+        return next((entry.layer_bits for entry in self.artifacts.values() if entry.layer_bits is not None), None)
+
+    def with_artifact(self, entry: ArtifactEntry, golden: FileRecord) -> Manifest:
+        """A manifest that lists this artifact, in place of one of the same name."""
+        return replace(
+            self,
+            files={**self.files, entry.golden_file: golden},
+            artifacts={**self.artifacts, entry.file: entry},
+        )
+
+    def without_stale(self, newer: Manifest) -> Manifest:
+        """This manifest without what ``newer`` replaces: records that differ there, and artifacts that rest on them."""
+        fresh = newer.records()
+        files = {name: record for name, record in self.files.items() if fresh.get(name) == record}
+        artifacts = {
+            name: entry
+            for name, entry in self.artifacts.items()
+            if fresh.get(name) == entry.record and entry.golden_file in files
+        }
+        return replace(self, files=files, artifacts=artifacts)
+
+    def to_json(self) -> str:
+        """An indented JSON document that ends in a newline."""
+        data = {
+            "format_version": MANIFEST_FORMAT_VERSION,
+            "policy": self.policy,
+            "origin": self.origin,
+            "files": json_values.write(dict(sorted(self.files.items()))),
+            "artifacts": [entry_values(entry) for _, entry in sorted(self.artifacts.items())],
+        }
+        return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: bytes, where: Path) -> Manifest:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            BundleError: no JSON, a future version, a missing field, or a file name that leaves the bundle.
+        """
+        try:
+            data = json_values.parse_object(text)
+        except JsonValueError as error:
+            raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
+        version = data.get("format_version")
+        if version == WITHOUT_ARTIFACTS:
+            data = {**data, "artifacts": []}
+        elif version != MANIFEST_FORMAT_VERSION:
+            raise BundleError(
+                f"{where} has format_version {version!r}; this program reads {MANIFEST_FORMAT_VERSION}.",
+                "Use the program version that wrote the bundle, or train and convert it again.",
+            )
+        try:
+            files: Mapping[str, FileRecord] = json_values.read(Mapping[str, FileRecord], data["files"], "files")
+            artifacts: dict[str, ArtifactEntry] = {}
+            for item in json_values.read(tuple[Mapping[str, Any], ...], data["artifacts"], "artifacts"):
+                # Size and hash stand beside the other members.
+                name = json_values.read(str, item["file"], "artifacts.file")
+                _require_plain(name)
+                entry = json_values.read(ArtifactEntry, {**item, "record": item}, name)
+                if entry.file in artifacts or entry.file in files:
+                    raise BundleError(f"{where} lists {entry.file} twice.")
+                artifacts[entry.file] = entry
+            for name in (*files, *artifacts, *(entry.golden_file for entry in artifacts.values())):
+                _require_plain(name)
+            if len(files) + len(artifacts) > MOST_FILES:
+                raise BundleError(f"{where} lists {len(files) + len(artifacts)} files; allowed are {MOST_FILES}.")
+            for entry in artifacts.values():
+                _require_own_names(entry, files, where)
+            policy, origin = (json_values.read(str, data[key], key) for key in ("policy", "origin"))
+            if not is_policy_name(policy):
+                raise BundleError(f"{where} is of policy {policy!r}; allowed are {POLICY_NAMES_ALLOWED}.")
+            return cls(policy, files, artifacts, origin)
+        except KeyError as error:
+            raise BundleError(f"{where} lacks the field {error.args[0]!r}.") from error
+        except JsonValueError as error:
+            raise BundleError(f"{where} cannot be read: {error}.") from error
+
+
+def entry_values(entry: ArtifactEntry) -> dict[str, Any]:
+    """An artifact's JSON values, those of its record beside the others."""
+    values: dict[str, Any] = {}
+    for name, value in json_values.write(entry).items():
+        values |= value if name == "record" else {name: value}
+    return values
+
+
+def _require_plain(name: str) -> None:
+    """Refuse a file name that leaves the bundle or is the manifest's own."""
+    if not is_file_name(name) or name == MANIFEST_FILE:
+        raise BundleError(
+            f"the manifest names the file {json_values.shortened(name)}; "
+            "only plain names inside the bundle are allowed, printable and of at most 255 bytes."
+        )
+
+
+def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], where: Path) -> None:
+    """Refuse an artifact under another label than its file's: it would be served as what it is not."""
+    file, golden = f"{entry.precision.value}.{entry.format.value}", f"{entry.precision.value}.golden.npz"
+    if (entry.file, entry.golden_file) != (file, golden):
+        raise BundleError(
+            f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
+            f"artifact; the file of that one is {file}, its golden_file {golden}.",
+            f"Convert again: make convert BITS={entry.precision.typed}",
+        )
+    if golden not in files:
+        raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: make convert")
+
+
+def _require_not_negative(name: str, *numbers: float | None) -> None:
+    # NaN is refused where JSON is read: no error is greater than it, so that such a tolerance would let all pass.
+    for number in numbers:
+        if number is not None and number < 0:
+            raise JsonValueError(f"{name} is {number}; it must not be negative")
+
+
+# --- hashes ---------------------------------------------------------------------------------------------------------
+
+
+def _smallest() -> Callable[..., Any]:
+    """OpenSSL's, which hashlib loads, takes 3.5 MB, a quarter of an agent without numpy."""
+    if "hashlib" not in sys.modules:
+        for name in ("_sha2", "_sha256"):  # of Python 3.12; of those before
+            try:
+                return import_module(name).sha256
+            except ImportError:
+                continue
+    return import_module("hashlib").sha256
+
+
+new_sha256 = _smallest()
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+# A bundle comes from elsewhere. Opening a FIFO would block for ever, a device such as /dev/zero has no end, and a link
+# leads anywhere. So only regular files in the bundle's own folder are read, and only at the size that the manifest
+# gives.
+
+MIB = 2**20
+LARGEST_MANIFEST = MIB
+"""Bytes of manifest.json: that of eighteen artifacts has twenty thousand."""
+LARGEST_SPEC = 3 * MIB
+"""Bytes of policy.json: one of 7,064 normalised elements has 170,000."""
+LARGEST_OTHER = 256 * MIB
+"""Bytes of a file that is kept with a bundle and that nothing here reads, e.g. a learning curve."""
+
+FileState = tuple[int, ...]
+"""Device, inode, size, and when contents and inode were written last."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has that name in the folder, be it a link that leads nowhere.
+
+    Raises:
+        BundleError: the folder cannot be looked at.
+    """
+    try:
+        return _status(path) is not None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a regular file, and no link to one."""
+    found = _status(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def file_state(path: Path) -> FileState | None:
+    """What becomes another one when a file is written or replaced; None where there is none to look at."""
+    try:
+        found = _status(path)
+    except OSError:
+        return None
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def read_file(path: Path, largest: int) -> bytes:
+    """The bytes of a regular file of at most ``largest`` bytes.
+
+    Raises:
+        BundleError: it is missing, no regular file, too large, or cannot be read.
+    """
+    with _opened(path) as (stream, size):
+        _refuse_large(path, size, largest)
+        data = stream.read(largest + 1)  # it may have grown
+        _refuse_large(path, len(data), largest)
+        return data
+
+
+def verified(path: Path, record: FileRecord, largest: int) -> bytes:
+    """The bytes of a file, which are those that the manifest's record is of.
+
+    Raises:
+        BundleError: as :func:`read_file`, or its size or hash is another.
+    """
+    _refuse_large(path, record.size, largest)
+    with _opened(path) as (stream, size):
+        _compare_sizes(path, size, record)
+        data = stream.read(record.size + 1)
+    _compare_sizes(path, len(data), record)
+    _compare_hashes(path, new_sha256(data).hexdigest(), record)
+    return data
+
+
+def verify(path: Path, record: FileRecord, largest: int) -> None:
+    """Check a file as :func:`verified` does, a block at a time: memory is little, and the agent's peak is measured."""
+    _refuse_large(path, record.size, largest)
+    with _opened(path) as (stream, size):
+        _compare_sizes(path, size, record)
+        running, length = new_sha256(), 0
+        while length <= record.size and (block := stream.read(min(MIB, record.size + 1 - length))):
+            running.update(block)
+            length += len(block)
+    _compare_sizes(path, length, record)
+    _compare_hashes(path, running.hexdigest(), record)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file that is no link, and its size in bytes."""
+    try:
+        found = _status(path)
+        if found is None:
+            hint = "Train one (make train POLICY=I) or name one that exists." if path.name == MANIFEST_FILE else ""
+            raise BundleError(f"{path} is missing.", hint)
+        _refuse_special(path, found)  # opening a device may already do something
+        # Should it be another one by now: a link is not followed, and a FIFO does not wait for who writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            _refuse_special(path, status)
+            yield stream, status.st_size
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:  # a NUL or a lone surrogate in a path that was typed
+        raise BundleError(f"{str(path)!r} is no path: {error}.") from error
+
+
+def _refuse_special(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        return
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+    }
+    raise BundleError(
+        f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}; a bundle holds regular files only.",
+        "Make or fetch the bundle again, with its files in its folder.",
+    )
+
+
+def _refuse_large(path: Path, size: int, largest: int) -> None:
+    if size > largest:
+        raise BundleError(f"{path} has {size} bytes; allowed are at most {largest}.")
+
+
+def _compare_sizes(path: Path, size: int, wanted: FileRecord) -> None:
+    if size != wanted.size:
+        state = "truncated" if size < wanted.size else "longer than it was written"
+        raise BundleError(f"{path} is {state}: {size} bytes, the manifest says {wanted.size}.")
+
+
+def _compare_hashes(path: Path, sha256: str, wanted: FileRecord) -> None:
+    if sha256 != wanted.sha256:
+        raise BundleError(
+            f"{path} was tampered with or damaged: its sha256 is not the manifest's.", "Make or fetch the bundle again."
+        )
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+# An npz file is a zip archive of npy files, and a few kilobytes of it may claim to be gigabytes. So nothing is unpacked
+# before the directory and every member's header match the wanted names, types, shapes and sizes. Only what
+# :func:`policy.bundle.npz` writes is read: no comments, no zip64, no pickles, C order. A device that runs the native
+# engine has no numpy, so this does without.
+
+LARGEST_ARRAYS = 64 * 2**20
+"""Bytes of all arrays of a file, in float32: those of 252 images of 84 × 84 × 4 have 28 million."""
+LARGEST_NPZ = LARGEST_ARRAYS // 2
+"""Bytes of an npz file: grey levels take a quarter of their floats, and records of rollouts deflate."""
+
+# APPNOTE.TXT 4.3.16, 4.3.12, 4.3.7: end of central directory, an entry of it, a local header.
+_END = struct.Struct("<4s4H2LH")
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_ZIP64_LOCATOR = b"PK\x06\x07"
+_STORED, _DEFLATED = 0, 8
+_LARGEST_DIRECTORY, _BLOCK = 4096, 2**16  # bytes
+_LARGEST_HEADER = 1024
+_NPY_MAGIC = b"\x93NUMPY\x01\x00"
+_FOREIGN_ORDER = ">" if sys.byteorder == "little" else "<"
+_NPY_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[A-Za-z]\d{0,4})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \} *\n"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a member must be: one of these types, (n,) without a width, else (n, width)."""
+
+    types: tuple[str, ...]
+    width: int | None
+
+    def __str__(self) -> str:
+        return f"{self.types[0]}[n]" if self.width is None else f"{self.types[0]}[n, {self.width}]"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array of a file: C order, the machine's byte order.
+
+    Attributes:
+        type: as numpy names it, e.g. ``float32``.
+        rows, width: its shape; a width of None: (rows,).
+        data: its bytes.
+    """
+
+    type: str
+    rows: int
+    width: int | None
+    data: bytearray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows,) or (rows, width)."""
+        return (self.rows,) if self.width is None else (self.rows, self.width)
+
+    def is_finite(self) -> bool:
+        """Whether no element is NaN or infinity: as doubles, so many float32 have a finite sum."""
+        return self.type != "float32" or math.isfinite(sum(memoryview(self.data).cast("f")))
+
+    def values(self) -> array[Any]:
+        """All elements, flat."""
+        return array(_CODES[self.type], self.data)
+
+    def floats(self) -> Iterator[array[float]]:
+        """The rows as float32, one by one."""
+        width = 1 if self.width is None else self.width
+        size = width * array(_CODES[self.type]).itemsize
+        for start in range(0, self.rows * size, size):
+            yield array("f", array(_CODES[self.type], self.data[start : start + size]))
+
+
+_CODES = {"float32": "f", "int64": "q", "uint8": "B"}
+"""Of the types that bundles have, as the module ``array`` names them."""
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool", "O": "object"}
+_DESCRIBED = re.compile(r"([<>|=]?)([A-Za-z])(\d*)")
+
+
+class _UnreadableError(Exception):
+    """The archive is none that this module reads; says why."""
+
+
+def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str, Stored]:
+    """The arrays of an npz file, all with the same number of rows.
+
+    Args:
+        data: the file, at most LARGEST_NPZ bytes.
+        wanted: what it has to hold, by name; nothing else may be in it.
+        where: what messages call the file.
+
+    Raises:
+        BundleError: a member is missing, unexpected, of another type or shape, too large, or damaged.
+    """
+    try:
+        _check_end(data)
+        members = _members(data, wanted, where)
+        shapes = {name: _checked_shape(members, name, wanted[name], where) for name in wanted}
+        if len({shape[0] for _, shape in shapes.values()}) > 1:
+            rows = ", ".join(f"{shape[0]} of {name}" for name, (_, shape) in shapes.items())
+            raise BundleError(f"{where}: its rows do not belong together: there are {rows}.")
+        size = sum(4 * math.prod(shape) for _, shape in shapes.values())
+        if size > LARGEST_ARRAYS:
+            raise BundleError(f"{where} holds arrays of {size} bytes in float32; allowed are {LARGEST_ARRAYS}.")
+        return {name: _array(members[name], *shapes[name]) for name in wanted}
+    except BundleError:
+        raise
+    except _UnreadableError as error:
+        raise BundleError(f"{where} is no readable npz file: {error}.") from None
+    except Exception as error:  # struct, zlib, and whatever else bytes that nobody wrote may bring about
+        shown = shortened(str(error))
+        raise BundleError(f"{where} is no readable npz file: {type(error).__name__} {shown}.") from error
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of the archive, packed."""
+
+    name: str
+    method: int
+    checksum: int
+    size: int
+    body: memoryview
+
+    def unpacked(self, most: int) -> bytearray:
+        """Its first bytes, at most so many."""
+        if self.method == _STORED:
+            return bytearray(self.body[:most])
+        unpacker, made = zlib.decompressobj(-zlib.MAX_WBITS), bytearray()
+        for start in range(0, len(self.body), _BLOCK):
+            if len(made) == most:
+                break
+            made += unpacker.decompress(self.body[start : start + _BLOCK], most - len(made))
+        return made
+
+
+def _check_end(data: bytes) -> tuple[int, int]:
+    """Refuse a directory that is large, or elsewhere than where a plain archive has it. Returns place and entries."""
+    if len(data) < _END.size:
+        raise _UnreadableError("it is no zip archive")
+    signature, _, _, _, entries, size, offset, comment = _END.unpack(data[-_END.size :])
+    locator = data[-_END.size - 20 : -_END.size]
+    if signature != b"PK\x05\x06" or comment or locator.startswith(_ZIP64_LOCATOR):
+        raise _UnreadableError("it is no plain zip archive: it ends with a comment, a zip64 record or in the middle")
+    if size > _LARGEST_DIRECTORY or offset + size + _END.size != len(data):
+        raise _UnreadableError(f"its directory of {size} bytes at {offset} is too large or not at its end")
+    return offset, entries
+
+
+def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str, _Member]:
+    found: dict[str, _Member] = {}
+    place, entries = _check_end(data)
+    for _ in range(entries):
+        signature, _, _, flags, method, _, _, checksum, packed, size, name_size, extra, comment, _, _, _, local = (
+            _ENTRY.unpack_from(data, place)
+        )
+        file = data[place + _ENTRY.size : place + _ENTRY.size + name_size].decode()
+        place += _ENTRY.size + name_size + extra + comment
+        name = file.removesuffix(".npy")
+        if name not in wanted or name == file or name in found:
+            state = "twice" if name in found else "which nobody wants"
+            allowed = ", ".join(wanted)
+            raise BundleError(f"{where} holds {shortened(file)}, {state}; allowed are {allowed}, once each.")
+        if method not in (_STORED, _DEFLATED):
+            raise BundleError(f"{where}: {name!r} is packed by method {method}; allowed is deflate.")
+        begin, *_, its_name, its_extra = _LOCAL.unpack_from(data, local)
+        start = local + _LOCAL.size + its_name + its_extra
+        its_file = data[local + _LOCAL.size : local + _LOCAL.size + its_name].decode()
+        if (signature, begin, its_file) != (b"PK\x01\x02", b"PK\x03\x04", file) or flags & 1:
+            raise _UnreadableError(f"the headers of {name!r} do not belong together")
+        found[name] = _Member(name, method, checksum, size, memoryview(data)[start : start + packed])
+    return found
+
+
+def _checked_shape(
+    members: Mapping[str, _Member], name: str, wanted: Wanted, where: str
+) -> tuple[str, tuple[int, ...]]:
+    """Type and shape of a member from its header; the header's size is that of the archive's directory."""
+    if name not in members:
+        raise BundleError(f"{where}: {name!r} is absent; the spec wants {wanted}.")
+    header = _header(members[name])
+    parsed = _NPY_HEADER.fullmatch(header)
+    if parsed is None:
+        raise _UnreadableError(f"{name!r} has the header {shortened(header)}")
+    described = parsed[1].decode()
+    order, kind, size = _DESCRIBED.match(described).groups()  # type: ignore[union-attr]
+    if kind not in _KINDS or int(size or 8) > 16:
+        raise _UnreadableError(f"{name!r} has the type {described}")
+    itemsize = int(size or 8)
+    of_type = f"{_KINDS[kind]}{8 * itemsize}" if size else _KINDS[kind]
+    is_native = itemsize == 1 or order != _FOREIGN_ORDER
+    sides = [side.strip() for side in parsed[3].decode().split(",")]
+    shape = tuple(int(side) for side in sides if side)
+    columns = () if wanted.width is None else (wanted.width,)
+    if of_type not in wanted.types or not is_native or shape[1:] != columns or not shape:
+        shown = shortened(f"{of_type}{list(shape)}")[1:-1]
+        raise BundleError(f"{where}: {name!r} is {shown}; the spec wants {wanted}.")
+    if parsed[2] == b"True" and math.prod(shape) > max(shape):
+        raise _UnreadableError(f"{name!r} is in Fortran order")
+    held = members[name].size - len(_NPY_MAGIC) - 2 - len(header)
+    if held != math.prod(shape) * itemsize:
+        raise _UnreadableError(f"{name!r} holds {held} bytes, its header says {of_type}{list(shape)}")
+    return of_type, shape
+
+
+def _header(member: _Member) -> bytes:
+    begin = bytes(member.unpacked(len(_NPY_MAGIC) + 2 + _LARGEST_HEADER))
+    if not begin.startswith(_NPY_MAGIC):
+        shown = begin[: len(_NPY_MAGIC) + 2]
+        raise _UnreadableError(f"a member begins with {shown!r}, which is no npy file of version 1.0")
+    start = len(_NPY_MAGIC) + 2
+    size = int.from_bytes(begin[start - 2 : start], "little")
+    if len(begin) < start + size:
+        raise _UnreadableError(f"{member.name!r} has the header {shortened(begin[start:])}")
+    return begin[start : start + size]
+
+
+def _array(member: _Member, of_type: str, shape: tuple[int, ...]) -> Stored:
+    data = member.unpacked(member.size + 1)
+    if len(data) != member.size:
+        raise _UnreadableError(f"{member.name} is shorter or longer than its header says")
+    if zlib.crc32(data) != member.checksum:
+        raise _UnreadableError(f"{member.name} is damaged: its checksum is another")
+    del data[: len(data) - math.prod(shape) * array(_CODES[of_type]).itemsize]
+    return Stored(of_type, shape[0], shape[1] if len(shape) > 1 else None, data)
+
+
+# --- a bundle's files -----------------------------------------------------------------------------------------------
+
+SPEC_FILE, WEIGHTS_FILE, CALIBRATION_FILE, GOLDEN_FILE = (
+    "policy.json",
+    "weights.safetensors",
+    "calibration.npz",
+    "golden.npz",
+)
+WEIGHTS_HEADER, ARTIFACT_OVERHEAD = MIB, 16 * MIB
+"""Bytes that weights.safetensors and an artifact may have beside their parameters."""
+DEVICE_FILES = (SPEC_FILE, GOLDEN_FILE)
+LARGEST_TOLERANCE = 0.25
+HIDDEN_SPAN = 2.0  # a hidden state lies in −1 … 1
+"""Largest tolerance, as a share of an output's span, mean over the golden observations: a wider one checks nothing."""
+
+Made = TypeVar("Made")
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True)
+class GoldenRows:
+    """Real observations with what the float policy makes of them, as they are stored.
+
+    Attributes:
+        observations: float32, or of an image uint8, (n, observation_size), raw.
+        outputs: float32 (n, result_size): next states stand behind the outputs.
+        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
+    """
+
+    observations: Stored
+    outputs: Stored
+    actions: Stored
+
+    def decisions(self) -> Iterable[Any]:
+        """The actions, one by one: an index, or float32 (output_size,)."""
+        return self.actions.values() if self.actions.width is None else self.actions.floats()
+
+
+@dataclass(frozen=True)
+class ExpectedRows:
+    """What an artifact has to compute on the golden observations: see :class:`policy.bundle.Expected`."""
+
+    outputs: Stored
+    tolerance: Stored
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """A bundle whose files were verified. Make one with :meth:`load`.
+
+    What is read is kept, and read once more where its file has been written since.
+    """
+
+    path: Path
+    spec: PolicySpec
+    manifest: Manifest
+    _kept: dict[str, tuple[FileState | None, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def opened(cls, path: Path | str, require: tuple[str, ...] = DEVICE_FILES, manifest: str = "") -> Self:
+        """Open a bundle and verify every file of it that is present.
+
+        Args:
+            path: the folder.
+            require: files that must be present.
+            manifest: sha256 that manifest.json must have; empty: any.
+
+        Raises:
+            BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
+        """
+        folder = Path(path)
+        with named(folder):
+            found = read_manifest(folder, manifest)
+            records = found.records()
+            for name in (*require, SPEC_FILE):
+                if name not in records:
+                    raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
+            bundle = cls(folder, read_spec(folder, found), found)
+            used = {GOLDEN_FILE, *{WEIGHTS_FILE, CALIBRATION_FILE}.intersection(require)}
+            for name, record in records.items():
+                if name in used:
+                    bundle._keep(name)
+                elif name != SPEC_FILE and (name in require or is_there(folder / name)):
+                    verify(folder / name, record, bundle._largest(name))
+            bundle.golden_rows()
+            return bundle
+
+    def golden_rows(self) -> GoldenRows:
+        """The golden vectors; their shapes are checked, and that each action is the one that its outputs choose."""
+        return self._made(GOLDEN_FILE, self._golden)
+
+    def _golden(self, data: bytes) -> GoldenRows:
+        spec, where = self.spec, self.path / GOLDEN_FILE
+        actions = Wanted(("int64",), None) if spec.is_discrete else Wanted(("float32",), spec.output_size)
+        wanted = {"observations": self._observations, "outputs": self._results, "actions": actions}
+        rows = GoldenRows(**self._arrays(data, GOLDEN_FILE, wanted))
+        if not rows.outputs.rows:
+            raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
+        outputs = [row[: spec.output_size] for row in rows.outputs.floats()]
+        chosen = [row.index(max(row)) if spec.is_discrete else row for row in outputs]
+        if list(rows.decisions()) != chosen:
+            raise BundleError(f"{where}: an action is not the one that its outputs choose.")
+        return rows
+
+    def forget(self) -> None:
+        """Keep nothing of what was read, where memory is scarce; whoever asks next reads it again."""
+        self._kept.clear()
+
+    def _keep(self, name: str) -> Any:
+        """Read a file of the bundle, verified, and keep its bytes until something is made of them."""
+        state = file_state(self.path / name)  # before it is read: one that is written meanwhile is read again
+        data = self.data(name)
+        self._kept[name] = state, data
+        return data
+
+    def _made(self, name: str, make: Callable[[bytes], Made]) -> Made:
+        """What ``make`` makes of a file, verified: what it made before, unless the file has been written since."""
+        state, kept = self._kept.get(name, (None, None))
+        if state is None or state != file_state(self.path / name):
+            kept = self._keep(name)
+        if isinstance(kept, bytes):
+            kept = make(kept)
+            self._kept[name] = self._kept[name][0], kept
+        made: Made = kept
+        return made
+
+    def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
+        """The artifact of this precision and format.
+
+        Raises:
+            BundleError: there is none; says which there are and what to type.
+        """
+        for entry in self.manifest.artifacts.values():
+            if entry.precision is precision and entry.format is artifact_format:
+                return entry
+        raise BundleError(
+            f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
+            f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
+            f"Type: make convert BITS={precision.typed} POLICY={self.spec.name}",
+        )
+
+    def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
+        """Whether the artifact is listed and its file is there (:meth:`load` verified what is)."""
+        return any(
+            (entry.precision, entry.format) == (precision, artifact_format) and is_there(self.path / entry.file)
+            for entry in self.manifest.artifacts.values()
+        )
+
+    def artifact_data(self, entry: ArtifactEntry) -> bytes:
+        """The bytes of an artifact, verified against the manifest."""
+        return verified(self.path / entry.file, entry.record, self._largest(entry.file))
+
+    def data(self, name: str) -> bytes:
+        """The bytes of a file that the manifest lists, verified."""
+        return verified(self.path / name, self._record(name), self._largest(name))
+
+    def expected_rows(self, entry: ArtifactEntry) -> ExpectedRows:
+        """What this artifact has to compute on the golden observations, float32.
+
+        Raises:
+            BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
+        """
+        if (entry.output_step is None) is entry.precision.is_integer or (
+            entry.output_step is not None and len(entry.output_step) != self.spec.result_size
+        ):
+            raise BundleError(
+                f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} is {entry.output_step}; allowed are "
+                f"{f'{self.spec.result_size} steps' if entry.precision.is_integer else 'none, of floats'}."
+            )
+        golden = self.golden_rows().outputs
+        wanted = {"outputs": self._results, "tolerance": self._results}
+        rows = ExpectedRows(**self._arrays(self.data(entry.golden_file), entry.golden_file, wanted))
+        if not rows.outputs.rows == rows.tolerance.rows == golden.rows:
+            raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
+        self._check_tolerance(entry, rows.tolerance, golden)
+        return rows
+
+    def _check_tolerance(self, entry: ArtifactEntry, tolerance: Stored, golden: Stored) -> None:
+        outputs, allowed, size = golden.values(), tolerance.values(), self.spec.result_size
+        columns = [outputs[index::size] for index in range(size)]
+        heads, states = columns[: self.spec.output_size], columns[self.spec.output_size :]
+        spans = output_spans(self.spec, min(map(min, heads)), max(map(max, heads)))
+        spans += [max(HIDDEN_SPAN, max(column) - min(column)) for column in states]
+        shares = [math.fsum(allowed[index::size]) / tolerance.rows / span for index, span in enumerate(spans)]
+        if min(allowed) < 0 or max(shares) > LARGEST_TOLERANCE:
+            raise BundleError(
+                f"{self.path / entry.golden_file}: the tolerance is {max(shares):.3g} of what output "
+                f"{shares.index(max(shares))} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
+                f"Type: make convert BITS={entry.precision.typed} POLICY={self.spec.name}",
+            )
+
+    @property
+    def _observations(self) -> Wanted:
+        return Wanted(("float32", "uint8") if self.spec.is_image else ("float32",), self.spec.observation_size)
+
+    @property
+    def _results(self) -> Wanted:
+        return Wanted(("float32",), self.spec.result_size)
+
+    def _record(self, name: str) -> FileRecord:
+        try:
+            return self.manifest.records()[name]
+        except KeyError:
+            raise BundleError(f"{self.path / MANIFEST_FILE} does not list {name}, which is needed here.") from None
+
+    def _largest(self, name: str) -> int:
+        """Bytes that a file of this policy may have at most."""
+        if name == SPEC_FILE:
+            return LARGEST_SPEC
+        if name == WEIGHTS_FILE:
+            return 4 * self._parameters + WEIGHTS_HEADER
+        if name in self.manifest.artifacts:
+            return 8 * self._parameters + ARTIFACT_OVERHEAD
+        return LARGEST_NPZ if name.endswith(".npz") else LARGEST_OTHER
+
+    @property
+    def _parameters(self) -> int:
+        return sum(math.prod(shape) for shape in weight_shapes(self.spec).values())
+
+    def _arrays(self, data: bytes, name: str, wanted: dict[str, Wanted]) -> dict[str, Stored]:
+        arrays = read_arrays(data, wanted, str(self.path / name))
+        for key, each in arrays.items():
+            if not each.is_finite():
+                raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
+        return arrays
+
+
+def read_manifest(folder: Path, sha256: str = "") -> Manifest:
+    """The manifest of a bundle's folder; nothing else of it is looked at.
+
+    Args:
+        folder: the bundle's.
+        sha256: that the file must have; empty: any.
+
+    Raises:
+        BundleError: it is missing, cannot be read, or is another one.
+    """
+    path = folder / MANIFEST_FILE
+    with named(path):
+        data = read_file(path, LARGEST_MANIFEST)
+        if sha256 not in ("", new_sha256(data).hexdigest()):
+            raise BundleError(f"{path} is not the one that this release was signed with.", "Deploy the policy again.")
+        return Manifest.from_json(data, path)
+
+
+def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
+    """The spec of a bundle's folder, verified; no other file of it is looked at.
+
+    Raises:
+        BundleError: it is not listed, not that of the manifest, or cannot be read.
+    """
+    with named(folder):
+        try:
+            record = manifest.records()[SPEC_FILE]
+            spec = PolicySpec.from_json(verified(folder / SPEC_FILE, record, LARGEST_SPEC))
+        except KeyError:
+            raise BundleError(f"{folder / MANIFEST_FILE} does not list {SPEC_FILE}, which is needed here.") from None
+        except SpecError as error:
+            raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
+    if spec.name != manifest.policy:
+        raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
+    return spec
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Raise a BundleError that names what was read, whatever else reading raised: it is the bundle's fault too."""
+    try:
+        yield
+    except BundleError:
+        raise
+    except Exception as error:
+        shown = shortened(str(error))
+        raise BundleError(f"{path} cannot be read: {type(error).__name__} {shown}.") from error
