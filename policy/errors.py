@@ -20,6 +20,8 @@ class QuarlError(Exception):
     """
 
     code: str = "error"
+    exit_status = 1
+    """Of a command that it ends; 2 is wrong usage."""
     separator = " "
     """Between the message and the next step."""
 
