@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from importlib import import_module, metadata
@@ -32,10 +32,11 @@ _DEVICE = "quarl.device.deploy"
 
 
 class Verb(NamedTuple):
-    """A verb's function, as MODULE:NAME, and what it does."""
+    """A verb's function, as MODULE:NAME; what it does; and variables of its libraries, which read them as they load."""
 
     where: str
     about: str
+    environment: Mapping[str, str] = {}
 
 
 VERBS: dict[str, dict[str, Verb]] = {
@@ -142,6 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     left = "nothing was begun."
+    named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
+    for name in (" ".join(words[:2]), *words[:1]):
+        for variable, value in named[name].environment.items() if name in named else ():
+            os.environ.setdefault(variable, value)
     with _interruptible() as pressed:
         try:
             run, bound, _ = app().parse_args(words, print_error=False, exit_on_error=False)
