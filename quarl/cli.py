@@ -27,8 +27,7 @@ from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-Run = Callable[[Any], Any]
-_DEVICE = "quarl.device.deploy"
+Run = Callable[..., Any]
 
 
 class Verb(NamedTuple):
@@ -55,7 +54,33 @@ VERBS: dict[str, dict[str, Verb]] = {
         "compare-flight": Verb("quarl.airlearning_envs.compare_flight:main", "hold a flight against the simulator"),
         "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:main", "serve AirSim's protocol from here"),
     },
-    "Devices": {},
+    "Devices": {
+        "deploy": Verb("quarl.device.deploy.verbs:deploy", "put a policy on a device; checked there before it serves"),
+        "rollback": Verb("quarl.device.deploy.verbs:rollback", "switch back to an older release"),
+        "releases": Verb("quarl.device.deploy.verbs:releases", "what is deployed"),
+        "remove": Verb("quarl.device.deploy.verbs:remove", "remove releases from a device"),
+        "status": Verb("quarl.device.deploy.verbs:status", "what the device is and what serves on it"),
+        "reach": Verb("quarl.device.deploy.verbs:reach", "whether the device answers and lets us in"),
+        "serve": Verb("quarl.device.deploy.serving:serve", "serve a deployed policy in a robot's loop"),
+        "unserve": Verb("quarl.device.deploy.serving:unserve", "stop a policy's loop"),
+        "serving": Verb("quarl.device.deploy.serving:serving", "whether a loop runs, and how punctually"),
+        "signers": Verb("quarl.device.deploy.signing.provisioning:signers", "whose releases a device runs"),
+        "accept-host-key": Verb("quarl.device.deploy.verbs:accept_host_key", "record a device's host key"),
+        "prefetch": Verb("quarl.device.deploy.verbs:prefetch", "fetch the wheels that a device will need"),
+        "static-agent": Verb(
+            "quarl.device.deploy.static_agent.__main__:static_agent", "policy and agent as two files, without Python"
+        ),
+        "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "bring a policy to a group, in phases"),
+        "fleet status": Verb("quarl.device.deploy.fleet.command:status", "what each device serves"),
+        "fleet run": Verb("quarl.device.deploy.fleet.command:run", "measure latency, memory or success on each device"),
+        "local-fleet": Verb("quarl.device.deploy.local_fleet.__main__:local_fleet", "an embedded fleet, to try it"),
+        "pi start": Verb("quarl.device.virtual_pi.__main__:start", "start an emulated Raspberry Pi"),
+        "pi stop": Verb("quarl.device.virtual_pi.__main__:stop", "shut it down; its card is kept"),
+        "pi reboot": Verb("quarl.device.virtual_pi.__main__:reboot", "shut it down and start it again"),
+        "pi status": Verb("quarl.device.virtual_pi.__main__:status", "which ones run"),
+        "pi build": Verb("quarl.device.virtual_pi.__main__:build", "build the card's image (needs root)"),
+        "pi clean": Verb("quarl.device.virtual_pi.__main__:clean", "remove images and cards"),
+    },
     "Measuring": {
         "recommend": Verb("quarl.bench.recommend:main", "precision, runtime and agent for a policy and a device"),
         "study": Verb("quarl.bench.study.__main__:main", "one experiment on quantization, or all of them"),
@@ -79,9 +104,11 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
     """
 
     def made(run: Run) -> Run:
-        fields = dataclasses.fields(get_type_hints(run)["options"])
-        if all(each.default is not each.default_factory for each in fields):
-            run.__defaults__ = (get_type_hints(run)["options"](),)
+        kind = get_type_hints(run)["options"]
+        # An inherited field's annotation is a string that only its own module can read.
+        kind.__init__.__annotations__ = get_type_hints(kind, include_extras=True)
+        if all(each.default is not each.default_factory for each in dataclasses.fields(kind)):
+            run.__defaults__ = (kind(),)  # cyclopts wants one where nothing is required
         run.left = left  # type: ignore[attr-defined]
         return run
 
@@ -93,32 +120,43 @@ def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
 
 
-def app() -> App:
-    """The command line's grammar."""
-    shown = Parameter(negative=(), show_default=lambda value: None if value in (None, False, (), "") else value)
-    more: dict[str, Any] = {"help_format": "plaintext", "default_parameter": shown}
+def app(typed: str = "") -> App:
+    """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
+    more: dict[str, Any] = {
+        "help_format": "plaintext",
+        "default_parameter": Parameter(negative=(), show_default=_default),
+        "help_epilogue": "",
+    }
     top = App(
         name="quarl",
         help="Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there.",
-        help_epilogue="quarl VERB --help shows a verb's options.",
         version=lambda: metadata.version("quarl"),
         **more,
     )
-    inner = {name: App(name=name, help=about, **more) for name, about in GROUPS.items()}
+    inner: dict[str, App] = {}
     for title, verbs in VERBS.items():
         group = Group.create_ordered(title)
         for number, (name, each) in enumerate(verbs.items()):
             first, _, second = name.partition(" ")
-            place, place_in = (inner[first], Group("Verbs")) if second else (top, group)
-            if second and first not in top:
-                top.command(inner[first], group=group, sort_key=number)
-            shape: dict[str, Any] = {"name": second or first, "help": each.about, "group": place_in, "sort_key": number}
+            if second and first not in inner:
+                inner[first] = App(name=first, help=GROUPS[first], group=group, sort_key=number, **more)
+                top.command(inner[first])
+            place, place_in = (inner[first], "Verbs") if second else (top, group)
+            shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
+            if name != typed:
+                shape["help"] = each.about
             if each.where.endswith(":main"):
                 place.command(_passing(each.where), help_flags=(), **shape)
             else:
                 place.command(each.where, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
+
+
+def _default(value: Any) -> Any:
+    """A default as help shows it; None: not at all."""
+    value = getattr(value, "value", value)
+    return None if value is False or value in (None, (), "") else value
 
 
 def _passing(where: str) -> Callable[..., int]:
@@ -144,18 +182,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
-    for name in (" ".join(words[:2]), *words[:1]):
-        for variable, value in named[name].environment.items() if name in named else ():
-            os.environ.setdefault(variable, value)
+    name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
+    for variable, value in named[name].environment.items() if name else ():
+        os.environ.setdefault(variable, value)
     with _interruptible() as pressed:
         try:
-            run, bound, _ = app().parse_args(words, print_error=False, exit_on_error=False)
+            try:
+                run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
+            except (CycloptsError, ValueError) as error:  # a ValueError of options that exclude each other
+                print(f"error: {error}\n  next: {as_typed(f'quarl {name}').rstrip()} --help", file=sys.stderr)
+                raise SystemExit(EXIT_USAGE) from None
             left = getattr(run, "left", left)
             return _answer(run(*bound.args, **bound.kwargs), "--json" in words)
         except KeyboardInterrupt as error:
             left = str(error) or left
-        except CycloptsError as error:
-            _refuse(error)
         except Exception as error:  # a library in whose middle Ctrl-C falls makes an error of its own of it
             if not pressed():
                 return _failed(error, "--json" in words)
@@ -173,17 +213,11 @@ def _answer(found: Any, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _refuse(error: CycloptsError) -> NoReturn:
-    chain = " ".join(error.command_chain or ())
-    print(f"error: {error}\n  next: {as_typed(f'quarl {chain}').rstrip()} --help", file=sys.stderr)
-    raise SystemExit(EXIT_USAGE)
-
-
 def _failed(error: Exception, as_json: bool) -> int:
     """Print a known error, on standard error and with --json also on standard output; raise any other again."""
     status = EXIT_FAILED
     if isinstance(error, QuarlError):
-        found, status = error.to_json(), error.exit_status
+        found, status = error.to_json(), error.exit_code
     elif isinstance(error, OSError):
         found = {"message": f"{error.filename or 'the system'}: {error.strerror or error}.", "next": make_room(error)}
     elif isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
