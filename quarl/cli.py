@@ -17,14 +17,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, get_type_hints
-
-from cyclopts import App, CycloptsError, Group, Parameter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
 from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
+
+if TYPE_CHECKING:
+    from cyclopts import App, Parameter
+
+ABOUT = "Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there."
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[..., Any]
@@ -117,22 +120,23 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
 
 def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -> Parameter:
     """A parameter of one word, which ``read`` reads; a ValueError of it says what is allowed."""
+    from cyclopts import Parameter
+
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
 
 
 def app(typed: str = "") -> App:
     """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
+    from importlib import metadata
+
+    from cyclopts import App, Group, Parameter
+
     more: dict[str, Any] = {
         "help_format": "plaintext",
         "default_parameter": Parameter(negative=(), show_default=_default),
         "help_epilogue": "",
     }
-    top = App(
-        name="quarl",
-        help="Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there.",
-        version=lambda: metadata.version("quarl"),
-        **more,
-    )
+    top = App(name="quarl", help=ABOUT, version=lambda: metadata.version("quarl"), **more)
     inner: dict[str, App] = {}
     for title, verbs in VERBS.items():
         group = Group.create_ordered(title)
@@ -153,6 +157,15 @@ def app(typed: str = "") -> App:
     return top
 
 
+def overview() -> str:
+    """All verbs, without the library that reads options: that takes a tenth of a second to load."""
+    shown: list[str] = [f"quarl VERB [OPTIONS]\n\n{ABOUT}\nquarl VERB --help shows the options of one."]
+    for title, verbs in VERBS.items():
+        lines = {name.split()[0]: GROUPS.get(name.split()[0], verb.about) for name, verb in verbs.items()}
+        shown.append("\n".join([f"{title}:", *(f"  {name:<16} {about}" for name, about in lines.items())]))
+    return "\n\n".join(shown)
+
+
 def _default(value: Any) -> Any:
     """A default as help shows it; None: not at all."""
     value = getattr(value, "value", value)
@@ -160,11 +173,14 @@ def _default(value: Any) -> Any:
 
 
 def _passing(where: str) -> Callable[..., int]:
-    def run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    from cyclopts import Parameter
+
+    def run(*words: str) -> int:
         module, _, name = where.partition(":")
         status: int = getattr(import_module(module), name)(list(words))
         return status
 
+    run.__annotations__["words"] = Annotated[str, Parameter(allow_leading_hyphen=True)]
     return run
 
 
@@ -180,6 +196,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done, 1 failed, 130 interrupted; or what the verb returns. Wrong usage raises SystemExit with 2.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words in (["--help"], ["-h"]):
+        print(overview())
+        return EXIT_OK
+    from cyclopts import CycloptsError
+
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
@@ -233,6 +254,8 @@ def _failed(error: Exception, as_json: bool) -> int:
 
 def extra_of(module: str) -> str | None:
     """The extra of this distribution that brings a module; None: none does."""
+    from importlib import metadata
+
     package = module.partition(".")[0]
     found = metadata.packages_distributions().get(package, [package])
     for line in metadata.requires("quarl") or ():

@@ -29,6 +29,7 @@ def on_groups(run: Run) -> Run:
     def spread(options: DeviceOptions) -> tuple[Any, str]:
         return _each(options, run) if options.target.startswith(GROUP_SIGN) else run(options)
 
+    spread.__defaults__ = run.__defaults__  # type: ignore[attr-defined]
     return spread
 
 
