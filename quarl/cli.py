@@ -8,6 +8,7 @@ says what was received, what is allowed and what to type next.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import io
 import json
 import os
@@ -132,7 +133,7 @@ def app(typed: str = "") -> App:
     from cyclopts import App, Group, Parameter
 
     more: dict[str, Any] = {
-        "help_format": "plaintext",
+        "help_format": "markdown",
         "default_parameter": Parameter(negative=(), show_default=_default),
         "help_epilogue": "",
     }
@@ -199,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words in (["--help"], ["-h"]):
         print(overview())
         return EXIT_OK
+    _require_known(words)
     from cyclopts import CycloptsError
 
     left = "nothing was begun."
@@ -222,6 +224,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _failed(error, "--json" in words)
     print(as_typed(f"interrupted; {left}"), file=sys.stderr)
     return EXIT_INTERRUPTED
+
+
+def _require_known(words: Sequence[str]) -> None:
+    """Refuse an unknown verb; the library would load all verbs to name those that are near."""
+    known = {name for verbs in VERBS.values() for name in verbs}
+    first = words[0]
+    if first in GROUPS:
+        known, first = {name for name in known if name.startswith(f"{first} ")}, " ".join(words[:2])
+    if words[-1].startswith("-") or first in known | GROUPS.keys():
+        return
+    near = difflib.get_close_matches(first, sorted(known | GROUPS.keys()), cutoff=0.7)
+    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    print(as_typed(f"error: there is no `quarl {first}`.{meant}\n  next: quarl --help"), file=sys.stderr)
+    raise SystemExit(EXIT_USAGE)
 
 
 def _answer(found: Any, as_json: bool) -> int:

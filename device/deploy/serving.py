@@ -110,8 +110,11 @@ def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | 
 def serve(options: Serve) -> tuple[Any, str]:
     """Serve a deployed policy in the robot's loop from now on, and with --enable after each boot.
 
-    It has to be punctual and healthy for some seconds first; else what was served before goes on. Whatever is deployed
-    from then on has to stand the same trial, and is rolled back by itself when it fails.
+    It must be punctual and healthy for some seconds first; otherwise what was served before goes on. Every later
+    deployment must pass the same trial, and is rolled back when it fails.
+
+        quarl serve --policy III --rate 50 --target pi@raspberrypi
+        quarl serve --policy III --fallback 0,0 --enable
     """
     precision = Precision.parse(options.bits).value if options.bits else None
     runtime = options.runtime and options.runtime.value
@@ -141,7 +144,11 @@ def serve(options: Serve) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=HALF_DONE)
 def unserve(options: Unserve) -> tuple[Any, str]:
-    """Stop a policy's loop and forget it; the release stays."""
+    """Stop a policy's loop and forget it; the release stays.
+
+    quarl unserve --policy III
+    quarl unserve --policy III --target pi@raspberrypi
+    """
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, _):
             done = session.call("unserve")
@@ -153,7 +160,11 @@ def unserve(options: Unserve) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=NOTHING)
 def serving(options: Serving) -> tuple[Any, str]:
-    """Say whether a policy's loop runs, and how punctual it has been since it was last reset."""
+    """Say whether a policy's loop runs, and how punctual it has been since it was last reset.
+
+    quarl serving --policy III
+    quarl serving --policy III --target pi@raspberrypi --json
+    """
     policy = check_policy_name(options.policy)
     with connect(options.target, identity=options.identity) as connection:
         with helper(connection, probe(connection).python.path) as session:

@@ -128,7 +128,7 @@ class Prefetch(DeviceOptions):
 @on_groups
 @cli.verb(left=HALF_DONE)
 def deploy(options: Deploy) -> tuple[Any, str]:
-    """Put a policy on a device: sent, checked there, then switched to.
+    """Put a policy on a device: it is sent, checked there, and only then serves.
 
     quarl deploy --policy III
     quarl deploy --policy III --bits 32,8 --runtime all --target pi@raspberrypi
@@ -188,9 +188,12 @@ def _warn(warnings: Sequence[str]) -> None:
 @on_groups
 @cli.verb(left=HALF_DONE)
 def rollback(options: Rollback) -> tuple[Any, str]:
-    """Switch back to an older release: by itself to the last good one before the one that serves.
+    """Switch back to an older release: by default to the last good one before the one that serves.
 
     Good is what is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
+
+        quarl rollback --policy III --target pi@raspberrypi
+        quarl rollback --policy III --to RELEASE --mark-bad
     """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.progress import progress_bars
@@ -218,9 +221,12 @@ def rollback(options: Rollback) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=HALF_DONE)
 def remove(options: Remove) -> tuple[Any, str]:
-    """Remove a policy's releases from the device: all but the one that serves, or one, or with --all the whole policy.
+    """Remove a policy's releases: all but the one that serves, or one, or with --all the whole policy.
 
     Unpacked wheels that no release needs any more go too. What was removed is listed.
+
+        quarl remove --policy III --target pi@raspberrypi
+        quarl remove --policy III --all
     """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.releases import remove_releases
@@ -243,7 +249,11 @@ def remove(options: Remove) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=NOTHING)
 def releases(options: Look) -> tuple[Any, str]:
-    """List what is deployed."""
+    """List what is deployed; * marks the release that serves.
+
+    quarl releases
+    quarl releases --policy III --target pi@raspberrypi
+    """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.releases import list_releases
 
@@ -272,7 +282,11 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
 @on_groups
 @cli.verb(left=NOTHING)
 def status(options: Look) -> tuple[Any, str]:
-    """Say what the device is and what serves on it."""
+    """Say what the device is and what serves on it.
+
+    quarl status --target pi@raspberrypi
+    quarl status --target @arena --json
+    """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.probe import probe
     from quarl.device.deploy.releases import list_releases
@@ -294,7 +308,11 @@ def status(options: Look) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=NOTHING)
 def reach(options: DeviceOptions) -> tuple[Any, str]:
-    """See that the device answers and lets us in; nothing is printed when it does, and no local device is started."""
+    """See whether the device answers and lets us in; prints nothing when it does.
+
+    quarl reach --target pi@raspberrypi
+    quarl reach --target @arena
+    """
     from quarl.device.deploy.connection import require_reachable
 
     require_reachable(options.target, identity=options.identity)
@@ -304,7 +322,11 @@ def reach(options: DeviceOptions) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left="known_hosts is whole.")
 def accept_host_key(options: HostKey) -> tuple[Any, str]:
-    """Record the host key whose fingerprint was compared by a person."""
+    """Show a device's host key, or record it once a person has compared its fingerprint.
+
+    quarl accept-host-key --target pi@raspberrypi
+    quarl accept-host-key --target pi@raspberrypi --fingerprint SHA256:…
+    """
     from quarl.device.deploy.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError
     from quarl.device.deploy.handshake import accept_command, fetch_host_key
     from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, Verdict
@@ -351,7 +373,10 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
 def prefetch(options: Prefetch) -> tuple[Any, str]:
     """Fetch the wheels that a device will need, so that deploying needs no network but the device's.
 
-    The device is asked what it is, or, with --platform, need not be there.
+    The device is asked what it is; with --platform it need not be there.
+
+        quarl prefetch --target pi@raspberrypi
+        quarl prefetch --platform aarch64 --python 3.11
     """
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.errors import WheelError

@@ -102,7 +102,11 @@ class Build(Options):
 
 @cli.verb(left="nothing is left running.")
 def start(options: Start) -> tuple[Any, str]:
-    """Build the image if needed, start the machine, wait for SSH, print how to log in."""
+    """Build the image if needed, start the machine, wait for SSH, print how to log in.
+
+    quarl pi start
+    quarl pi start --machine raspi3b --name slow
+    """
     settings = MachineSettings(options.machine, options.memory, not options.no_swap, options.clock, options.init)
     begun = running.start(options.name, settings, fresh=options.fresh, tell=_say)
     machine = begun.machine
@@ -122,7 +126,11 @@ def start(options: Start) -> tuple[Any, str]:
 
 @cli.verb(left="nothing is left running.")
 def stop(options: Stop) -> tuple[Any, str]:
-    """Shut the machine down; its card is kept."""
+    """Shut the machine down; its card is kept.
+
+    quarl pi stop
+    quarl pi stop --all
+    """
     names = [machine.name for machine in running.all_running()] if options.all else [options.name]
     stopped = [name for name in names if running.stop(name)]
     text = "\n".join(f"{name} is off." for name in stopped) or "Nothing was running."
@@ -131,14 +139,22 @@ def stop(options: Stop) -> tuple[Any, str]:
 
 @cli.verb(left="nothing is left running.")
 def reboot(options: Named) -> tuple[Any, str]:
-    """Shut the machine down and start it again with the same card."""
+    """Shut the machine down and start it again with the same card.
+
+    quarl pi reboot
+    quarl pi reboot --name slow
+    """
     begun = running.reboot(options.name)
     return begun, f"{begun.machine.target} is up again, SSH lets us in {begun.seconds:.1f} s after it went off."
 
 
 @cli.verb(left="nothing is left running.")
 def status(options: Options) -> tuple[Any, str]:
-    """Say which machines run."""
+    """Say which machines run.
+
+    quarl pi status
+    quarl pi status --json
+    """
     machines = running.all_running()
     lines = [
         f"{machine.target}: {machine.settings.description}, 127.0.0.1 port {machine.port}, process {machine.pid}"
@@ -149,7 +165,11 @@ def status(options: Options) -> tuple[Any, str]:
 
 @cli.verb(left="nothing is left running.")
 def build(options: Build) -> tuple[Any, str]:
-    """Build the image if there is none of the present recipe (needs root)."""
+    """Build the image if there is none of the present recipe (needs root).
+
+    quarl pi build
+    quarl pi build --rebuild
+    """
     image = ensure_image(_say, rebuild=options.rebuild)
     size = sum(path.stat().st_blocks * 512 for path in image.folder.iterdir())
     return image, f"The image is in {image.folder} ({size / 1e6:.0f} MB, kernel {image.kernel_version})."
@@ -157,7 +177,11 @@ def build(options: Build) -> tuple[Any, str]:
 
 @cli.verb(left="nothing is left running.")
 def clean(options: Options) -> tuple[Any, str]:
-    """Remove images, and the cards of machines that do not run."""
+    """Remove images, and the cards of machines that do not run.
+
+    quarl pi clean
+    quarl pi clean --json
+    """
     removed = running.clean()
     return {"removed": removed}, "\n".join(f"removed {name}" for name in removed) or "There was nothing to remove."
 

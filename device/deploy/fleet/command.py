@@ -114,8 +114,11 @@ class FleetIncompleteError(HostError):
 def deploy(options: Rollout) -> tuple[Any, str]:
     """Bring a policy to a group: canaries first, then batches; each phase is checked and watched.
 
-    A phase in which too many fail is taken back, and the devices after it are not touched. The same command goes on
+    A phase in which too many fail is taken back, and the devices after it are not touched. The same command resumes
     where it ended.
+
+        quarl fleet deploy --policy III --group arena
+        quarl fleet deploy --policy III --canary 2 --batch 25% --max-fail 1
     """
     fleet, selected = chosen(options)
     members = typed_over(selected, options.runtime, options.agent, options.bits)
@@ -172,7 +175,11 @@ def _watcher(event: Any, as_json: bool) -> Any:
 
 @cli.verb(left="nothing was changed.")
 def status(options: Look) -> tuple[Any, str]:
-    """Say of each device what it serves, whether that is what was rolled out, and how the device is."""
+    """Say of each device what it serves, whether that is what was rolled out, and how the device is.
+
+    quarl fleet status
+    quarl fleet status --group arena --policy III
+    """
     fleet, members = chosen(options)
     known = journal.events(journal.journal_file(fleet))
     memories = {name: Memory(known, name) for name in {str(each["policy"]) for each in known if "policy" in each}}
@@ -194,9 +201,12 @@ def status(options: Look) -> tuple[Any, str]:
 
 @cli.verb(left="what was measured is in the journal beside fleet.toml.")
 def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) -> tuple[Any, str]:
-    """Measure latency, memory or success on every device, by the agent of the release that serves there.
+    """Measure latency, memory or success on every device, with the agent of the release that serves there.
 
-    What was measured before is kept in the journal, and joined into one table.
+    Earlier measurements are kept in the journal, and joined into one table.
+
+        quarl fleet run latency --policy III --group arena
+        quarl fleet run success --policy III --episodes 100
     """
     fleet, members = chosen(options)
     question = measuring.Question(

@@ -50,7 +50,11 @@ class LocalFleet:
 
 @cli.verb(left="the fleet is off.")
 def local_fleet(options: LocalFleet) -> int:
-    """Serve a fleet of devices on loopback, hosts device-001 and so on, until standard input ends."""
+    """Serve a fleet of devices on loopback, hosts device-001 and so on, until standard input ends.
+
+    quarl local-fleet --devices 20
+    quarl local-fleet --devices 3 --root /tmp/fleet
+    """
     root = options.root.resolve()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -97,7 +97,8 @@ class Signers(DeviceOptions):
 def signers(options: Signers) -> tuple[Any, str]:
     """Say whose releases a device runs; add a signer, revoke one, or name the device's class.
 
-    Without --add, --revoke or --class it only says so. --make makes this host's key and a spare one.
+    quarl signers --target pi@raspberrypi --make
+    quarl signers --target pi@raspberrypi --add KEY.pub --revoke OLD.pub
     """
     add = [read_public(path) for path in options.add]
     revoke = [read_public(path) for path in options.revoke]

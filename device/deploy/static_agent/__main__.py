@@ -40,10 +40,10 @@ class StaticAgent:
 
 @cli.verb(left="what was written is whole.")
 def static_agent(options: StaticAgent) -> tuple[Any, str]:
-    """Write a policy and an agent that need nothing on the device.
+    """Write a policy and an agent that need nothing on the device, as two files.
 
-    python -m device.deploy.static_agent --policy I
-    python -m device.deploy.static_agent --policy III --bits 4 --machine armv7l
+    quarl static-agent --policy I
+    quarl static-agent --policy III --bits 4 --machine armv7l
     """
     precision, bundle = Precision.parse(options.bits), working_bundle(options.policy)
     name = f"{bundle.spec.name}-{precision.value}-{options.machine}"
