@@ -23,10 +23,10 @@ except ModuleNotFoundError as error:
 
 def main(target, policy):
     """Deploy a policy in int8 and print what the device answers."""
-    bundle = bundle_with(policy, [Precision.INT8], RuntimeName.LITERT)  # converted first where it was not yet
-    golden = bundle.golden()  # recorded observations, and the float policy's actions on them
     with connect(target) as device:
         print(f"{target}: {probe(device).summary()}")
+        bundle = bundle_with(policy, [Precision.INT8], RuntimeName.LITERT)  # converted first where it was not yet
+        golden = bundle.golden()  # recorded observations, and the float policy's actions on them
         release = deploy(device, bundle, [Precision.INT8])
         print(f"release {release.release}: {'was there already' if release.unchanged else 'sent and checked there'}")
 

@@ -15,14 +15,31 @@ has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 is_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
 is_fit() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 
-# find_uv: set UV to the system's uv, or to one in a throw-away environment of whatever python3 there is.
+# find_uv: set UV to the system's uv, or to one that whatever python3 there is fetches beside the environment to be.
 find_uv() {
   UV=$(command -v uv || echo .venv/bootstrap/bin/uv)
   [ ! -x "$UV" ] || return 0
-  { command -v python3 >/dev/null && has_venv python3; } || install_packages python3 python3-venv ||
-    refuse "Python 3.11 is needed; uv fetches one, and python3-venv would fetch uv, but it is not installed: $LAST_WORDS." \
+  command -v python3 >/dev/null || install_packages python3 || true
+  if has_venv python3; then
+    logged python3 -m venv .venv/bootstrap && logged .venv/bootstrap/bin/python -m pip install "$UV_PINNED"
+  elif fetch_pip; then
+    logged python3 "$PIP_WHEEL/pip" install --target .venv/bootstrap "$UV_PINNED"
+  else
+    refuse "Python 3.11 is needed; uv fetches one, but nothing here can fetch uv: $LAST_WORDS." \
       "Type: sudo apt-get install python3-venv   or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
-  logged python3 -m venv .venv/bootstrap && logged .venv/bootstrap/bin/python -m pip install "$UV_PINNED"
+  fi
+}
+
+# fetch_pip: Debian's pip as the file that ensurepip unpacks elsewhere. Nobody need be root for that: the package is
+# unpacked here, and so are the lists that name it.
+fetch_pip() {
+  command -v python3 >/dev/null && command -v apt-get >/dev/null || { LAST_WORDS="there is no python3 or no apt"; return 1; }
+  local folder=$PWD/.venv/bootstrap/debian
+  local apt=(apt-get -o Dir::State::Lists="$folder/lists" -o Dir::Cache="$folder" -o APT::Sandbox::User=)
+  mkdir -p "$folder/lists/partial" "$folder/archives/partial"
+  logged "${apt[@]}" update && (cd "$folder" && logged "${apt[@]}" download python3-pip-whl) &&
+    logged dpkg-deb -x "$folder"/python3-pip-whl_*.deb "$folder" || return 1
+  PIP_WHEEL=$(echo "$folder"/usr/share/python-wheels/pip-*.whl)
 }
 
 fetch_python() {
@@ -30,9 +47,9 @@ fetch_python() {
   find_uv && logged "$UV" python install 3.11 && logged "$UV" venv --allow-existing --seed --python 3.11 .venv && return
   local newer
   for newer in python3.13 python3.12; do
-    command -v "$newer" >/dev/null && has_venv "$newer" || continue
+    command -v "$newer" >/dev/null || continue
     echo "uv could not fetch Python 3.11 ($LAST_WORDS); $newer takes its place, without tflite-runtime."
-    logged "$newer" -m venv .venv && return
+    logged "$UV" venv --allow-existing --seed --python "$newer" .venv && return
   done
   refuse "Python 3.11 is needed; this machine has none, and uv could not fetch one: $LAST_WORDS." \
       "Type the same command again with a network, or name a Python 3.11 of yours: make setup PYTHON311=/path/to/python3.11"
@@ -41,6 +58,7 @@ fetch_python() {
 make_environment() {
   if [ -n "${PYTHON311:-}" ]; then
     command -v "$PYTHON311" >/dev/null || refuse "PYTHON311=$PYTHON311 was not found. Leave it out, or name a Python 3.11."
+    "$PYTHON311" -c pass 2>/dev/null || refuse "PYTHON311=$PYTHON311 does not run: $("$PYTHON311" -c pass 2>&1 | tail -n 1)" "Leave it out, or name a Python 3.11 that runs."
     is_fit "$PYTHON311" || refuse "$PYTHON311 is $("$PYTHON311" --version 2>&1); Python 3.11 is needed, or 3.12 or 3.13. Leave PYTHON311 out to have one fetched."
   fi
   [ -x .venv/bin/python ] && is_fit .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1 && return
