@@ -25,6 +25,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
+from quarl.train.actorq import VARIABLES as ACTORQ
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[[Any], Any]
@@ -38,6 +39,10 @@ class Verb(NamedTuple):
     about: str
     environment: Mapping[str, str] = {}
 
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
+robot's episode is another one; small products are not faster with several."""
 
 VERBS: dict[str, dict[str, Verb]] = {
     "Policies": {
@@ -57,10 +62,46 @@ VERBS: dict[str, dict[str, Verb]] = {
     },
     "Devices": {},
     "Measuring": {
-        "recommend": Verb("quarl.bench.recommend:main", "precision, runtime and agent for a policy and a device"),
-        "study": Verb("quarl.bench.study.__main__:main", "one experiment on quantization, or all of them"),
-        "page": Verb("quarl.bench.page.__main__:main", "what was measured, as a page"),
-        "peers": Verb("quarl.bench.peers.__main__:main", "other programs on the same policies"),
+        "bench latency": Verb("quarl.bench.timing:latency", "how long one decision takes"),
+        "bench memory": Verb("quarl.bench.memory:memory", "how much memory a policy takes"),
+        "bench success": Verb("quarl.bench.success:success", "how often a policy reaches the goal"),
+        "bench table": Verb("quarl.bench.table:table", "the tables of what was measured"),
+        "bench loop": Verb("quarl.bench.loop:loop", "how punctual a policy is in a robot's loop"),
+        "bench pressure": Verb("quarl.bench.pressure:pressure", "a policy that exceeds the memory"),
+        "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
+        "bench foreign": Verb("quarl.bench.foreign:foreign", "imported policies beside their originals"),
+        "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
+        "recommend": Verb("quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device"),
+        "study all": Verb("quarl.bench.study.everything:everything", "all that measure quantization, in one command"),
+        "study sweep": Verb("quarl.bench.study.sweep:sweep", "how few bits does a policy take?", ONE_THREAD),
+        "study qat": Verb("quarl.bench.study.learning.qat:qat", "is learning with quantizers worth it?"),
+        "study native": Verb(
+            "quarl.bench.study.learning.native:native",
+            "what do packed bits reach, and how many rows have to be active?",
+        ),
+        "study weights": Verb("quarl.bench.study.weights:weights", "what do a policy's weights look like?"),
+        "study width": Verb("quarl.bench.study.width:width", "do wider weights quantize worse?"),
+        "study cells": Verb(
+            "quarl.bench.study.cells:cells", "what do the benchmark's policies reach in each precision?", ONE_THREAD
+        ),
+        "study ptq": Verb(
+            "quarl.bench.study.ptq_table:ptq", "what does quantizing after training cost, beside the paper's figures?"
+        ),
+        "study speed": Verb("quarl.bench.study.speed:speed", "how fast is training, beside Stable-Baselines3?"),
+        "study mixed": Verb("quarl.bench.study.mixed:mixed", "does training in 16 bits run faster, and as well?"),
+        "study actorq-breakdown": Verb(
+            "quarl.bench.study.actorq.breakdown:breakdown", "where does an actor's time go?", ACTORQ
+        ),
+        "study actorq-trainings": Verb(
+            "quarl.bench.study.actorq.trainings:trainings",
+            "do quantized actors make distributed training faster?",
+            ACTORQ,
+        ),
+        "study actorq-scaling": Verb(
+            "quarl.bench.study.actorq.scaling:scaling", "how many actors can a learner feed?", ACTORQ
+        ),
+        "page": Verb("quarl.bench.page.command:page", "what was measured, as a page"),
+        "peers": Verb("quarl.bench.peers.__main__:peers", "other programs on the same policies"),
     },
 }
 """By group and name; a name of two words is of a verb with verbs of its own."""
@@ -68,6 +109,7 @@ GROUPS = {
     "bench": "measure on a device, and the tables of it",
     "fleet": "deploy to many devices, see what they serve, measure on them",
     "pi": "emulated Raspberry Pis",
+    "study": "one experiment on quantization, or all of them",
 }
 
 
@@ -93,9 +135,9 @@ def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
 
 
-def app() -> App:
-    """The command line's grammar."""
-    shown = Parameter(negative=(), show_default=lambda value: None if value in (None, False, (), "") else value)
+def app(words: Sequence[str] = ()) -> App:
+    """The command line's grammar; the help of the verb that ``words`` begin with is its docstring."""
+    shown = Parameter(negative=(), show_default=_shown)
     more: dict[str, Any] = {"help_format": "plaintext", "default_parameter": shown}
     top = App(
         name="quarl",
@@ -111,14 +153,24 @@ def app() -> App:
             first, _, second = name.partition(" ")
             place, place_in = (inner[first], Group("Verbs")) if second else (top, group)
             if second and first not in top:
-                top.command(inner[first], group=group, sort_key=number)
-            shape: dict[str, Any] = {"name": second or first, "help": each.about, "group": place_in, "sort_key": number}
+                inner[first].group, inner[first].sort_key = group, number  # type: ignore[assignment]
+                top.command(inner[first])
+            shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
+            if name.split() != list(words[: 2 if second else 1]):
+                shape["help"] = each.about
             if each.where.endswith(":main"):
                 place.command(_passing(each.where), help_flags=(), **shape)
             else:
                 place.command(each.where, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
+
+
+def _shown(value: Any) -> Any:
+    """A default as it would be typed; None: there is nothing to show."""
+    values = value if isinstance(value, tuple | list) else [value]
+    typed = ",".join(str(each.value if isinstance(each, Enum) else each) for each in values)
+    return None if value is None or value is False else typed or None
 
 
 def _passing(where: str) -> Callable[..., int]:
@@ -149,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ.setdefault(variable, value)
     with _interruptible() as pressed:
         try:
-            run, bound, _ = app().parse_args(words, print_error=False, exit_on_error=False)
+            run, bound, _ = app(words).parse_args(words, print_error=False, exit_on_error=False)
             left = getattr(run, "left", left)
             return _answer(run(*bound.args, **bound.kwargs), "--json" in words)
         except KeyboardInterrupt as error:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from quarl.policy.errors import QuarlError
 from quarl.policy.bundle import locked, write_atomically
 
 T = TypeVar("T")
 _BEGINNING = b'{"'  # of a document
 
 
-class StoreError(ValueError):
+class StoreError(QuarlError, ValueError):
     """A results file is missing or damaged; the message says which and what to do."""
 
 
