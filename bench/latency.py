@@ -11,7 +11,7 @@ if __name__ == "__main__":
         import quarl.cli
     except ImportError:
         own = checkout / ".venv" / "bin" / "python"
-        if not own.exists() or Path(sys.prefix) == checkout / ".venv":
-            raise
+        if not own.exists() or Path(sys.executable) == own:
+            raise SystemExit("error: the project is not set up here.\n  next: make setup") from None
         os.execv(own, [str(own), *sys.argv])
     raise SystemExit(quarl.cli.main(["bench", "latency", *sys.argv[1:]]))

@@ -147,13 +147,14 @@ def app(words: Sequence[str] = ()) -> App:
         **more,
     )
     inner = {name: App(name=name, help=about, **more) for name, about in GROUPS.items()}
+    verbs_within = Group("Verbs")
     for title, verbs in VERBS.items():
         group = Group.create_ordered(title)
         for number, (name, each) in enumerate(verbs.items()):
             first, _, second = name.partition(" ")
-            place, place_in = (inner[first], Group("Verbs")) if second else (top, group)
+            place, place_in = (inner[first], verbs_within) if second else (top, group)
             if second and first not in top:
-                inner[first].group, inner[first].sort_key = group, number  # type: ignore[assignment]
+                inner[first].group, inner[first].sort_key = group, number
                 top.command(inner[first])
             shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
             if name.split() != list(words[: 2 if second else 1]):

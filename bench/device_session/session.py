@@ -70,9 +70,7 @@ class Session:
 
 
 @contextmanager
-def opened(
-    arguments: command_line.DeviceOptions, precisions: Sequence[Precision] | None = None
-) -> Iterator[Session]:
+def opened(arguments: command_line.DeviceOptions, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
     """See that answers can be kept and that the device is there, make what is missing of the artifacts, and connect.
 
     Args:
