@@ -97,9 +97,9 @@ def page(options: Options) -> int:
     quarl page --open                     and show it in the browser
     quarl page --output /tmp/report.html
 
-    It is self-contained: opened by a double click, it needs no network and no script. Tables and pictures are those of the commands that
-    measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is measured;
-    what is not stored yet is left out with a line that says which command makes it.
+    It is self-contained: opened by a double click, it needs no network and no script. Tables and pictures are those of
+    the commands that measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is
+    measured; what is not stored yet is left out with a line that says which command makes it.
     """
     from quarl.bench.page.sources import RESULTS, ZOO, Sources
     from quarl.policy.bundle import write_atomically
@@ -233,6 +233,7 @@ def page_of_row(row: Sequence[str], left: int, pages: dict[str, str]) -> tuple[i
         if index and (name := f"{row[index - 1]}-{cell}") in pages:
             return index - 1, pages[name]
     return -1, ""
+
 
 main = cli.of("page")
 
