@@ -75,7 +75,7 @@ class Options(JoinedOptions):
         address: measure on a Ray cluster: auto, or HOST:PORT
     """
 
-    subjects: tuple[str, ...] = field(default=(), kw_only=False)
+    subjects: Annotated[tuple[str, ...], Parameter(name="SUBJECT")] = ()
     seeds: Annotated[tuple[int, ...], cli.reads(command_line.read_seeds, "0,2,4")] = ()
     keep: Annotated[bool, KEPT] = False
     stored: Annotated[bool, KEPT] = False
