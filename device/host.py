@@ -1,11 +1,6 @@
-"""``python -m device.host``: the former name of ``python -m device.deploy``."""
+"""``python -m device.host VERB``: a former name of ``quarl VERB``."""
 
-from quarl.policy import interruption, project_python
-
-project_python.ensure()
-interruption.loading()
-
-from quarl.device.deploy.__main__ import main
+from quarl.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

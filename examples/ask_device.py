@@ -9,7 +9,11 @@ import sys
 
 try:
     from quarl.bench.device_session.access import bundle_with
-    from quarl.device.deploy import AgentSession, HostError, connect, deploy, probe
+    from quarl.device.deploy.agent_session import AgentSession
+    from quarl.device.deploy.errors import HostError
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.deploy import deploy
+    from quarl.device.deploy.probe import probe
     from quarl.policy.errors import PolicyError
     from quarl.policy.hints import as_typed
     from quarl.policy.spec import Precision, RuntimeName

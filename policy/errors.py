@@ -20,7 +20,7 @@ class QuarlError(Exception):
     """
 
     code: str = "error"
-    exit_status = 1
+    exit_code = 1
     """Of a command that it ends; 2 is wrong usage."""
     separator = " "
     """Between the message and the next step."""

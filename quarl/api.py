@@ -264,10 +264,12 @@ class Device:
         Raises:
             HostError, PolicyError: the current release keeps serving; the message says why and what to do.
         """
+        from quarl.device.deploy.verbs import Deploy, deploy
+
         if isinstance(policy, str):
             policy = load(policy)
-        typed = ",".join(each.value for each in _precisions(bits))
-        return self._verb("deploy", "--policy", str(policy.path.resolve()), bits=typed, runtime=runtime, agent=agent)
+        name, typed = str(policy.path.resolve()), ",".join(each.value for each in _precisions(bits))
+        return self._answered(deploy, Deploy, policy=name, bits=typed, runtime=runtime, agent=agent)
 
     def latency(self, policy: Policy | str, *, runs: int = 2000, warmup: int = 200, path: str = "runtime") -> Latency:
         """How long one decision takes, each artifact of the release that serves in turn with the others.
@@ -350,19 +352,27 @@ class Device:
 
     def releases(self, policy: str | None = None) -> Answer:
         """What is deployed."""
-        return self._verb("releases", policy=policy)
+        from quarl.device.deploy.verbs import Look, releases
+
+        return self._answered(releases, Look, policy=policy)
 
     def status(self) -> Answer:
         """What the device is, and what serves on it."""
-        return self._verb("status")
+        from quarl.device.deploy.verbs import Look, status
+
+        return self._answered(status, Look)
 
     def rollback(self, policy: Policy | str, *, to: str | None = None, mark_bad: bool = False) -> Answer:
         """Switch back to the last good release, or to a named one; it is checked again before it serves."""
-        return self._verb("rollback", "--policy", _name(policy), to=to, mark_bad=mark_bad)
+        from quarl.device.deploy.verbs import Rollback, rollback
+
+        return self._answered(rollback, Rollback, policy=_name(policy), to=to, mark_bad=mark_bad)
 
     def remove(self, policy: Policy | str, *, release: str | None = None, whole: bool = False) -> Answer:
         """Remove a policy's releases: all but the one that serves, or one, or the whole policy."""
-        return self._verb("remove", "--policy", _name(policy), release=release, all=whole)
+        from quarl.device.deploy.verbs import Remove, remove
+
+        return self._answered(remove, Remove, policy=_name(policy), release=release, all=whole)
 
     def serve(self, policy: Policy | str, *, rate: float | None = None, **options: Any) -> Answer:
         """Serve a deployed policy in the robot's loop from now on.
@@ -372,24 +382,26 @@ class Device:
             rate: decisions a second.
             options: the others of ``python -m quarl.device.deploy serve``, with ``_`` for ``-``: enable, fallback, …
         """
-        return self._verb("serve", "--policy", _name(policy), rate=rate, **options)
+        from quarl.device.deploy.serving import Serve, serve
+
+        return self._answered(serve, Serve, policy=_name(policy), rate=rate, **options)
 
     def unserve(self, policy: Policy | str) -> Answer:
         """Stop a policy's loop and forget it; the release stays."""
-        return self._verb("unserve", "--policy", _name(policy))
+        from quarl.device.deploy.serving import Unserve, unserve
+
+        return self._answered(unserve, Unserve, policy=_name(policy))
 
     def serving(self, policy: Policy | str) -> Answer:
         """Whether a policy's loop runs, and how punctual it has been."""
-        return self._verb("serving", "--policy", _name(policy))
+        from quarl.device.deploy.serving import Serving, serving
 
-    def _verb(self, verb: str, *words: str, **given: Any) -> Answer:
-        from quarl.device.deploy.__main__ import parser
-        from quarl.device.deploy.verbs import plain
+        return self._answered(serving, Serving, policy=_name(policy))
 
-        options = _options(
-            parser(), [verb, "--target", self.target, *words], identity=self.identity, json=True, **given
-        )
-        values, text = options.run(options)
+    def _answered(self, verb: Callable[[Any], Any], kind: type, **given: Any) -> Answer:
+        from quarl.cli import plain
+
+        values, text = verb(kind(target=self.target, identity=self.identity, json=True, **given))
         return Answer(json.loads(json.dumps(values, default=plain)), text)
 
     def _connected(self) -> Connection:

@@ -17,19 +17,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, get_type_hints
-
-from cyclopts import App, CycloptsError, Group, Parameter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
 from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
 from quarl.train.actorq import VARIABLES as ACTORQ
 
+if TYPE_CHECKING:
+    from cyclopts import App, Parameter
+
+ABOUT = "Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there."
+
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-Run = Callable[[Any], Any]
-_DEVICE = "quarl.device.deploy"
+Run = Callable[..., Any]
 
 
 class Verb(NamedTuple):
@@ -60,7 +62,33 @@ VERBS: dict[str, dict[str, Verb]] = {
         "compare-flight": Verb("quarl.airlearning_envs.compare_flight:main", "hold a flight against the simulator"),
         "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:main", "serve AirSim's protocol from here"),
     },
-    "Devices": {},
+    "Devices": {
+        "deploy": Verb("quarl.device.deploy.verbs:deploy", "put a policy on a device; checked there before it serves"),
+        "rollback": Verb("quarl.device.deploy.verbs:rollback", "switch back to an older release"),
+        "releases": Verb("quarl.device.deploy.verbs:releases", "what is deployed"),
+        "remove": Verb("quarl.device.deploy.verbs:remove", "remove releases from a device"),
+        "status": Verb("quarl.device.deploy.verbs:status", "what the device is and what serves on it"),
+        "reach": Verb("quarl.device.deploy.verbs:reach", "whether the device answers and lets us in"),
+        "serve": Verb("quarl.device.deploy.serving:serve", "serve a deployed policy in a robot's loop"),
+        "unserve": Verb("quarl.device.deploy.serving:unserve", "stop a policy's loop"),
+        "serving": Verb("quarl.device.deploy.serving:serving", "whether a loop runs, and how punctually"),
+        "signers": Verb("quarl.device.deploy.signing.provisioning:signers", "whose releases a device runs"),
+        "accept-host-key": Verb("quarl.device.deploy.verbs:accept_host_key", "record a device's host key"),
+        "prefetch": Verb("quarl.device.deploy.verbs:prefetch", "fetch the wheels that a device will need"),
+        "static-agent": Verb(
+            "quarl.device.deploy.static_agent.__main__:static_agent", "policy and agent as two files, without Python"
+        ),
+        "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "bring a policy to a group, in phases"),
+        "fleet status": Verb("quarl.device.deploy.fleet.command:status", "what each device serves"),
+        "fleet run": Verb("quarl.device.deploy.fleet.command:run", "measure latency, memory or success on each device"),
+        "local-fleet": Verb("quarl.device.deploy.local_fleet.__main__:local_fleet", "an embedded fleet, to try it"),
+        "pi start": Verb("quarl.device.virtual_pi.__main__:start", "start an emulated Raspberry Pi"),
+        "pi stop": Verb("quarl.device.virtual_pi.__main__:stop", "shut it down; its card is kept"),
+        "pi reboot": Verb("quarl.device.virtual_pi.__main__:reboot", "shut it down and start it again"),
+        "pi status": Verb("quarl.device.virtual_pi.__main__:status", "which ones run"),
+        "pi build": Verb("quarl.device.virtual_pi.__main__:build", "build the card's image (needs root)"),
+        "pi clean": Verb("quarl.device.virtual_pi.__main__:clean", "remove images and cards"),
+    },
     "Measuring": {
         "bench latency": Verb("quarl.bench.timing:latency", "how long one decision takes"),
         "bench memory": Verb("quarl.bench.memory:memory", "how much memory a policy takes"),
@@ -121,9 +149,11 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
     """
 
     def made(run: Run) -> Run:
-        fields = dataclasses.fields(get_type_hints(run)["options"])
-        if all(each.default is not each.default_factory for each in fields):
-            run.__defaults__ = (get_type_hints(run)["options"](),)
+        kind = get_type_hints(run)["options"]
+        # An inherited field's annotation is a string that only its own module can read.
+        kind.__init__.__annotations__ = get_type_hints(kind, include_extras=True)
+        if all(each.default is not each.default_factory for each in dataclasses.fields(kind)):
+            run.__defaults__ = (kind(),)  # cyclopts wants one where nothing is required
         run.left = left  # type: ignore[attr-defined]
         return run
 
@@ -132,32 +162,34 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
 
 def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -> Parameter:
     """A parameter of one word, which ``read`` reads; a ValueError of it says what is allowed."""
+    from cyclopts import Parameter
+
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
 
 
-def app(words: Sequence[str] = ()) -> App:
-    """The command line's grammar; the help of the verb that ``words`` begin with is its docstring."""
-    shown = Parameter(negative=(), show_default=_shown)
-    more: dict[str, Any] = {"help_format": "plaintext", "default_parameter": shown}
-    top = App(
-        name="quarl",
-        help="Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there.",
-        help_epilogue="quarl VERB --help shows a verb's options.",
-        version=lambda: metadata.version("quarl"),
-        **more,
-    )
-    inner = {name: App(name=name, help=about, **more) for name, about in GROUPS.items()}
-    verbs_within = Group("Verbs")
+def app(typed: str = "") -> App:
+    """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
+    from importlib import metadata
+
+    from cyclopts import App, Group, Parameter
+
+    more: dict[str, Any] = {
+        "help_format": "plaintext",
+        "default_parameter": Parameter(negative=(), show_default=_default),
+        "help_epilogue": "",
+    }
+    top = App(name="quarl", help=ABOUT, version=lambda: metadata.version("quarl"), **more)
+    inner: dict[str, App] = {}
     for title, verbs in VERBS.items():
         group = Group.create_ordered(title)
         for number, (name, each) in enumerate(verbs.items()):
             first, _, second = name.partition(" ")
-            place, place_in = (inner[first], verbs_within) if second else (top, group)
-            if second and first not in top:
-                inner[first].group, inner[first].sort_key = group, number
+            if second and first not in inner:
+                inner[first] = App(name=first, help=GROUPS[first], group=group, sort_key=number, **more)
                 top.command(inner[first])
+            place, place_in = (inner[first], "Verbs") if second else (top, group)
             shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
-            if name.split() != list(words[: 2 if second else 1]):
+            if name != typed:
                 shape["help"] = each.about
             if each.where.endswith(":main"):
                 place.command(_passing(each.where), help_flags=(), **shape)
@@ -167,19 +199,31 @@ def app(words: Sequence[str] = ()) -> App:
     return top
 
 
-def _shown(value: Any) -> Any:
-    """A default as it would be typed; None: there is nothing to show."""
+def overview() -> str:
+    """All verbs, without the library that reads options: that takes a tenth of a second to load."""
+    shown: list[str] = [f"quarl VERB [OPTIONS]\n\n{ABOUT}\nquarl VERB --help shows the options of one."]
+    for title, verbs in VERBS.items():
+        lines = {name.split()[0]: GROUPS.get(name.split()[0], verb.about) for name, verb in verbs.items()}
+        shown.append("\n".join([f"{title}:", *(f"  {name:<16} {about}" for name, about in lines.items())]))
+    return "\n\n".join(shown)
+
+
+def _default(value: Any) -> Any:
+    """A default as it is typed, for the help; None: there is nothing to show."""
     values = value if isinstance(value, tuple | list) else [value]
-    typed = ",".join(str(each.value if isinstance(each, Enum) else each) for each in values)
+    typed = ",".join(str(getattr(each, "value", each)) for each in values)
     return None if value is None or value is False else typed or None
 
 
 def _passing(where: str) -> Callable[..., int]:
-    def run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
+    from cyclopts import Parameter
+
+    def run(*words: str) -> int:
         module, _, name = where.partition(":")
         status: int = getattr(import_module(module), name)(list(words))
         return status
 
+    run.__annotations__["words"] = Annotated[str, Parameter(allow_leading_hyphen=True)]
     return run
 
 
@@ -195,20 +239,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done, 1 failed, 130 interrupted; or what the verb returns. Wrong usage raises SystemExit with 2.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words in (["--help"], ["-h"]):
+        print(overview())
+        return EXIT_OK
+    from cyclopts import CycloptsError
+
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
-    for name in (" ".join(words[:2]), *words[:1]):
-        for variable, value in named[name].environment.items() if name in named else ():
-            os.environ.setdefault(variable, value)
+    name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
+    for variable, value in named[name].environment.items() if name else ():
+        os.environ.setdefault(variable, value)
     with _interruptible() as pressed:
         try:
-            run, bound, _ = app(words).parse_args(words, print_error=False, exit_on_error=False)
+            try:
+                run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
+            except (CycloptsError, ValueError) as error:  # a ValueError of options that exclude each other
+                print(f"error: {error}\n  next: {as_typed(f'quarl {name}').rstrip()} --help", file=sys.stderr)
+                raise SystemExit(EXIT_USAGE) from None
             left = getattr(run, "left", left)
             return _answer(run(*bound.args, **bound.kwargs), "--json" in words)
         except KeyboardInterrupt as error:
             left = str(error) or left
-        except CycloptsError as error:
-            _refuse(error)
         except Exception as error:  # a library in whose middle Ctrl-C falls makes an error of its own of it
             if not pressed():
                 return _failed(error, "--json" in words)
@@ -226,17 +277,11 @@ def _answer(found: Any, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _refuse(error: CycloptsError) -> NoReturn:
-    chain = " ".join(error.command_chain or ())
-    print(f"error: {error}\n  next: {as_typed(f'quarl {chain}').rstrip()} --help", file=sys.stderr)
-    raise SystemExit(EXIT_USAGE)
-
-
 def _failed(error: Exception, as_json: bool) -> int:
     """Print a known error, on standard error and with --json also on standard output; raise any other again."""
     status = EXIT_FAILED
     if isinstance(error, QuarlError):
-        found, status = error.to_json(), error.exit_status
+        found, status = error.to_json(), error.exit_code
     elif isinstance(error, OSError):
         found = {"message": f"{error.filename or 'the system'}: {error.strerror or error}.", "next": make_room(error)}
     elif isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
@@ -252,6 +297,8 @@ def _failed(error: Exception, as_json: bool) -> int:
 
 def extra_of(module: str) -> str | None:
     """The extra of this distribution that brings a module; None: none does."""
+    from importlib import metadata
+
     package = module.partition(".")[0]
     found = metadata.packages_distributions().get(package, [package])
     for line in metadata.requires("quarl") or ():

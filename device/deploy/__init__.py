@@ -1,6 +1,8 @@
 """The host's side of a device: SSH, deployment, releases, and talking to the agent. paramiko lives only here.
 
-    from quarl.device.deploy import AgentSession, connect, deploy
+    from quarl.device.deploy.agent_session import AgentSession
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.deploy import deploy
 
     with connect("pi@raspberrypi") as connection:
         deploy(connection, bundle, [Precision.INT8])
@@ -22,29 +24,3 @@ On the device (several policies live side by side, and share the unpacked wheels
     ~/quarl/run/III.sock                  where a robot's program joins the loop (docs/running.md)
     ~/quarl/policies/III/native-modes.json  how the native engine's layers are fastest here, as an agent measured it
 """
-
-from quarl.policy import project_python
-
-project_python.begin()
-
-from quarl.device.deploy.agent_session import AgentSession
-from quarl.device.deploy.connection import Connection, connect
-from quarl.device.deploy.deploy import deploy
-from quarl.device.deploy.errors import AgentError, HostError
-from quarl.device.deploy.probe import probe
-from quarl.device.deploy.releases import list_releases, remove_releases, rollback
-from quarl.device.deploy.target import Target
-
-__all__ = [
-    "AgentError",
-    "AgentSession",
-    "Connection",
-    "HostError",
-    "Target",
-    "connect",
-    "deploy",
-    "list_releases",
-    "probe",
-    "remove_releases",
-    "rollback",
-]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from quarl.device.agent.loop.options import add_options, typed
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, PositiveInt
+
+from quarl import cli
+from quarl.device.agent.loop.options import LoopOptions, read_action
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.errors import ReleaseError, ServiceError
+from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
+from quarl.device.deploy.options import HALF_DONE, NOTHING, DeviceOptions, Waiting
 from quarl.device.deploy.payload import check_policy_name
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
@@ -23,6 +29,53 @@ TRIAL_S, MOST_MISSED, MEMORY_MB = 5.0, 10_000.0, 256
 LEAST_WATCHDOG_S, WATCHDOG_PERIODS = 3.0, 10
 USUAL_WATCHDOG_S = 15.0
 """Where the policy's own rate is not known to the host."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Serving(DeviceOptions):
+    """A loop that is looked at.
+
+    Attributes:
+        policy: name (III)
+    """
+
+    policy: str
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Unserve(Waiting):
+    """A loop that is ended.
+
+    Attributes:
+        policy: name (III)
+    """
+
+    policy: str
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Serve(Unserve, LoopOptions):
+    """A loop that is begun.
+
+    Attributes:
+        enable: start it at each boot, too
+        bits: which of the release's precisions; default: 8, or its first
+        runtime: default: the release's first
+        trial: seconds on trial
+        most_missed: deadlines missed on trial, of a million
+        memory_max: MB, beyond which it is started anew
+    """
+
+    fallback: Annotated[tuple[float, ...], cli.reads(read_action, "ACTION", allow_leading_hyphen=True)] = ()
+    enable: bool = False
+    bits: str | None = None
+    runtime: RuntimeName | None = None
+    trial: NonNegativeFloat = TRIAL_S
+    most_missed: NonNegativeFloat = MOST_MISSED
+    memory_max: PositiveInt = MEMORY_MB
 
 
 @contextlib.contextmanager
@@ -52,19 +105,21 @@ def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | 
     return [f"--precision={chosen}", f"--runtime={executed}"]
 
 
-def run_serve(options: argparse.Namespace) -> tuple[Any, str]:
+@on_groups
+@cli.verb(left=HALF_DONE)
+def serve(options: Serve) -> tuple[Any, str]:
     """Serve a deployed policy in the robot's loop from now on, and with --enable after each boot.
 
     It has to be punctual and healthy for some seconds first; else what was served before goes on. Whatever is deployed
     from then on has to stand the same trial, and is rolled back by itself when it fails.
     """
     precision = Precision.parse(options.bits).value if options.bits else None
-    runtime = RuntimeName(options.runtime).value if options.runtime else None
+    runtime = options.runtime and options.runtime.value
     watchdog_s = max(LEAST_WATCHDOG_S, WATCHDOG_PERIODS / options.rate) if options.rate else USUAL_WATCHDOG_S
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, state):
             settings = {
-                "arguments": [*artifact_of(state, precision, runtime, connection.name), *typed(options)],
+                "arguments": [*artifact_of(state, precision, runtime, connection.name), *options.typed()],
                 "enable": options.enable,
                 "core": options.core,
                 "watchdog_s": watchdog_s,
@@ -83,7 +138,9 @@ def run_serve(options: argparse.Namespace) -> tuple[Any, str]:
     return done, f"{text}\n{_loop_text(options.policy, done['loop'])}"
 
 
-def run_unserve(options: argparse.Namespace) -> tuple[Any, str]:
+@on_groups
+@cli.verb(left=HALF_DONE)
+def unserve(options: Unserve) -> tuple[Any, str]:
     """Stop a policy's loop and forget it; the release stays."""
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, _):
@@ -93,7 +150,9 @@ def run_unserve(options: argparse.Namespace) -> tuple[Any, str]:
     return done, f"{options.policy} {was} on {name}."
 
 
-def run_serving(options: argparse.Namespace) -> tuple[Any, str]:
+@on_groups
+@cli.verb(left=NOTHING)
+def serving(options: Serving) -> tuple[Any, str]:
     """Say whether a policy's loop runs, and how punctual it has been since it was last reset."""
     policy = check_policy_name(options.policy)
     with connect(options.target, identity=options.identity) as connection:
@@ -131,21 +190,3 @@ def _loop_text(policy: str, loop: Mapping[str, Any]) -> str:
     refused = [each for each in loop["granted"] if not each["granted"]]
     lines += [f"not granted: {each['name']}: {each['reason']}" for each in refused]
     return "\n".join([*lines, f"What grants it:\n{loop['what_grants_it']}".rstrip()] if refused else lines)
-
-
-def add_verbs(verb: Any) -> None:
-    """Add serve, unserve and serving to the command line."""
-    serving = verb("serve", run_serve)
-    add_options(serving)
-    add, runtimes = serving.add_argument, [name.value for name in RuntimeName]
-    add("--enable", action="store_true", help="start it at each boot, too")
-    add("--bits", help="which of the release's precisions; default: 8, or its first")
-    add("--runtime", choices=runtimes, help="default: the release's first")
-    add("--trial", type=float, default=TRIAL_S, metavar="S", help="seconds on trial, default %(default)g")
-    add("--most-missed", type=float, default=MOST_MISSED, metavar="PPM", help="on trial, of a million; %(default)g")
-    add("--memory-max", type=int, default=MEMORY_MB, metavar="MB", help="beyond, it is started anew; %(default)s")
-    ending = verb("unserve", run_unserve)
-    for added in (serving, ending, verb("serving", run_serving)):
-        added.add_argument("--policy", required=True, help="name (III)")
-    for added in (serving, ending):
-        added.add_argument("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment to end")

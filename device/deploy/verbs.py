@@ -1,86 +1,384 @@
-"""A command line of verbs: one function a verb, which returns what was done as data and as a text for people."""
+"""What can be typed for one device: deploy, go back, remove, look, accept its key, fetch its wheels."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import json
 import sys
-from collections.abc import Callable, Sequence
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from quarl.device.deploy.errors import HostError
-from quarl.policy import interruption
-from quarl.policy.errors import PolicyError
-from quarl.policy.hints import Parser, as_typed
+from cyclopts import Parameter
 
-Run = Callable[[argparse.Namespace], tuple[Any, str]]
+from quarl import cli
+from quarl.device.deploy.fleet.spreading import on_groups
+from quarl.device.deploy.options import HALF_DONE, NOTHING, DeviceOptions, Waiting
+from quarl.device.deploy.text import printable
 
+if TYPE_CHECKING:
+    from quarl.device.deploy.releases import DeviceReleases
 
-class Verbs:
-    """The verbs of a parser. Called with a name and a function, whose docstring is the help, it adds one."""
-
-    def __init__(
-        self, top: argparse.ArgumentParser, *common: Parser, wrapped: Callable[[Run], Run] = lambda run: run
-    ) -> None:
-        """Begin with none.
-
-        Args:
-            top: the program's parser, or a verb's that has verbs of its own.
-            common: parsers whose options every verb has, before ``--json``, which each of them has anyway.
-            wrapped: makes of a verb's function the one that is run.
-        """
-        self._wrapped = wrapped
-        last = Parser(add_help=False)
-        last.add_argument("--json", action="store_true", help="print JSON, an object a line")
-        self._parents = [*common, last]
-        self._verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def __call__(self, name: str, run: Run) -> argparse.ArgumentParser:
-        """Add a verb; returns its parser."""
-        added = self._verbs.add_parser(name, parents=self._parents, help=run.__doc__, description=run.__doc__)
-        added.set_defaults(run=self._wrapped(run))
-        return added
-
-    def within(self, name: str, description: str, *common: Parser) -> Verbs:
-        """Add a verb that has verbs of its own, each with these options."""
-        return Verbs(self._verbs.add_parser(name, help=description, description=description), *common)
+USUAL_PYTHON = "3.11"  # of Raspberry Pi OS 12
 
 
-def run_verb(parser: argparse.ArgumentParser, argv: Sequence[str] | None, left: str) -> int:
-    """Run the verb that was typed, and print its text, if it has one, or with ``--json`` its data.
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Deploy(Waiting):
+    """A release.
 
-    Returns:
-        0, or 1 when it failed (the message says what to do), or 130 after Ctrl-C, when it is said what is left: the
-        verb's own default ``left``, or else the program's. Wrong usage ends the process with 2.
+    Attributes:
+        policy: name (III) or folder of a bundle
+        bits: 8, 16, 32, 7 … 2, mixed, or a list: 32,8
+        runtime: litert, tflite-runtime, onnxruntime, native, all
+        agent: native is one program that needs neither Python nor wheels, with the native engine; one precision
+        sign_key: sign with it; default QUARL_SIGN_KEY, or this host's own key
+        serial: of the release; default: the time, and above the device's last
+        allow_serial: let --serial be lower than the device's last
     """
-    options = parser.parse_args(argv)
-    try:
-        with interruption.interruptible():
-            result, text = options.run(options)
-    except (HostError, PolicyError) as error:
-        if options.json:
-            print(json.dumps({"ok": False, "error": error.to_json()}))
-        else:
-            print(as_typed(f"error: {error}"), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(as_typed(f"interrupted; {getattr(options, 'left', left)}"), file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    data = result if isinstance(result, dict) else plain(result)
-    if output := json.dumps({"ok": True, **data}, default=plain) if options.json else as_typed(text):
-        print(output)
-    return 0
+
+    policy: str
+    bits: str = "8"
+    runtime: str = "litert"
+    agent: Literal["python", "native"] = "python"
+    sign_key: Path | None = None
+    serial: int | None = None
+    allow_serial: bool = False
 
 
-def plain(value: Any) -> Any:
-    """One layer of what :mod:`json` cannot write by itself: a dataclass, an enum or a path."""
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Rollback(Waiting):
+    """An older release.
+
+    Attributes:
+        policy: name (III)
+        to: release; default: the last good one before the current one
+        mark_bad: mark the one that served until now as bad
+    """
+
+    policy: str
+    to: str | None = None
+    mark_bad: bool = False
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Remove(Waiting):
+    """Releases.
+
+    Attributes:
+        policy: name (III)
+        release: only this one; default: all but the one that serves
+        all: the whole policy, with the release that serves
+        force: also what an agent runs from
+    """
+
+    policy: str
+    release: str | None = None
+    all: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.release is not None and self.all:
+            raise ValueError("--release and --all exclude each other")
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Look(DeviceOptions):
+    """What is looked at.
+
+    Attributes:
+        policy: only this one
+    """
+
+    policy: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class HostKey(DeviceOptions):
+    """A host key.
+
+    Attributes:
+        fingerprint: SHA256:…, as read on the device; without it the key is only shown
+        replace: in place of a key accepted earlier
+    """
+
+    fingerprint: str | None = None
+    replace: bool = False
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Prefetch(DeviceOptions):
+    """Wheels.
+
+    Attributes:
+        runtime: all, litert, tflite-runtime, onnxruntime
+        platform: do not ask the device: aarch64, x86_64, armv7l
+        python: 3.N, with --platform: its Python; default 3.11
+    """
+
+    runtime: str = "all"
+    platform: str | None = None
+    python: str | None = None
+
+
+@on_groups
+@cli.verb(left=HALF_DONE)
+def deploy(options: Deploy) -> tuple[Any, str]:
+    """Put a policy on a device: sent, checked there, then switched to.
+
+    quarl deploy --policy III
+    quarl deploy --policy III --bits 32,8 --runtime all --target pi@raspberrypi
+    """
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.deploy import deploy as deployed
+    from quarl.device.deploy.fleet.payloads import parse_bits
+    from quarl.device.deploy.progress import progress_bars
+    from quarl.device.deploy.signing.record import Signing
+    from quarl.device.deploy.wheels import parse_runtimes
+    from quarl.policy.locate import working_bundle
+    from quarl.policy.spec import RuntimeName, executions
+
+    without_python = options.agent == "native"
+    precisions = parse_bits(options.bits)
+    runtimes = (RuntimeName.NATIVE,) if without_python else parse_runtimes(options.runtime)
+    bundle = working_bundle(options.policy)
+    for precision, runtime in executions(precisions, runtimes):  # before the device is asked anything
+        bundle.artifact(precision, runtime.artifact_format)
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
+        signing = Signing(options.sign_key, options.serial, options.allow_serial)
+        result = deployed(
+            connection,
+            bundle,
+            precisions,
+            runtimes,
+            wait_s=options.wait,
+            progress=progress,
+            signing=signing,
+            without_python=without_python,
+        )
+        name = connection.name
+    _warn(result.warnings)
+    compared = f"Compared {result.compared_files} files of its wheels there in {result.compared_s:.1f} s."
+    compared = compared if result.compared_files else ""
+    if result.unchanged:
+        sentence = f"{result.request.policy}: release {result.release} on {name} is this already; nothing was sent. "
+        return result, f"{sentence}{compared}".rstrip()
+    checked = ", ".join(
+        f"{check.precision} in {check.runtime} ({check.vectors} golden vectors, "
+        f"{100 * check.action_agreement:.1f} % same actions)"
+        for check in result.checks
+    )
+    return result, (
+        f"{result.request.policy}: release {result.release} serves on {name} "
+        f"(before: {result.previous or 'none'}). Checked there: {checked}. "
+        f"Sent {result.sent_files} files, {result.sent_bytes / 1e6:.1f} MB, "
+        f"reused {result.reused_files} in {result.seconds:.1f} s. {compared}".rstrip()
+    )
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {printable(warning)}", file=sys.stderr)
+
+
+@on_groups
+@cli.verb(left=HALF_DONE)
+def rollback(options: Rollback) -> tuple[Any, str]:
+    """Switch back to an older release: by itself to the last good one before the one that serves.
+
+    Good is what is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
+    """
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.progress import progress_bars
+    from quarl.device.deploy.releases import rollback as rolled_back
+
+    with connect(options.target, identity=options.identity) as connection, progress_bars(not options.json) as progress:
+        result = rolled_back(
+            connection,
+            options.policy,
+            options.to,
+            mark_bad_too=options.mark_bad,
+            wait_s=options.wait,
+            progress=progress,
+        )
+        name = connection.name
+    _warn(result.warnings)
+    before = f"before: {result.previous}"
+    if result.marked_bad:
+        before += ", marked bad"
+    elif result.previous not in (None, result.release):
+        before += ", not marked bad; --mark-bad does that"
+    return result, f"{result.policy}: release {result.release} serves on {name} again ({before})."
+
+
+@on_groups
+@cli.verb(left=HALF_DONE)
+def remove(options: Remove) -> tuple[Any, str]:
+    """Remove a policy's releases from the device: all but the one that serves, or one, or with --all the whole policy.
+
+    Unpacked wheels that no release needs any more go too. What was removed is listed.
+    """
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.releases import remove_releases
+
+    with connect(options.target, identity=options.identity) as connection:
+        result = remove_releases(
+            connection,
+            options.policy,
+            options.release,
+            whole=options.all,
+            force=options.force,
+            wait_s=options.wait,
+        )
+        name = connection.name
+    gone = "; ".join(printable(each) for each in (*result.removed, *result.environments)) or "nothing"
+    left = f"Release {result.serving} serves." if result.serving else "None serves."
+    return result, f"{result.policy} on {name}: removed {gone}. {left}"
+
+
+@on_groups
+@cli.verb(left=NOTHING)
+def releases(options: Look) -> tuple[Any, str]:
+    """List what is deployed."""
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.releases import list_releases
+
+    with connect(options.target, identity=options.identity) as connection:
+        found = list_releases(connection)
+        return found, _releases_text(found, connection.name, options.policy)
+
+
+def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
+    lines = []
+    for policy, entry in found.policies.items():
+        if only in (None, policy):
+            for release in entry.releases:
+                mark = "*" if release.name == entry.current else " "
+                what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
+                line = f"{mark} {policy:<6} {release.name}  "
+                line += "" if release.damage else f"{what}  {release.created} by {release.by}  "
+                lines.append(printable(f"{line}{release.why_not}".rstrip()))
+    lines += [printable(f"problem: {problem}") for problem in found.problems]
+    if found.locked_by is not None:
+        who = f"{found.locked_by.get('user')}@{found.locked_by.get('host')}"
+        lines.append(printable(f"being deployed to by {who}"))
+    return "\n".join(lines) or f"Nothing is deployed on {name}. Type: make deploy"
+
+
+@on_groups
+@cli.verb(left=NOTHING)
+def status(options: Look) -> tuple[Any, str]:
+    """Say what the device is and what serves on it."""
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.probe import probe
+    from quarl.device.deploy.releases import list_releases
+
+    with connect(options.target, identity=options.identity) as connection:
+        facts = probe(connection)
+        found = list_releases(connection)
+        status = {
+            "target": options.target,
+            "transport": connection.transport_name,
+            "host_key": connection.host_key_fingerprint,
+            "facts": facts,
+            "deployed": found,
+        }
+        text = f"{connection.name} over {connection.transport_name}: {facts.summary()}\n"
+        return status, text + _releases_text(found, connection.name, options.policy)
+
+
+@on_groups
+@cli.verb(left=NOTHING)
+def reach(options: DeviceOptions) -> tuple[Any, str]:
+    """See that the device answers and lets us in; nothing is printed when it does, and no local device is started."""
+    from quarl.device.deploy.connection import require_reachable
+
+    require_reachable(options.target, identity=options.identity)
+    return {"target": options.target}, ""
+
+
+@on_groups
+@cli.verb(left="known_hosts is whole.")
+def accept_host_key(options: HostKey) -> tuple[Any, str]:
+    """Record the host key whose fingerprint was compared by a person."""
+    from quarl.device.deploy.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError
+    from quarl.device.deploy.handshake import accept_command, fetch_host_key
+    from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, Verdict
+    from quarl.device.deploy.target import Target, resolve
+
+    target = Target.parse(options.target)
+    if target.is_local:
+        raise TargetError(
+            "The local device's key was recorded when it was made; there is nothing to accept.",
+            "Name a device: --target pi@raspberrypi.",
+        )
+    endpoint, known_hosts = resolve(target, options.identity), KnownHosts.of_user()
+    key = fetch_host_key(target, endpoint, known_hosts)
+    if options.fingerprint is None:
+        raise UnknownHostKeyError(
+            f"{endpoint.host_key_name} shows {key.kind} {key.fingerprint}. Nothing was recorded.",
+            "Compare it with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there), then type: "
+            + accept_command(target, key.fingerprint),
+        )
+    if options.fingerprint != key.fingerprint:
+        raise ChangedHostKeyError(
+            f"{endpoint.host_key_name} shows {key.fingerprint}, not {options.fingerprint}. Nothing was recorded.",
+            "Read the fingerprint again on the device itself.",
+        )
+    finding = known_hosts.check(endpoint.host_key_name, key)
+    result = {"host": endpoint.host_key_name, "kind": key.kind, "fingerprint": key.fingerprint}
+    if finding.verdict is Verdict.KNOWN:
+        return {**result, "recorded": False}, f"{endpoint.host_key_name} {key.fingerprint} was known already."
+    if finding.verdict is Verdict.REVOKED or (finding.verdict is Verdict.CHANGED and not options.replace):
+        where = "; ".join(f"{entry.file}:{entry.line}" for entry in finding.entries)
+        raise ChangedHostKeyError(
+            f"Another key of {endpoint.host_key_name} was accepted earlier, or this one is revoked ({where}).",
+            "Only if the device was really set up anew: the same command with --replace.",
+        )
+    known_hosts.accept(endpoint.host_key_name, key, replace=options.replace)
+    left = known_hosts.check(endpoint.host_key_name, key)
+    return {**result, "recorded": True, "file": str(known_hosts.own), "verdict": left.verdict.value}, (
+        f"{endpoint.host_key_name} {key.fingerprint} is recorded in {known_hosts.own}."
+    )
+
+
+@on_groups
+@cli.verb(left="the wheels that were fetched are kept.")
+def prefetch(options: Prefetch) -> tuple[Any, str]:
+    """Fetch the wheels that a device will need, so that deploying needs no network but the device's.
+
+    The device is asked what it is, or, with --platform, need not be there.
+    """
+    from quarl.device.deploy.connection import connect
+    from quarl.device.deploy.errors import WheelError
+    from quarl.device.deploy.probe import probe
+    from quarl.device.deploy.wheels import fetch, parse_runtimes, select, select_unseen
+
+    runtimes = parse_runtimes(options.runtime)
+    if options.platform is not None:
+        wheels = select_unseen(options.platform, options.python or USUAL_PYTHON, runtimes)
+    elif options.python is not None:
+        raise WheelError(
+            f"--python {options.python} is for a device that is not asked; without --platform {options.target} is.",
+            f"--platform aarch64 --python {options.python}",
+        )
+    else:
+        with connect(options.target, identity=options.identity) as connection:
+            wheels = select(probe(connection), runtimes).wheels
+    fetched: list[str] = []
+
+    def note(wheel: object) -> None:
+        fetched.append(str(wheel))
+        if not options.json:
+            print(f"downloading {wheel} …", file=sys.stderr, flush=True)
+
+    files = fetch(wheels, progress=note)
+    result = {"files": [str(path) for path in files.values()], "downloaded": fetched}
+    machine, series = wheels[0].machine, wheels[0].python
+    return result, (
+        f"{len(files)} wheels for Python {series} on {machine} are in the cache, {len(fetched)} of them new."
+    )

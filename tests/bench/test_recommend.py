@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from quarl import cli
 from quarl.bench import recommend
 from quarl.bench.command_line import BenchError, UsageError
 from quarl.bench.device_session import access
@@ -35,7 +36,6 @@ from quarl.bench.recommending.timing import runtimes_of, time_in_turns
 from quarl.bench.recommending.verdict import Verdict
 from quarl.bench.report.document import Report, Transport
 from quarl.bench.report.tables import Table
-from quarl.device.deploy import __main__ as cli
 from quarl.device.deploy.errors import UnsupportedDeviceError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
 from quarl.policy.bundle import Bundle

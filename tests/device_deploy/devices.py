@@ -21,7 +21,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.errors import ConnectionFailedError

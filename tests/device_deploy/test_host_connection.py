@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy import connection as connection_module
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.errors import (

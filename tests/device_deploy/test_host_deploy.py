@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployRequest, DeployResult, install
 from quarl.device.deploy.errors import HostError, ReleaseError, VerificationError

@@ -243,8 +243,8 @@ import os, signal, sys, threading, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.verbs import run_verb, Verbs
-from quarl.policy.hints import Parser
+from quarl import cli
+from quarl.device.deploy.options import DeviceOptions
 from tests.device_deploy.devices import TestDevice
 host, port, identity, known, home, server = sys.argv[1:]
 device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))
@@ -274,14 +274,14 @@ def until_in(function):
             return
         time.sleep(0.01)
 
-def run_send(options):
+@cli.verb(left="nothing is left.")
+def send(options: DeviceOptions):
     with device.connect() as connection:
         connection.upload(bytes(60_000_000), "sent", progress=moved)
         return {}, "sent"
 
-top = Parser(prog="send")
-Verbs(top)("send", run_send)
-sys.exit(run_verb(top, ["send"], "nothing is left."))
+cli.VERBS["Devices"]["send"] = cli.Verb("__main__:send", "send")
+sys.exit(cli.main(["send"]))
 """
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import ChangedHostKeyError, ConnectionFailedError, LoginError
@@ -129,7 +129,8 @@ def test_what_runs_on_it_ends_with_it(tmp_path: Path) -> None:
 def test_it_ends_with_the_command_that_started_it(tmp_path: Path, number: int) -> None:
     """Ctrl-C, and the worst case: the command has no chance to clean up."""
     code = (
-        "import signal, sys, time; from pathlib import Path; from quarl.device.deploy import connect, Target\n"
+        "import signal, sys, time; from pathlib import Path\n"
+        "from quarl.device.deploy.connection import connect; from quarl.device.deploy.target import Target\n"
         # started from a background job the tests inherit that Ctrl-C is ignored
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with connect(Target('local'), local_folder=Path(sys.argv[1])) as c:\n"

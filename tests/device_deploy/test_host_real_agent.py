@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from quarl import cli
 from quarl.convert.pipeline import build_graph
-from quarl.device.deploy import __main__ as cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import deploy

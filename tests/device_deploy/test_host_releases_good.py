@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, install

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from quarl import cli
 from quarl.device.agent.loop.client import Client
 from quarl.device.agent.loop.frames import Flag, release_number
-from quarl.device.deploy import __main__ as cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, deploy

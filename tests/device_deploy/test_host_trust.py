@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.errors import HostError, TrustError, VerificationError

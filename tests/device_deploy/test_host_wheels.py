@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy import wheels
 from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.local_fleet.namespaces import own_namespace
 from quarl.device.deploy.target import Target

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.cli import plain
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.deploy import deploy
@@ -22,7 +23,6 @@ from quarl.device.deploy.errors import HostError, UnknownHostKeyError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.target import Target
-from quarl.device.deploy.verbs import plain
 from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.device.virtual_pi.recipe import MachineKind

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy.__main__ import main as host_main
+from quarl.cli import main as host_main
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import ChangedHostKeyError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.errors import HostError
 from quarl.device.virtual_pi import running

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 # Before numpy is imported: one thread is enough for what the loop does with it, and each may disturb it.
@@ -13,7 +14,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 from quarl.device.agent.loop import real_time  # noqa: E402
-from quarl.device.agent.loop.options import add_options  # noqa: E402
+from quarl.device.agent.loop.options import LoopOptions, add_options  # noqa: E402
 from quarl.device.agent.loop.service import Service, Settings  # noqa: E402
 from quarl.policy.errors import PolicyError  # noqa: E402
 from quarl.policy.spec import Precision, RuntimeName  # noqa: E402
@@ -41,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runtime", type=RuntimeName, help="default: the preferred one that is installed")
     add_options(parser)
     options = parser.parse_args(argv)
+    try:
+        LoopOptions(**{each.name: getattr(options, each.name) for each in fields(LoopOptions)})
+    except ValueError as error:
+        parser.error(str(error))
     try:
         service = Service(Settings(**vars(options)))
     except PolicyError as error:

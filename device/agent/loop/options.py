@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
+import sys
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, Optional
 
 MOST_HERTZ = 2000.0
-PASSED_ON = (
-    "rate", "deadline_ms", "stale_ms", "pace", "on_miss", "hold_for_ms", "fallback", "priority", "core", "spin_us",
-    "threads",
-)  # fmt: skip
 
 
 class Pace(Enum):
@@ -30,58 +26,77 @@ class OnMiss(Enum):
     STOP = "stop"  # the fallback action, and the loop ends
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}; allowed is a number from {low:g} to {high:g}")
-        return value
-
-    return read
-
-
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}; allowed is an integer from {low} to {high}")
-        return int(text)
-
-    return read
+RANGES = {
+    "rate": (0.01, MOST_HERTZ),
+    "deadline_ms": (0.01, 1e6),
+    "stale_ms": (0.01, 1e6),
+    "hold_for_ms": (0.01, 1e6),
+    "priority": (0, 99),
+    "core": (0, 1023),
+    "spin_us": (0, 10**6),
+    "threads": (1, 64),
+}
 
 
-def _action(text: str) -> tuple[float, ...]:
+@dataclass(**({"kw_only": True} if sys.version_info >= (3, 10) else {}))
+class LoopOptions:
+    """A loop.
+
+    Attributes:
+        rate: decisions a second; default: the policy's own
+        deadline_ms: an action is late after this; default: a period
+        stale_ms: an observation is stale then; default: 2.5 periods
+        pace: what a decision waits for
+        on_miss: what is sent where an action is late
+        hold_for_ms: the fallback follows then; default: 5 periods
+        fallback: action sent in its place, an index or numbers such as 0,0,0; default: the policy's own
+        priority: of SCHED_FIFO; 0: the ordinary scheduler
+        core: the only core to run on; default: any
+        spin_us: poll so long before each wait ends
+        threads: of the inference runtime
+    """
+
+    rate: Optional[float] = None
+    deadline_ms: Optional[float] = None
+    stale_ms: Optional[float] = None
+    pace: Pace = Pace.CLOCK
+    on_miss: OnMiss = OnMiss.HOLD
+    hold_for_ms: Optional[float] = None
+    fallback: tuple[float, ...] = ()
+    priority: int = 50
+    core: Optional[int] = None
+    spin_us: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"--{name.replace('_', '-')} is {value}; allowed are {low:g} … {high:g}")
+
+    def typed(self) -> list[str]:
+        """As a device reads it; what is left to the device is not in it."""
+
+        def text(value: Any) -> str:
+            if isinstance(value, Enum):
+                return str(value.value)
+            return ",".join(f"{each:.9g}" for each in value) if isinstance(value, tuple) else f"{value:.9g}"
+
+        given = {each.name: getattr(self, each.name) for each in fields(LoopOptions)}
+        return [f"--{name.replace('_', '-')}={text(value)}" for name, value in given.items() if value not in (None, ())]
+
+
+def read_action(text: str) -> tuple[float, ...]:
+    """Read an action's index, or numbers: ``0,0,0``."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed is an action's index, or numbers: 0,0,0") from None
+        raise ValueError(f"{text!r} is no action; allowed is an index, or numbers: 0,0,0") from None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that a host passes on to the device as they are typed."""
-    add = parser.add_argument
-    add("--rate", type=_number(0.01, MOST_HERTZ), metavar="HZ", help="decisions a second; default: the policy's own")
-    add("--deadline-ms", type=_number(0.01, 1e6), metavar="MS", help="an action is late after this; default: a period")
-    add("--stale-ms", type=_number(0.01, 1e6), metavar="MS", help="an observation is stale then; default: 2.5 periods")
-    add("--pace", type=Pace, default=Pace.CLOCK, metavar="clock|observation", help="what a decision waits for")
-    add("--on-miss", type=OnMiss, default=OnMiss.HOLD, metavar="hold|fallback|stop", help="where an action is late")
-    add("--hold-for-ms", type=_number(0.01, 1e6), metavar="MS", help="the fallback follows then; default: 5 periods")
-    add("--fallback", type=_action, default=(), metavar="ACTION", help="index or numbers; default: the policy's own")
-    add("--priority", type=_integer(0, 99), default=50, help="of SCHED_FIFO, default 50; 0: the ordinary scheduler")
-    add("--core", type=_integer(0, 1023), help="the only core to run on; default: any")
-    add("--spin-us", type=_integer(0, 10**6), default=0, metavar="US", help="poll so long before each wait ends")
-    add("--threads", type=_integer(1, 64), default=1, help="of the inference runtime (default 1)")
-
-
-def typed(options: argparse.Namespace) -> list[str]:
-    """What was read by :func:`add_options`, as it would be typed; what is left to the device is not in it."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, Enum):
-            return str(value.value)
-        return ",".join(f"{each:.9g}" for each in value) if isinstance(value, tuple) else f"{value:.9g}"
-
-    given = {name: getattr(options, name) for name in PASSED_ON}
-    return [f"--{name.replace('_', '-')}={text(value)}" for name, value in given.items() if value not in (None, ())]
+    """Add the options of :class:`LoopOptions` to a device's parser."""
+    kinds: dict[str, Any] = {"rate": float, "pace": Pace, "on_miss": OnMiss, "fallback": read_action}
+    for each in fields(LoopOptions):
+        kind = kinds.get(each.name, float if each.name.endswith("_ms") else int)
+        parser.add_argument(f"--{each.name.replace('_', '-')}", type=kind, default=each.default)

@@ -1,13 +1,17 @@
-"""``python -m device.deploy fleet``: deploy to the devices of a fleet.toml, see what they serve, measure on them."""
+"""``quarl fleet``: deploy to the devices of a fleet.toml, see what they serve, measure on them."""
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from quarl import cli
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet import journal, measuring, tables
 from quarl.device.deploy.fleet.board import shown_board
@@ -17,25 +21,97 @@ from quarl.device.deploy.fleet.journal import Event, Memory
 from quarl.device.deploy.fleet.payloads import Payloads, typed_over
 from quarl.device.deploy.fleet.plan import USUAL_BATCH, BatchSize
 from quarl.device.deploy.fleet.result import Result
-from quarl.device.deploy.fleet.rollout import Rollout, Settings
-from quarl.device.deploy.fleet.selecting import chosen, count, positive, seconds, selection
+from quarl.device.deploy.fleet.rollout import Rollout as Rolling
+from quarl.device.deploy.fleet.rollout import Settings
+from quarl.device.deploy.fleet.selecting import Chosen, chosen
 from quarl.device.deploy.fleet.states import COUNTED, State
 from quarl.device.deploy.fleet.status import not_seen, status_of
 from quarl.device.deploy.golden import Progress
 from quarl.device.deploy.signing.record import Signing
-from quarl.device.deploy.verbs import Verbs
 from quarl.policy.locate import working_bundle
 from quarl.policy.spec import Precision, RuntimeName
 
-DESCRIPTION = "Deploy to the devices of a fleet.toml, see what each serves, measure on all of them."
 LEFT = "no device is between two releases; the journal beside fleet.toml has what was done, and the command goes on."
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Rollout(Chosen):
+    """A rollout.
+
+    Attributes:
+        policy: name (III) or folder of a bundle
+        bits: in the place of fleet.toml's, which is 8 by default
+        runtime: in the place of fleet.toml's, which is litert by default
+        agent: in the place of fleet.toml's
+        canary: devices that go first
+        batch: N or N%, devices at a time after them
+        max_fail: devices it may fail on
+        soak: seconds each phase is watched
+        deadline_ms: of one decision in a hundred; default: the policy's period
+        wait: seconds to wait for another deployment on a device to end
+        take_over: go on although devices are in another host's or user's rollout
+        sign_key: sign with it; default QUARL_SIGN_KEY, or this host's own key
+    """
+
+    policy: str
+    bits: str | None = None
+    runtime: str | None = None
+    agent: Literal["python", "native"] | None = None
+    canary: NonNegativeInt = 1
+    batch: str = USUAL_BATCH.text
+    max_fail: NonNegativeInt = 0
+    soak: NonNegativeFloat = 10.0
+    deadline_ms: NonNegativeFloat | None = None
+    wait: NonNegativeFloat = 0.0
+    take_over: bool = False
+    sign_key: Path | None = None
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Look(Chosen):
+    """What is looked at.
+
+    Attributes:
+        policy: only this one
+    """
+
+    policy: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Measured(Chosen):
+    """What is measured.
+
+    Attributes:
+        policy: name (III)
+        bits: which of the release's precisions; default: its first
+        runtime: default: the release's first
+        runs: timed decisions
+        warmup: decisions before them
+        episodes: flights
+        preset: of the flights: easy, medium, shipped or hard
+        seed: of the flights
+    """
+
+    policy: str
+    bits: str | None = None
+    runtime: RuntimeName | None = None
+    runs: PositiveInt = 2000
+    warmup: NonNegativeInt = 200
+    episodes: PositiveInt = 100
+    preset: str = "hard"
+    seed: NonNegativeInt = 7
 
 
 class FleetIncompleteError(HostError):
     """A rollout or a measurement did not come to its end on every device."""
 
 
-def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
+@cli.verb(left=LEFT)
+def deploy(options: Rollout) -> tuple[Any, str]:
     """Bring a policy to a group: canaries first, then batches; each phase is checked and watched.
 
     A phase in which too many fail is taken back, and the devices after it are not touched. The same command goes on
@@ -58,7 +134,7 @@ def run_deploy(options: argparse.Namespace) -> tuple[Any, str]:
     )
     with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
         memory = Memory(journal.events(journal.journal_file(fleet)), bundle.spec.name)
-        rollout = Rollout(members, payloads, settings, writing, memory, Crew(options.parallel, board))
+        rollout = Rolling(members, payloads, settings, writing, memory, Crew(options.parallel, board))
         try:
             result = rollout.run()
         except KeyboardInterrupt:
@@ -94,7 +170,8 @@ def _watcher(event: Any, as_json: bool) -> Any:
     return (lambda line: print(json.dumps(line), flush=True)) if as_json else event
 
 
-def run_status(options: argparse.Namespace) -> tuple[Any, str]:
+@cli.verb(left="nothing was changed.")
+def status(options: Look) -> tuple[Any, str]:
     """Say of each device what it serves, whether that is what was rolled out, and how the device is."""
     fleet, members = chosen(options)
     known = journal.events(journal.journal_file(fleet))
@@ -102,7 +179,7 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
     found = {}
     with shown_board(not options.json) as board:
         board.phase("status", len(members))
-        told = {"memories": memories, "only": options.policy}
+        told: dict[str, Any] = {"memories": memories, "only": options.policy}
         crew = Crew(options.parallel, board)
         for member, entries in crew.each(members, partial(status_of, **told), partial(not_seen, **told)):
             found[member.target] = entries
@@ -115,22 +192,23 @@ def run_status(options: argparse.Namespace) -> tuple[Any, str]:
     return counts, f"{tables.status_table(entries)}\n{well} of {len(entries)} are as they should be."
 
 
-def run_run(options: argparse.Namespace) -> tuple[Any, str]:
+@cli.verb(left="what was measured is in the journal beside fleet.toml.")
+def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) -> tuple[Any, str]:
     """Measure latency, memory or success on every device, by the agent of the release that serves there.
 
     What was measured before is kept in the journal, and joined into one table.
     """
     fleet, members = chosen(options)
     question = measuring.Question(
-        options.kind,
+        kind,
         options.policy,
         Precision.parse(options.bits) if options.bits else None,
-        RuntimeName(options.runtime) if options.runtime else None,
-        _fields(options),
+        options.runtime,
+        _fields(kind, options),
     )
     failed: list[str] = []
     with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
-        board.phase(options.kind, len(members))
+        board.phase(kind, len(members))
 
         def work(member: Member, tell: Progress) -> Event:
             return written(member, measuring.ask(member, question, tell))
@@ -139,7 +217,7 @@ def run_run(options: argparse.Namespace) -> tuple[Any, str]:
             return written(member, {"state": "not measured", **error_facts(error)})
 
         def written(member: Member, event: Event) -> Event:
-            writing.write(policy=options.policy, device=member.target, kind=options.kind, **event)
+            writing.write(policy=options.policy, device=member.target, kind=kind, **event)
             return event
 
         for member, event in Crew(options.parallel, board).each(members, work, not_measured):
@@ -156,48 +234,9 @@ def run_run(options: argparse.Namespace) -> tuple[Any, str]:
     return {"rows": [vars(row) for row in rows]}, table
 
 
-def _fields(options: argparse.Namespace) -> dict[str, Any]:
-    if options.kind == "latency":
+def _fields(kind: str, options: Measured) -> dict[str, Any]:
+    if kind == "latency":
         return {"runs": options.runs, "warmup": options.warmup, "path": "runtime"}
-    if options.kind == "memory":
+    if kind == "memory":
         return {"runs": min(options.runs, 100)}
     return {"episodes": options.episodes, "preset": options.preset, "seed": options.seed}
-
-
-def add_verbs(verb: Verbs) -> None:
-    """Add fleet and its verbs to the command line.
-
-    Args:
-        verb: of ``python -m device.deploy``.
-    """
-    fleet = verb.within("fleet", DESCRIPTION, selection())
-    deploying = fleet("deploy", run_deploy)
-    deploying.set_defaults(left=LEFT)
-    add = deploying.add_argument
-    add("--policy", required=True, help="name (III) or folder of a bundle")
-    add("--bits", help="in the place of fleet.toml's, which is 8 by default")
-    add("--runtime", help="in the place of fleet.toml's, which is litert by default")
-    add("--agent", choices=["python", "native"], help="in the place of fleet.toml's")
-    add("--canary", type=count, default=1, metavar="N", help="devices that go first, default %(default)s")
-    add("--batch", default=USUAL_BATCH.text, metavar="N|N%", help="devices at a time after them, default 25%%")
-    add("--max-fail", type=count, default=0, metavar="N", help="devices it may fail on, default %(default)s")
-    add("--soak", type=seconds, default=10.0, metavar="S", help="seconds each phase is watched, default %(default)g")
-    add("--deadline-ms", type=seconds, metavar="MS", help="of one decision in a hundred; default: the policy's period")
-    add("--wait", type=float, default=0.0, metavar="S", help="wait for another deployment on a device to end")
-    add("--take-over", action="store_true", help="go on although devices are in another host's or user's rollout")
-    add("--sign-key", type=Path, metavar="KEY", help="sign with it; default QUARL_SIGN_KEY, or this host's own key")
-    looking = fleet("status", run_status)
-    looking.set_defaults(left="nothing was changed.")
-    looking.add_argument("--policy", help="only this one")
-    asking = fleet("run", run_run)
-    asking.set_defaults(left="what was measured is in the journal beside fleet.toml.")
-    add = asking.add_argument
-    add("kind", choices=measuring.KINDS, help="latency, memory or success")
-    add("--policy", required=True, help="name (III)")
-    add("--bits", help="which of the release's precisions; default: its first")
-    add("--runtime", choices=[name.value for name in RuntimeName], help="default: the release's first")
-    add("--runs", type=positive, default=2000, metavar="N", help="timed decisions, default %(default)s")
-    add("--warmup", type=count, default=200, metavar="N", help="decisions before them, default %(default)s")
-    add("--episodes", type=positive, default=100, metavar="N", help="flights, default %(default)s")
-    add("--preset", default="hard", help="of the flights: easy, medium, shipped or hard (default)")
-    add("--seed", type=count, default=7, metavar="N", help="of the flights, default %(default)s")

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.crew import PARALLEL
 from quarl.device.deploy.fleet.inventory import ALL, FLEET_FILE, GROUP_SIGN, Fleet, Member
-from quarl.policy.hints import Parser
 from quarl.policy.places import PROJECT_ROOT
 
 VARIABLE = "QUARL_FLEET"
+WHICH = Parameter(group="Devices")
 
 
-def selection() -> Parser:
-    """The options that choose devices, for a command's parser."""
-    which = Parser(add_help=False)
-    add = which.add_argument
-    add("--fleet", type=Path, metavar="FILE", help=f"default: {VARIABLE}, or {FLEET_FILE} in this folder")
-    add("--group", default=ALL, help="default: all of them")
-    add("--label", action="append", default=[], metavar="NAME=VALUE", help="only devices that have it; may be repeated")
-    add("--only", action="append", default=[], metavar="TARGET", help="only this device of the group; may be repeated")
-    add("--parallel", type=positive, default=PARALLEL, metavar="N", help="devices at a time, default %(default)s")
-    return which
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Chosen:
+    """Devices of a fleet.
+
+    Attributes:
+        fleet: its file; default: QUARL_FLEET, or fleet.toml in this folder
+        group: of the file; default: all of them
+        label: NAME=VALUE, only devices that have it; may be repeated
+        only: TARGET, only this device of the group; may be repeated
+        parallel: devices at a time
+        json: print JSON, an object a line
+    """
+
+    fleet: Annotated[Path | None, WHICH] = None
+    group: Annotated[str, WHICH] = ALL
+    label: Annotated[tuple[str, ...], WHICH] = ()
+    only: Annotated[tuple[str, ...], WHICH] = ()
+    parallel: Annotated[PositiveInt, WHICH] = PARALLEL
+    json: bool = False
 
 
 def named_fleet(file: Path | None) -> Fleet:
@@ -39,8 +53,8 @@ def named_fleet(file: Path | None) -> Fleet:
     return Fleet.load(file or (root if root.exists() and not here.exists() else here))
 
 
-def chosen(options: argparse.Namespace) -> tuple[Fleet, tuple[Member, ...]]:
-    """The fleet and the devices that the options of :func:`selection` mean.
+def chosen(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
+    """The fleet and the devices that were chosen.
 
     Raises:
         FleetFileError, HostError: there is none; or a label cannot be read.
@@ -53,34 +67,3 @@ def chosen(options: argparse.Namespace) -> tuple[Fleet, tuple[Member, ...]]:
         labels[name] = value
     fleet = named_fleet(options.fleet)
     return fleet, fleet.selected(options.group.removeprefix(GROUP_SIGN), labels, options.only)
-
-
-def count(text: str) -> int:
-    """Read 0, 1, 2 and so on, for argparse."""
-    return _at_least(0, text)
-
-
-def positive(text: str) -> int:
-    """Read 1, 2, 3 and so on, for argparse."""
-    return _at_least(1, text)
-
-
-def _at_least(least: int, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it must be {least}, {least + 1}, {least + 2} …")
-    return number
-
-
-def seconds(text: str) -> float:
-    """Read a time that is not negative, for argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it must be a number from 0 on")
-    return number

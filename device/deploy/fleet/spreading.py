@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 import json
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from quarl.cli import Run, plain
 from quarl.device.deploy.errors import HostError
-from quarl.device.deploy.fleet.board import shown_board
-from quarl.device.deploy.fleet.crew import PARALLEL, Crew, error_facts
-from quarl.device.deploy.fleet.inventory import GROUP_SIGN, Member
-from quarl.device.deploy.fleet.selecting import named_fleet
-from quarl.device.deploy.verbs import Run, plain
+from quarl.device.deploy.options import DeviceOptions
+
+if TYPE_CHECKING:
+    from quarl.device.deploy.fleet.inventory import Member
+
+GROUP_SIGN = "@"
 
 
 class SomeFailedError(HostError):
@@ -24,14 +26,20 @@ def on_groups(run: Run) -> Run:
     """The verb, also for a target that is a group: devices at once, a failure on one does not keep the others."""
 
     @functools.wraps(run)
-    def spread(options: argparse.Namespace) -> tuple[Any, str]:
+    def spread(options: DeviceOptions) -> tuple[Any, str]:
         return _each(options, run) if options.target.startswith(GROUP_SIGN) else run(options)
 
+    spread.__defaults__ = run.__defaults__  # type: ignore[attr-defined]
     return spread
 
 
-def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
-    if options.verb == "deploy":
+def _each(options: Any, run: Run) -> tuple[Any, str]:
+    from quarl.device.deploy.fleet.board import shown_board
+    from quarl.device.deploy.fleet.crew import PARALLEL, Crew
+    from quarl.device.deploy.fleet.selecting import named_fleet
+
+    name = run.__name__.replace("_", "-")
+    if name == "deploy":
         group, policy = options.target.removeprefix(GROUP_SIGN), shlex.quote(options.policy)
         raise SomeFailedError(
             f"A group is deployed to in phases, and {options.target} is one.",
@@ -45,12 +53,15 @@ def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
     members = named_fleet(None).selected(options.target.removeprefix(GROUP_SIGN))
 
     def work(member: Member, tell: Any) -> tuple[Any, str] | Exception:
-        typed = {**vars(options), "target": member.target, "identity": options.identity or member.identity}
-        return run(argparse.Namespace(**{**typed, "json": True}))  # no bars: the board is there
+        identity = options.identity or member.identity
+        found: tuple[Any, str] = run(  # no bars: the board is there
+            dataclasses.replace(options, target=member.target, identity=identity, json=True)
+        )
+        return found
 
     found: dict[str, tuple[Any, str] | Exception] = {}
     with shown_board(not options.json) as board:
-        board.phase(options.verb, len(members))
+        board.phase(name, len(members))
         for member, outcome in Crew(PARALLEL, board).each(members, work, lambda member, error: error):
             found[member.target] = outcome
             if options.json:
@@ -64,13 +75,15 @@ def _each(options: argparse.Namespace, run: Run) -> tuple[Any, str]:
     if failed:
         shown = "" if options.json else f"\n{text}"
         raise SomeFailedError(
-            f"{options.verb} failed on {failed} of {len(members)} devices.{shown}",
+            f"{name} failed on {failed} of {len(members)} devices.{shown}",
             "Mend what is named above, then type the same command again.",
         )
     return {"devices": len(members)}, text
 
 
 def _sentence(error: Exception) -> str:
+    from quarl.device.deploy.fleet.crew import error_facts
+
     return str(error) if isinstance(error, HostError) else error_facts(error)["error"]
 
 
@@ -78,6 +91,8 @@ def _as_json(outcome: tuple[Any, str] | Exception) -> dict[str, Any]:
     if isinstance(outcome, HostError):
         return {"ok": False, "error": outcome.to_json()}
     if isinstance(outcome, Exception):
+        from quarl.device.deploy.fleet.crew import error_facts
+
         facts = error_facts(outcome)
         return {"ok": False, "error": {"code": facts["code"], "message": facts["error"], "next": facts["next"]}}
     data = outcome[0] if isinstance(outcome[0], dict) else plain(outcome[0])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.errors import TrustError
+from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.helper_session import HelperSession, helper
 from quarl.device.deploy.on_device.signatures import fingerprint_of
+from quarl.device.deploy.options import DeviceOptions
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.signing.keys import SPARE, SigningKey, chosen_key, made_key, own_folder, read_public
 from quarl.device.deploy.target import ssh_config_folder
@@ -67,7 +72,29 @@ def _changed(
     return session.call("signers", add=list(add), revoke=list(revoke), device_class=device_class)
 
 
-def run_signers(options: argparse.Namespace) -> tuple[Any, str]:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Signers(DeviceOptions):
+    """Who may sign what runs on a device.
+
+    Attributes:
+        add: KEY.pub, let this key sign; may be repeated
+        revoke: KEY.pub, what it signed is not run any more; may be repeated
+        make: make this host's key and a spare one where they are missing; let them sign
+        device_class: releases must be signed for this class of devices
+        force: revoke also who signed what serves now
+    """
+
+    add: tuple[Path, ...] = ()
+    revoke: tuple[Path, ...] = ()
+    make: bool = False
+    device_class: Annotated[str | None, Parameter(name="--class")] = None
+    force: bool = False
+
+
+@on_groups
+@cli.verb(left="the device's lists are whole.")
+def signers(options: Signers) -> tuple[Any, str]:
     """Say whose releases a device runs; add a signer, revoke one, or name the device's class.
 
     Without --add, --revoke or --class it only says so. --make makes this host's key and a spare one.
@@ -107,19 +134,3 @@ def _text(done: Mapping[str, Any], name: str, made: bool) -> str:
         lines.append(f"The spare key is {spare}: move it to a place that is not this host, and keep it for the day you")
         lines.append("revoke the other (docs/security.md).")
     return "\n".join(lines)
-
-
-def add_verb(verb: Any) -> None:
-    """Add signers to the command line."""
-    added = verb("signers", run_signers)
-    add = added.add_argument
-    add("--add", type=Path, action="append", default=[], metavar="KEY.pub", help="let this key sign; may be repeated")
-    add(
-        "--revoke", type=Path, action="append", default=[], metavar="KEY.pub", help="what it signed is not run any more"
-    )
-    add(
-        "--make", action="store_true", help="make this host's key and a spare one where they are missing; let them sign"
-    )
-    add("--class", dest="device_class", metavar="NAME", help="releases must be signed for this class of devices")
-    add("--force", action="store_true", help="revoke also who signed what serves now")
-    added.set_defaults(left="the device's lists are whole.")

@@ -1,60 +1,57 @@
-"""``python -m device.deploy.static_agent``: a policy and an agent that need nothing on the device, as two files."""
+"""``quarl static-agent``: a policy and an agent that need nothing on the device, as two files."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.device.engine.building import TARGETS
-from quarl.policy import interruption
 from quarl.policy.errors import PolicyError
-from quarl.policy.hints import Parser, as_typed, refused
 from quarl.policy.locate import shown, working_bundle
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import ArtifactFormat, Precision
 
 PROGRAM, PACK = "policy-agent", "policy.pack"
-EXAMPLES = """examples:
-  python -m device.deploy.static_agent --policy I
-  python -m device.deploy.static_agent --policy III --bits 4 --machine armv7l"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = Parser(prog="python -m device.deploy.static_agent", description=__doc__, epilog=EXAMPLES)
-    add = made.add_argument
-    add("--policy", required=True, metavar="NAME", help="I, II, III or a bundle's folder")
-    add("--bits", default="8", help="8 (default), 7 … 2, or mixed")
-    add("--machine", default="aarch64", choices=list(TARGETS), help="processor of the device, default %(default)s")
-    add("--output-path", type=Path, metavar="FOLDER", help="default artifacts/static/NAME-BITS-MACHINE")
-    add("--json", action="store_true", help="print one JSON document")
-    return made
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class StaticAgent:
+    """Two files.
+
+    Attributes:
+        policy: I, II, III or a bundle's folder
+        bits: 8, 7 … 2, or mixed
+        machine: processor of the device
+        output_path: folder; default artifacts/static/NAME-BITS-MACHINE
+        json: print one JSON document
+    """
+
+    policy: str
+    bits: str = "8"
+    machine: Annotated[str, Parameter(choices=list(TARGETS))] = "aarch64"
+    output_path: Path | None = None
+    json: bool = False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write both files; the exit code is 0, or 1 when something was refused."""
-    arguments = parser().parse_args(argv)
-    folder: Path | None = arguments.output_path
-    try:
-        with interruption.interruptible():
-            precision = Precision.parse(arguments.bits)
-            bundle = working_bundle(arguments.policy)
-            folder = folder or ARTIFACTS / "static" / f"{bundle.spec.name}-{precision.value}-{arguments.machine}"
-            sizes = written(bundle.path, precision, arguments.machine, folder)
-    except (PolicyError, OSError) as error:
-        return refused("device.deploy.static_agent", error, folder)
-    except KeyboardInterrupt:
-        print("device.deploy.static_agent: interrupted; what was written is whole.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    if arguments.json:
-        print(json.dumps({"folder": str(folder), "files": sizes}, indent=2))
-    else:
-        files = ", ".join(f"{name} ({size:,} bytes)" for name, size in sizes.items())
-        print(as_typed(f'{shown(folder)}: {files}. On the device: ./{PROGRAM} {PACK}, then type {{"op": "help"}}'))
-    return 0
+@cli.verb(left="what was written is whole.")
+def static_agent(options: StaticAgent) -> tuple[Any, str]:
+    """Write a policy and an agent that need nothing on the device.
+
+    python -m device.deploy.static_agent --policy I
+    python -m device.deploy.static_agent --policy III --bits 4 --machine armv7l
+    """
+    precision, bundle = Precision.parse(options.bits), working_bundle(options.policy)
+    name = f"{bundle.spec.name}-{precision.value}-{options.machine}"
+    folder = options.output_path or ARTIFACTS / "static" / name
+    sizes = written(bundle.path, precision, options.machine, folder)
+    files = ", ".join(f"{name} ({size:,} bytes)" for name, size in sizes.items())
+    told = f'{shown(folder)}: {files}. On the device: ./{PROGRAM} {PACK}, then type {{"op": "help"}}'
+    return {"folder": str(folder), "files": sizes}, told
 
 
 def written(bundle_path: Path, precision: Precision, machine: str, folder: Path) -> dict[str, int]:
@@ -78,6 +75,8 @@ def written(bundle_path: Path, precision: Precision, machine: str, folder: Path)
         write_atomically(folder / name, data, mode=0o755 if name == PROGRAM else 0o644)
     return {name: len(data) for name, data in files.items()}
 
+
+main = cli.of("static-agent")
 
 if __name__ == "__main__":
     raise SystemExit(main())

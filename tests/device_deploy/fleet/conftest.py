@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from quarl import cli
 from quarl.convert.pipeline import convert_each, missing
-from quarl.device.deploy import __main__ as cli
 from quarl.device.deploy.fleet.journal import events
 from quarl.device.deploy.fleet.rollout import Rollout
 from quarl.device.deploy.local_fleet import LocalFleet, running_local_fleet

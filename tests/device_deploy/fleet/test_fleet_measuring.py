@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from quarl.device.deploy.fleet.measuring import joined
 from quarl.device.deploy.fleet.status import DeviceStatus
 from quarl.device.deploy.fleet.tables import measured_table, status_table

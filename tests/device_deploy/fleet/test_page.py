@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy.__main__ import parser
+from quarl.cli import app
 from quarl.device.deploy.fleet.inventory import Fleet
 from quarl.device.deploy.fleet.states import State
 from quarl.policy.places import PROJECT_ROOT
 
 PAGE = (PROJECT_ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    python -m device\.host ([^#\n]*)", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^    (?:python -m device\.deploy|quarl) ([^#\n]*)", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_is_one(command: str) -> None:
-    assert parser().parse_args(shlex.split(command)).run
+    app().parse_args(shlex.split(command), exit_on_error=False)
 
 
 def test_the_fleet_file_of_the_page(tmp_path: Path) -> None:

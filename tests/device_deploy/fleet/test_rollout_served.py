@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quarl.device.deploy import __main__ as cli
+from quarl import cli
 from tests.device_deploy.devices import eventually
 from tests.device_deploy.fleet.conftest import Arena
 
