@@ -152,6 +152,8 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
         kind = get_type_hints(run)["options"]
         # An inherited field's annotation is a string that only its own module can read.
         kind.__init__.__annotations__ = get_type_hints(kind, include_extras=True)
+        # After an option no field is read by its place.
+        kind.__dataclass_fields__ = dict(sorted(kind.__dataclass_fields__.items(), key=lambda each: each[1].kw_only))
         if all(each.default is not each.default_factory for each in dataclasses.fields(kind)):
             run.__defaults__ = (kind(),)  # cyclopts wants one where nothing is required
         run.left = left  # type: ignore[attr-defined]

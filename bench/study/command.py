@@ -75,7 +75,7 @@ class Options(JoinedOptions):
         address: measure on a Ray cluster: auto, or HOST:PORT
     """
 
-    subjects: Annotated[tuple[str, ...], Parameter(name="SUBJECT")] = ()
+    subjects: tuple[str, ...] = field(default=(), kw_only=False)
     seeds: Annotated[tuple[int, ...], cli.reads(command_line.read_seeds, "0,2,4")] = ()
     keep: Annotated[bool, KEPT] = False
     stored: Annotated[bool, KEPT] = False
@@ -129,7 +129,7 @@ def show(
 
     if update_docs:
         command_line.update_docs(made)
-    folders = [STUDY_FIGURES] * update_docs + [options.output_path] * bool(options.output_path)
+    folders = [STUDY_FIGURES] * update_docs + ([options.output_path] if options.output_path else [])
     for stem, figure in drawn().items() if folders else ():
         for folder in folders:
             command_line.say("\n".join(map(str, save(figure, folder / stem))))

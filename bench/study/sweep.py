@@ -107,7 +107,8 @@ def series_asked(options: Options) -> list[Condition]:
     Raises:
         UsageError: the options contradict each other.
     """
-    activations, observation = options.activation_bits, options.input_bits
+    activations: tuple[int | str, ...] = options.activation_bits
+    observation = options.input_bits
     if not (options.scheme or options.weights_only or activations or observation):
         return []
     scheme = options.scheme or SCHEMES[0]
