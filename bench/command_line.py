@@ -36,7 +36,7 @@ class BenchError(QuarlError, RuntimeError):
 class UsageError(BenchError):
     """A bundle, width or task that there is not: the arguments are wrong."""
 
-    exit_status = 2
+    exit_code = 2
 
 
 def words(text: str) -> tuple[str, ...]:

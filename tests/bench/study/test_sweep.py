@@ -36,7 +36,8 @@ def bundle(balancing: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFa
 
 
 def arguments_of(*words: str) -> sweep.Options:
-    return cli.app().parse_args(["study", "sweep", *words])[1].arguments["options"]
+    found = cli.app().parse_args(["study", "sweep", *words])[1]
+    return found.arguments.get("options", sweep.Options())
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
