@@ -1,5 +1,1 @@
 """Questions asked of a device (how fast, how much memory, how often it succeeds), stored, tabulated and drawn."""
-
-from quarl.policy import project_python
-
-project_python.begin()

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cyclopts import Parameter
+
 from quarl.bench import command_line
+from quarl.policy.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.report.tables import Table
 
 Document = Mapping[str, Any]
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Answering(command_line.Printing):
+    """What becomes of the answer.
+
+    Attributes:
+        keep: store it in results/
+    """
+
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,6 @@ class AnswerCommand:
 
     Attributes:
         name: of the file that --keep stores it in, without its end.
-        command: what is typed after ``python``.
         ask: (arguments) → what the document says, the machine and the commit apart.
         tables: () → tables of the document by name, loaded when they are made.
         amounts: (document) → how much of each thing it rests on; a stored one gives way to none that rests on less.
@@ -32,19 +45,16 @@ class AnswerCommand:
     """
 
     name: str
-    command: str
-    ask: Callable[[argparse.Namespace], dict[str, Any]]
+    ask: Callable[[Any], dict[str, Any]]
     tables: Callable[[], Mapping[str, Callable[[Document], Table]]]
     amounts: Callable[[Document], Mapping[tuple[str, ...], int]]
     unit: str
-    left_out: Callable[[argparse.Namespace], str] = field(default=lambda arguments: "")
+    left_out: Callable[[Any], str] = field(default=lambda arguments: "")
     holds: Callable[[Document], bool] = field(default=lambda document: True)
 
-    def run(self, arguments: argparse.Namespace) -> int:
+    @heartbeat()
+    def run(self, arguments: Any) -> int:
         """Ask, print, keep; returns the exit status."""
-        return command_line.guarded(self._run, arguments)
-
-    def _run(self, arguments: argparse.Namespace) -> int:
         from quarl.bench.report import store
         from quarl.bench.report import tables as rendering
         from quarl.bench.report.machine import this_machine
@@ -61,12 +71,4 @@ class AnswerCommand:
                 rendering.print_table(table(document), command_line.console())
         if arguments.keep:
             store.keep_answer(store.answer_file(self.name), document, self.amounts, self.unit)
-        return command_line.EXIT_OK if holds else command_line.EXIT_FAILED
-
-
-def parser(doc: str | None, command: str) -> argparse.ArgumentParser:
-    """A parser with --json and --keep that prints the module's docstring."""
-    made = command_line.parser(doc, command)
-    made.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    made.add_argument("--keep", action="store_true", help="store the answer in results/")
-    return made
+        return 0 if holds else 1

@@ -1,28 +1,16 @@
-"""Foreign policies: how far each imported one is from its original, and what both earn on the same episodes.
-
-    python bench/foreign.py
-    python bench/foreign.py --keep
-
-Every file of tests/convert/importers/files, which the make_*.py there made with the original programs, is
-imported as python -m convert.importers imports it; nothing is written. Outputs are compared near the observations and 5
-to 40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
-and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes its
-table.
-"""
+"""Foreign policies: how far each imported one is from its original, and what both earn on the same episodes."""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import answer_command, command_line
 
 if TYPE_CHECKING:
@@ -43,16 +31,22 @@ OUTPUTS = {"swish_two_outputs": "loc"}
 ROWS = 96
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Import, print, keep."""
-    parser = answer_command.parser(__doc__, "bench/foreign.py")
-    parser.add_argument("--episodes", type=int, default=100, help="of those with a task (default: 100)")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of files (default: all)")
-    return ANSWER.run(parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(answer_command.Answering):
+    """What is imported.
+
+    Attributes:
+        names: of files (default: all)
+        episodes: of those with a task
+    """
+
+    names: tuple[str, ...] = field(default=(), kw_only=False)
+    episodes: int = 100
 
 
-def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"episodes": arguments.episodes, "policies": list(imported(arguments.names, arguments.episodes))}
+def _ask(options: Options) -> dict[str, Any]:
+    return {"episodes": options.episodes, "policies": list(imported(options.names, options.episodes))}
 
 
 def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
@@ -134,14 +128,31 @@ def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
 
 ANSWER = answer_command.AnswerCommand(
     name="foreign",
-    command="bench/foreign.py",
     ask=_ask,
     tables=_tables,
     amounts=lambda document: {(each["name"],): 1 for each in document["policies"]},
     unit="policies",
-    left_out=lambda arguments: "the names" if arguments.names else "",
+    left_out=lambda options: "the names" if options.names else "",
 )
 
+
+@cli.verb()
+def foreign(options: Options) -> int:
+    """Foreign policies: how far each imported one is from its original, and what both earn on the same episodes.
+
+    quarl bench foreign
+    quarl bench foreign --keep
+
+    Every file of tests/convert/importers/files, which the make_*.py there made with the original programs, is imported
+    as python -m convert.importers imports it; nothing is written. Outputs are compared near the observations and 5 to
+    40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
+    and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes
+    its table.
+    """
+    return ANSWER.run(options)
+
+
+main = cli.of("bench foreign")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,72 +1,92 @@
-"""What one decision costs a Cortex-A53, without owning one: instructions, loads, stores, cache misses, modelled time.
-
-    python bench/instructions.py --policy III
-    python bench/instructions.py --policy I,II,III --precision int8 --runtime litert --json
-
-The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and a QEMU plugin counts between two marker
-instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's whole path
-(request line in, reply line out), each with warm caches and with caches that hold nothing of it. One thread; medians
-of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled,
-and the time is a MODEL made from them (bench/cost/cost_model.py says how), never a measurement.
-
-Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
-"""
+"""What one decision costs a Cortex-A53, without owning one: instructions, loads, stores, cache misses, time."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import command_line
-from quarl.policy.spec import RuntimeName
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.qemu_counter.counting import Count
     from quarl.bench.report.document import Report
     from quarl.policy.bundle import Bundle
-    from quarl.policy.spec import Precision
 
 TARGET = "qemu-user"
 """The target that these measurements are stored under."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Count, store, print."""
-    parser = command_line.parser(__doc__, "bench/instructions.py")
-    parser.add_argument("--policy", type=command_line.words, default=[], metavar="III", help="one, or several")
-    parser.add_argument(
-        "--prepare",
-        action="store_true",
-        help="only compile the plugin and fetch what the guest needs, so that counting needs no network",
-    )
-    parser.add_argument(
-        "--precision",
-        type=command_line.read_precisions,
-        default=command_line.read_precisions("fp32,fp16,int8"),
-        metavar="fp32,fp16,int8",
-        help="one, or several with commas (default: %(metavar)s)",
-    )
-    parser.add_argument(
-        "--runtime",
-        type=command_line.read_runtimes,
-        default=list(RuntimeName),
-        metavar="litert",
-        help=f"of {', '.join(name.value for name in RuntimeName)} (default: all of them)",
-    )
-    command_line.add_output_arguments(parser)
-    arguments = parser.parse_args(argv)
-    if not arguments.policy and not arguments.prepare:
-        parser.error("which policy? Type --policy III, or --prepare")
-    return command_line.guarded(_prepare if arguments.prepare else _run, arguments)
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Storing):
+    """What is counted.
+
+    Attributes:
+        policy: one, or several with commas
+        prepare: only compile the plugin and fetch what the guest needs, so that counting needs no network
+        precision: one, or several with commas
+        runtime: one, or several with commas (default: all of them)
+    """
+
+    policy: command_line.Policies = ()
+    prepare: bool = False
+    precision: command_line.Precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    runtime: command_line.Runtimes = tuple(RuntimeName)
 
 
-def _prepare(arguments: argparse.Namespace) -> int:
+@heartbeat()
+@cli.verb()
+def instructions(options: Options) -> int:
+    """What one decision costs a Cortex-A53, without owning one: instructions, loads, stores, cache misses, time.
+
+    quarl bench instructions --policy III
+    quarl bench instructions --policy I,II,III --precision int8 --runtime litert --json
+
+    The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and a QEMU plugin counts between two
+    marker instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's
+    whole path (request line in, reply line out), each with warm caches and with caches that hold nothing of it. One
+    thread; medians of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the
+    caches are modelled, and the time is a MODEL made from them (bench/cost/cost_model.py says how), never a
+    measurement.
+
+    Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
+    """
+    from quarl.bench.device_session import access, session
+    from quarl.bench.qemu_counter.building import require_programs
+    from quarl.bench.qemu_counter.counting import count
+    from quarl.bench.report import store
+    from quarl.bench.report.document import new_run
+    from quarl.bench.tables.virtual_pi import counts_tables
+
+    if options.prepare:
+        return _prepare(options.runtime)
+    if not options.policy:
+        raise command_line.UsageError("which policy?", "Type --policy III, or --prepare.")
+    require_programs()
+    where = options.results or store.DEFAULT_STORE
+    store.prepare(where)
+    run = new_run()
+    wanted = [(policy, runtime) for policy in options.policy for runtime in options.runtime]
+    reports: list[Report] = []
+    with command_line.progress_bar("counting") as progress:
+        for policy, runtime in wanted:
+            precisions = [each for each in options.precision if runtime.artifact_format.holds(each)]
+            bundle = access.bundle_with(policy, precisions, runtime)
+            for precision in precisions:
+                progress(len(reports), len(wanted) * len(options.precision))
+                made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
+                store.add([made], where)
+                reports.append(made)
+    return session.answer(options, reports, *counts_tables(reports))
+
+
+def _prepare(runtimes: Sequence[RuntimeName]) -> int:
     from quarl.bench.qemu_counter.building import plugin, require_programs
     from quarl.bench.qemu_counter.environment import import_path
     from quarl.bench.qemu_counter.sysroot import sysroot
@@ -80,36 +100,10 @@ def _prepare(arguments: argparse.Namespace) -> int:
             stock.fetch()
         except command_line.BenchError as error:  # counting needs none of them, tests of the agent do
             command_line.say(f"Python {stock.series} for {stock.machine} is not there: {error}")
-    for runtime in arguments.runtime:
+    for runtime in runtimes:
         import_path(runtime)
     command_line.say("Counting is prepared.")
-    return command_line.EXIT_OK
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from quarl.bench.device_session import access, session
-    from quarl.bench.qemu_counter.building import require_programs
-    from quarl.bench.qemu_counter.counting import count
-    from quarl.bench.report import store
-    from quarl.bench.report.document import new_run
-    from quarl.bench.tables.virtual_pi import counts_tables
-
-    require_programs()
-    where = arguments.results or store.DEFAULT_STORE
-    store.prepare(where)
-    run = new_run()
-    wanted = [(policy, runtime) for policy in arguments.policy for runtime in arguments.runtime]
-    reports: list[Report] = []
-    with command_line.progress_bar("counting") as progress:
-        for policy, runtime in wanted:
-            precisions = [each for each in arguments.precision if runtime.artifact_format.holds(each)]
-            bundle = access.bundle_with(policy, precisions, runtime)
-            for precision in precisions:
-                progress(len(reports), len(wanted) * len(arguments.precision))
-                made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
-                store.add([made], where)
-                reports.append(made)
-    return session.answer(arguments, reports, *counts_tables(reports))
+    return cli.EXIT_OK
 
 
 def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str) -> Report:
@@ -144,6 +138,8 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     device = {**counted.device, "model": "qemu-aarch64 -cpu cortex-a53", "memory_total_bytes": None}
     return report_on(counted.loaded, kind=Kind.COUNTS, run=run, target=TARGET, device=device, counts=counts)
 
+
+main = cli.of("bench instructions")
 
 if __name__ == "__main__":
     raise SystemExit(main())

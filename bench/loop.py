@@ -1,36 +1,24 @@
-"""How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?
-
-    python bench/loop.py --policy I
-    python bench/loop.py --policy I --target pi@raspberrypi --rates 4,50,200 --loads idle,cpu,memory,card --seconds 60
-
-Two questions. Paced by observations: what a round trip takes, beside a bare echo of the same frame between the same two
-processes, in turn; the loop's own share, beside the runtime's call; the same with polling before each wait. Paced by
-the clock: how late it wakes and how old an observation is when its action leaves, beside what cyclictest finds the
-kernel to do in the same seconds. Loads are stress-ng's (on the device: apt-get install stress-ng rt-tests).
-"""
+"""How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import answer_command, command_line
 from quarl.bench.answer_command import AnswerCommand
-from quarl.policy.spec import ContinuousHead, DiscreteHead
+from quarl.policy.spec import ContinuousHead, DiscreteHead, Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device
     from quarl.policy.bundle import Bundle
-    from quarl.policy.spec import Precision, RuntimeName
 
 PROBE = Path(__file__).parent / "loop_timing" / "probe.py"
 FOLDER = "quarl-loop"
@@ -48,78 +36,85 @@ LOADS: Mapping[str, str] = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, keep."""
-    parser = answer_command.parser(__doc__, "bench/loop.py")
-    parser.add_argument("--policy", default="I", metavar="I", help="default: %(default)s")
-    parser.add_argument("--precision", type=command_line.read_precisions, default="int8", help="one; default: int8")
-    parser.add_argument("--runtime", type=command_line.read_runtimes, default="litert,native", help="default: both")
-    command_line.add_target(parser)
-    parser.add_argument("--rates", type=_rates, default="4,50,200", metavar="HZ,HZ", help="default: 4,50,200")
-    parser.add_argument(
-        "--loads", type=_loads, default="idle,cpu,memory,card", help=f"of {', '.join(LOADS)}; busy needs no stress-ng"
-    )
-    parser.add_argument("--seconds", type=command_line.positive, default=20, help="each, default: %(default)s")
-    parser.add_argument("--pairs", type=command_line.positive, default=10_000, help="default: %(default)s")
-    arguments = parser.parse_args(argv)
-    return ANSWERS["loop" if arguments.target == "local" else "device-loop"].run(arguments)
-
-
-def _rates(text: str) -> list[float]:
+def _rates(text: str) -> tuple[float, ...]:
     try:
-        rates = [float(word) for word in command_line.words(text)]
+        rates = tuple(float(word) for word in command_line.words(text))
     except ValueError:
-        rates = [0.0]
+        rates = (0.0,)
     if not all(0.1 <= rate <= 1000 for rate in rates):
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed are decisions a second from 0.1 to 1000, with commas")
+        raise ValueError(f"{text!r}; allowed are decisions a second from 0.1 to 1000, with commas")
     return rates
 
 
-def _loads(text: str) -> list[str]:
+def _loads(text: str) -> tuple[str, ...]:
     loads = command_line.words(text)
     if unknown := [load for load in loads if load not in LOADS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r}; allowed are {', '.join(LOADS)}")
+        raise ValueError(f"{unknown[0]!r}; allowed are {', '.join(LOADS)}")
     return loads
 
 
-def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Targeting, answer_command.Answering):
+    """What is measured.
+
+    Attributes:
+        policy: which
+        precision: one
+        runtime: one, or both
+        rates: decisions a second
+        loads: of idle, busy, cpu, memory, card; busy needs no stress-ng
+        seconds: at each rate under each load
+        pairs: round trips
+    """
+
+    policy: str = "I"
+    precision: Annotated[command_line.Precisions, Parameter(metavar="int8")] = (Precision.INT8,)
+    runtime: command_line.Runtimes = (RuntimeName.LITERT, RuntimeName.NATIVE)
+    rates: Annotated[tuple[float, ...], cli.reads(_rates, "HZ,HZ")] = (4.0, 50.0, 200.0)
+    loads: Annotated[tuple[str, ...], cli.reads(_loads, "idle,cpu")] = ("idle", "cpu", "memory", "card")
+    seconds: command_line.Positive = 20
+    pairs: command_line.Positive = 10_000
+
+
+def _ask(options: Options) -> dict[str, Any]:
     from quarl.bench.device_session import access
     from quarl.device.deploy.connection import require_reachable
 
-    require_reachable(arguments.target)
-    precision = arguments.precision[0]
+    require_reachable(options.target)
+    precision = options.precision[0]
     found: dict[str, Any] = {"pairs": [], "clock": []}
-    with access.connected(arguments.target) as device:
-        for runtime in arguments.runtime:
-            bundle = access.bundle_with(arguments.policy, [precision], runtime)
+    with access.connected(options.target) as device:
+        for runtime in options.runtime:
+            bundle = access.bundle_with(options.policy, [precision], runtime)
             device.deploy(bundle, [precision], runtime)
             with device.serving(bundle.spec.name, precision, runtime) as served:
                 found["device"] = served.device
             probe = _Probe(device, bundle, precision, runtime)
             with probe:
-                found["pairs"] += _round_trips(probe, arguments)
-                if runtime is arguments.runtime[0]:
-                    found["clock"] += _at_rates(probe, arguments)
-    loads = {name: LOADS[name] for name in arguments.loads}
-    wanted = {"target": arguments.target, "loads": loads, "policy": arguments.policy, "precision": precision.value}
-    return {**wanted, "runtime": arguments.runtime[0].value, "seconds": arguments.seconds, **found}
+                found["pairs"] += _round_trips(probe, options)
+                if runtime is options.runtime[0]:
+                    found["clock"] += _at_rates(probe, options)
+    loads = {name: LOADS[name] for name in options.loads}
+    wanted = {"target": options.target, "loads": loads, "policy": options.policy, "precision": precision.value}
+    return {**wanted, "runtime": options.runtime[0].value, "seconds": options.seconds, **found}
 
 
-def _round_trips(probe: _Probe, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _round_trips(probe: _Probe, options: Options) -> Iterator[dict[str, Any]]:
     for wait, spin_us in (("sleeps", 0), ("polls", POLL_US)):
         command_line.say(f"{probe.runtime.value}: round trips, {wait} …")
-        answer = probe.ask(["--pace=observation", PATIENT, f"--spin-us={spin_us}"], run="pairs", pairs=arguments.pairs)
+        answer = probe.ask(["--pace=observation", PATIENT, f"--spin-us={spin_us}"], run="pairs", pairs=options.pairs)
         yield {"runtime": probe.runtime.value, "wait": wait, **answer}
 
 
-def _at_rates(probe: _Probe, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for load in arguments.loads:
-        for rate in arguments.rates:
+def _at_rates(probe: _Probe, options: Options) -> Iterator[dict[str, Any]]:
+    for load in options.loads:
+        for rate in options.rates:
             command_line.say(f"{probe.runtime.value}: {rate:g} decisions a second, {load} …")
             answer = probe.ask(
                 ["--pace=clock", f"--rate={rate:g}"],
                 run="clock",
-                seconds=arguments.seconds,
+                seconds=options.seconds,
                 rate=rate,
                 load=shlex.split(LOADS[load]),
                 cyclictest=True,
@@ -199,7 +194,6 @@ def _tables() -> dict[str, Any]:
 ANSWERS = {
     name: AnswerCommand(
         name=name,
-        command="bench/loop.py",
         ask=_ask,
         tables=_tables,
         amounts=lambda document: {("seconds",): document["seconds"]},
@@ -208,6 +202,24 @@ ANSWERS = {
     for name in ("loop", "device-loop")
 }
 
+
+@cli.verb()
+def loop(options: Options) -> int:
+    """How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?
+
+    quarl bench loop --policy I
+    quarl bench loop --policy I --target pi@raspberrypi --rates 4,50,200 --loads idle,cpu,memory,card --seconds 60
+
+    Two questions. Paced by observations: what a round trip takes, beside a bare echo of the same frame between the same
+    two processes, in turn; the loop's own share, beside the runtime's call; the same with polling before each wait.
+    Paced by the clock: how late it wakes and how old an observation is when its action leaves, beside what cyclictest
+    finds the kernel to do in the same seconds. Loads are stress-ng's (on the device: apt-get install stress-ng
+    rt-tests).
+    """
+    return ANSWERS["loop" if options.target == "local" else "device-loop"].run(options)
+
+
+main = cli.of("bench loop")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,39 +1,50 @@
-"""How much memory a policy takes on a device: artifact, resident before and after loading, peak while serving.
-
-python bench/memory.py --policy III
-python bench/memory.py --policy III --precision fp32,fp16,int8 --runtime litert,tflite-runtime,onnxruntime
-"""
+"""How much memory a policy takes on a device: artifact, resident before and after loading, peak while serving."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import command_line
+from quarl.bench.command_line import Positive, Runtimes
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.spec import RuntimeName
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, store, print."""
-    parser = command_line.parser(__doc__, "bench/memory.py")
-    command_line.add_device_arguments(parser, precisions="fp32,int8", several_runtimes=True)
-    parser.add_argument("--runs", type=command_line.positive, default=200, help="decisions served (default: 200)")
-    return command_line.guarded(_run, parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.DeviceOptions):
+    """What is asked.
+
+    Attributes:
+        runtime: one, or several with commas
+        runs: decisions served
+    """
+
+    runtime: Runtimes = (RuntimeName.LITERT,)
+    runs: Positive = 200
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@heartbeat()
+@cli.verb()
+def memory(options: Options) -> int:
+    """How much memory a policy takes on a device: artifact, resident before and after loading, peak while serving.
+
+    quarl bench memory --policy III
+    quarl bench memory --policy III --precision fp32,fp16,int8 --runtime litert,tflite-runtime,onnxruntime
+    """
     from quarl.bench.device_session import session
     from quarl.bench.device_session.questions import ask_memory
     from quarl.bench.tables.answers import MEMORY
 
-    with session.opened(arguments) as asking:
-        asking.ask_each(lambda served: [ask_memory(served, asking.run, arguments.runs)])
-    return session.answer(arguments, asking.reports, MEMORY.table(asking.reports))
+    with session.opened(options) as asking:
+        asking.ask_each(lambda served: [ask_memory(served, asking.run, options.runs)])
+    return session.answer(options, asking.reports, MEMORY.table(asking.reports))
 
+
+main = cli.of("bench memory")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,26 +1,14 @@
-"""The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
-
-    python bench/native.py
-    python bench/native.py --policy I,pong-dqn --precision int8
-    python bench/native.py --keep
-
-Every contestant has a process of its own; they take turns on one core, batch 1, one thread, from Python's call to the
-action, with another golden observation at every decision. With fewer than 8 bits the others run what they have: the
-same network in an int8 container. Nothing is written but, with --keep, the answer in results/native.json, from where
-bench/table.py makes its table.
-"""
+"""The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import answer_command, command_line
 from quarl.bench.peers.policies import amounts, committed
 from quarl.policy.spec import Precision, RuntimeName
@@ -33,27 +21,28 @@ NATIVE = "native"
 POLICIES = ("I", "II", "III", "pong-dqn")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Time, print, keep."""
-    parser = answer_command.parser(__doc__, "bench/native.py")
-    parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
-    parser.add_argument(
-        "--precision",
-        type=command_line.read_precisions,
-        default=command_line.read_precisions("int8,int4"),
-        metavar="int8,int4",
-    )
-    return ANSWER.run(parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(answer_command.Answering):
+    """What is timed.
+
+    Attributes:
+        policy: committed ones
+        precision: that the native engine executes
+    """
+
+    policy: command_line.Policies = POLICIES
+    precision: Annotated[command_line.Precisions, Parameter(metavar="int8,int4")] = (Precision.INT8, Precision.INT4)
 
 
-def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+def _ask(options: Options) -> dict[str, Any]:
     from quarl.device.agent.runtimes import installed_runtimes
 
-    if floats := [each.value for each in arguments.precision if not each.is_integer]:
+    if floats := [each.value for each in options.precision if not each.is_integer]:
         raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
     return {
         "versions": ", ".join(f"{name.value} {version}" for name, version in installed_runtimes().items()),
-        "rows": [row for name in arguments.policy for row in _measured(committed(name), arguments.precision)],
+        "rows": [row for name in options.policy for row in _measured(committed(name), options.precision)],
     }
 
 
@@ -94,14 +83,31 @@ def native_table(document: Mapping[str, Any]) -> Table:
 
 ANSWER = answer_command.AnswerCommand(
     name=NATIVE,
-    command="bench/native.py",
     ask=_ask,
     tables=lambda: {NATIVE: native_table},
     amounts=amounts,
     unit="turns",
-    left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",
+    left_out=lambda options: "" if options.policy == POLICIES else "--policy",
 )
 
+
+@cli.verb()
+def native(options: Options) -> int:
+    """The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
+
+    quarl bench native
+    quarl bench native --policy I,pong-dqn --precision int8
+    quarl bench native --keep
+
+    Every contestant has a process of its own; they take turns on one core, batch 1, one thread, from Python's call to
+    the action, with another golden observation at every decision. With fewer than 8 bits the others run what they have:
+    the same network in an int8 container. Nothing is written but, with --keep, the answer in results/native.json, from
+    where bench/table.py makes its table.
+    """
+    return ANSWER.run(options)
+
+
+main = cli.of("bench native")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,43 +1,29 @@
-"""What becomes of a policy that exceeds the memory: III with the paper's 39,427 inputs, fp32 against int8.
-
-The small III, which never swaps, stands beside it.
-
-    python bench/pressure.py --target pi@virtual [--held 300]
-    python -m device.virtual_pi start --name roomy --memory 3072       # the same processor, memory enough
-    python bench/pressure.py --target pi@virtual --held 300 --roomy pi@roomy
-
-With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
-more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for
-example; with nothing beside it, the 657 MB just fit into 1 GiB. Page faults and pages swapped in are counted by the
-device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
-printed only as ratios; with --json every time is there.
-"""
+"""What becomes of a policy that exceeds the memory: III with the paper's 39,427 inputs, fp32 against int8."""
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import command_line
+from quarl.bench.command_line import NotNegative, Positive
+from quarl.policy.heartbeat import heartbeat
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device
     from quarl.bench.tables.pressure import Case
     from quarl.device.deploy.connection import Connection
     from quarl.policy.bundle import Bundle
-    from quarl.policy.spec import Precision, RuntimeName
 
 FOLDER = "quarl-pressure"
 RESERVE_BYTES = 300_000_000
@@ -45,41 +31,67 @@ STEP_TIMEOUT_S = 1500.0
 PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the models on the device, measure, print."""
-    parser = command_line.parser(__doc__, "bench/pressure.py")
-    parser.add_argument("--policy", default="III", metavar="III", help="whose graph (default: %(default)s)")
-    parser.add_argument("--target", required=True, metavar="user@host[:port]", help="a device with little memory")
-    parser.add_argument("--roomy", metavar="user@host[:port]", help="the same kind of device with memory enough")
-    parser.add_argument("--runtime", choices=["litert", "tflite-runtime"], default="litert")
-    parser.add_argument("--inputs", type=command_line.positive, default=None, metavar="N", help="default: 39427")
-    parser.add_argument("--runs", type=command_line.positive, default=5, help="decisions counted (default: 5)")
-    parser.add_argument("--warmup", type=command_line.positive, default=2, help="decisions before (default: 2)")
-    parser.add_argument("--held", type=command_line.not_negative, default=0, metavar="MB", help="held by others there")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    return command_line.guarded(_run, parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Printing):
+    """What is measured.
+
+    Attributes:
+        policy: whose graph
+        target: a device with little memory
+        roomy: the same kind of device with memory enough
+        runtime: litert or tflite-runtime
+        inputs: of the large one (default: 39427)
+        runs: decisions counted
+        warmup: decisions before
+        held: megabytes that others hold there
+    """
+
+    policy: str = "III"
+    target: Annotated[str, Parameter(metavar="user@host[:port]")]
+    roomy: Annotated[str | None, Parameter(metavar="user@host[:port]")] = None
+    runtime: Literal["litert", "tflite-runtime"] = "litert"
+    inputs: Positive | None = None
+    runs: Positive = 5
+    warmup: Positive = 2
+    held: Annotated[NotNegative, Parameter(metavar="MB")] = 0
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@heartbeat()
+@cli.verb()
+def pressure(options: Options) -> int:
+    """What becomes of a policy that exceeds the memory: III with the paper's 39,427 inputs, fp32 against int8.
+
+    The small III, which never swaps, stands beside it.
+
+    quarl bench pressure --target pi@virtual [--held 300]
+    python -m device.virtual_pi start --name roomy --memory 3072       # the same processor, memory enough
+    quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy
+
+    With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
+    more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for
+    example; with nothing beside it, the 657 MB just fit into 1 GiB. Page faults and pages swapped in are counted by the
+    device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
+    printed only as ratios; with --json every time is there.
+    """
     from quarl.bench.device_session import access
     from quarl.bench.report import tables as rendering
     from quarl.bench.tables.pressure import pressure_table, speed_ups
-    from quarl.policy.spec import Precision, RuntimeName
 
-    runtime, precisions = RuntimeName(arguments.runtime), (Precision.FP32, Precision.INT8)
-    bundle = access.bundle_with(arguments.policy, precisions, runtime)
+    runtime, precisions = RuntimeName(options.runtime), (Precision.FP32, Precision.INT8)
+    bundle = access.bundle_with(options.policy, precisions, runtime)
     cases: list[Case] = []
-    for target in dict.fromkeys(filter(None, (arguments.target, arguments.roomy))):
+    for target in dict.fromkeys(filter(None, (options.target, options.roomy))):
         with access.connected(target) as device:
             device.deploy(bundle, precisions, runtime)
-            held = arguments.held if target == arguments.target else 0
-            cases += measured_on(device, bundle, precisions, runtime, held, arguments)
-    if arguments.json:
-        found = speed_ups(cases, arguments.target, arguments.roomy)
+            held = options.held if target == options.target else 0
+            cases += measured_on(device, bundle, precisions, runtime, held, options)
+    if options.json:
+        found = speed_ups(cases, options.target, options.roomy)
         print(json.dumps({"ok": True, "cases": list(map(asdict, cases)), "speed_ups": found}))
     else:
-        rendering.print_table(pressure_table(cases, vars(arguments)), command_line.console())
-    return command_line.EXIT_OK
+        rendering.print_table(pressure_table(cases, vars(options)), command_line.console())
+    return cli.EXIT_OK
 
 
 def measured_on(
@@ -88,7 +100,7 @@ def measured_on(
     precisions: Sequence[Precision],
     runtime: RuntimeName,
     held: int,
-    arguments: argparse.Namespace,
+    options: Options,
 ) -> Iterator[Case]:
     """All models on one device, each in a process of its own.
 
@@ -111,7 +123,7 @@ def measured_on(
     connection.upload(PROBE, f"{FOLDER}/pressure_probe.py")
     try:
         # The small one takes a hundredth of the time.
-        for model, size, many in (("legacy", arguments.inputs or LEGACY_OBSERVATION, 1), ("small", usual, 10)):
+        for model, size, many in (("legacy", options.inputs or LEGACY_OBSERVATION, 1), ("small", usual, 10)):
             for precision in precisions:
                 entry = bundle.artifact(precision, runtime.artifact_format)
                 skeleton = enlarge((bundle.path / entry.file).read_bytes(), usual, size)
@@ -127,7 +139,7 @@ def measured_on(
                 path = {"path": f"{FOLDER}/{model}-{precision.value}.tflite"}
                 written = {**path, "head": _text(skeleton.head), "size": skeleton.size, "fills": fills}
                 ask(connection, f"{start} write", written)
-                decisions = {"warmup": arguments.warmup * many, "runs": arguments.runs * many}
+                decisions = {"warmup": options.warmup * many, "runs": options.runs * many}
                 with holding(connection, start, held):
                     measured = ask(connection, f"{start} measure", {**path, "runtime": runtime.value, **decisions})
                 yield Case(device.name, model, precision.value, skeleton.size, emulated, measured)
@@ -172,6 +184,8 @@ def ask(connection: Connection, command: str, request: Mapping[str, Any]) -> dic
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
+
+main = cli.of("bench pressure")
 
 if __name__ == "__main__":
     raise SystemExit(main())

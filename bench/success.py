@@ -1,34 +1,20 @@
-"""How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it.
-
-    python bench/success.py --policy I --precision int8 --episodes 1000 --seed 7
-    python bench/success.py --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
-    python bench/success.py --policy I,II,III --precision int8 --episodes 3000 --late 0,50,100,200,400
-
---on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides (hardware
-in the loop). --on host: both here, with the numpy reference of that precision and no device at all.
-
---simulator airsim: the episodes are flown in AirSim (or what stands in for it; docs/airsim.md), which simulates beside
-the host; the device decides (--on loop), or this process does (--on host).
-
---late: commands take effect so many milliseconds late, and the old one is held meanwhile; "measured" draws each delay
-from the decisions of the device itself, which are timed first. All fly the same episodes: differences are paired.
-"""
+"""How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
-from quarl.airlearning_envs.simulators.opening import EMBEDDED, add_simulator_arguments, json_object, simulator_options
+from quarl import cli
+from quarl.airlearning_envs.simulators.opening import EMBEDDED, SimulatorOptions, json_object, simulator_options
 from quarl.bench import command_line
+from quarl.bench.command_line import NotNegative, Positive
+from quarl.policy.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.host_flights import Flights
@@ -41,43 +27,58 @@ LONGEST_MS = 10_000
 MEASURED_RUNS = 2000  # timed decisions that the delays of --late measured are drawn from
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fly, store, print."""
-    parser = command_line.parser(__doc__, "bench/success.py")
-    command_line.add_device_arguments(parser, precisions="fp32,int8")
-    parser.add_argument("--episodes", type=command_line.positive, default=1000, help="default: %(default)s")
-    parser.add_argument("--seed", type=command_line.not_negative, default=7, help="default: %(default)s")
-    parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
-    parser.add_argument("--on", choices=["device", "loop", "host"], default="device", help="default: %(default)s")
-    parser.add_argument(
-        "--late", type=_delays, default=[], metavar="0,50,100", help='milliseconds, or "measured" (default: not late)'
-    )
-    parser.add_argument(
-        "--settings",
-        type=json_object,
-        default={},
-        metavar="JSON",
-        help="settings of the task, e.g. '{\"wind_m_s\": 2}'",
-    )
-    add_simulator_arguments(parser)
-    arguments = parser.parse_args(argv)
-    if arguments.simulator != EMBEDDED and arguments.on == "device":
-        parser.error(f"--simulator {arguments.simulator} does not run on the device; add --on loop or --on host")
-    if MEASURED in arguments.late and arguments.on != "device":
-        parser.error(f"--late {MEASURED} times the device's own decisions; add --on device")
-    return command_line.guarded(_run, arguments)
-
-
-def _delays(text: str) -> list[float | str]:
+def _delays(text: str) -> tuple[float | str, ...]:
     """``0,50,measured`` as sorted seconds, then what is measured; 0 is always flown: the differences are to it."""
     words = command_line.words(text)
-    delays = command_line.numbers(",".join(word for word in words if word != MEASURED) or "0")
+    delays = command_line.read_numbers(",".join(word for word in words if word != MEASURED) or "0")
     if delays[-1] >= LONGEST_MS:
-        raise argparse.ArgumentTypeError(f"{text!r} is later than {LONGEST_MS - 1:,} milliseconds")
-    return [0.0, *(delay / 1000.0 for delay in delays if delay), *[MEASURED] * (MEASURED in words)]
+        raise ValueError(f"{text!r} is later than {LONGEST_MS - 1:,} milliseconds")
+    return (0.0, *(delay / 1000.0 for delay in delays if delay), *[MEASURED] * (MEASURED in words))
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(SimulatorOptions, command_line.DeviceOptions):
+    """What is flown, and where.
+
+    Attributes:
+        episodes: of each artifact
+        seed: that they follow from
+        preset: of the arena
+        on: the device: it simulates, too; loop: the host simulates, the device decides; host: both here, in numpy
+        late: milliseconds that commands take effect late, or "measured"
+        settings: of the task, such as '{"wind_m_s": 2}'
+    """
+
+    episodes: Positive = 1000
+    seed: NotNegative = 7
+    preset: Literal["easy", "medium", "shipped", "hard"] = "hard"
+    on: Literal["device", "loop", "host"] = "device"
+    late: Annotated[tuple[float | str, ...], cli.reads(_delays, "0,50,100", allow_leading_hyphen=True)] = ()
+    settings: Annotated[dict[str, Any], cli.reads(json_object, "JSON", accepts_keys=False)] = field(
+        default_factory=dict
+    )
+
+
+@heartbeat()
+@cli.verb()
+def success(options: Options) -> int:
+    """How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it.
+
+    quarl bench success --policy I --precision int8 --episodes 1000 --seed 7
+    quarl bench success --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
+    quarl bench success --policy I,II,III --precision int8 --episodes 3000 --late 0,50,100,200,400
+
+    --on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides
+    (hardware in the loop). --on host: both here, with the numpy reference of that precision and no device at all.
+
+    --simulator airsim: the episodes are flown in AirSim (or what stands in for it; docs/airsim.md), which simulates
+    beside the host; the device decides (--on loop), or this process does (--on host).
+
+    --late: commands take effect so many milliseconds late, and the old one is held meanwhile; "measured" draws each
+    delay from the decisions of the device itself, which are timed first. All fly the same episodes: differences are
+    paired.
+    """
     from quarl.airlearning_envs.config import preset
     from quarl.bench.device_session import session
     from quarl.bench.device_session.host_flights import baseline_reports
@@ -86,34 +87,40 @@ def _run(arguments: argparse.Namespace) -> int:
     from quarl.bench.tables.answers import SUCCESS
     from quarl.bench.tables.flights import latency_flown
 
-    for late in arguments.late or [0.0]:  # refuses what is wrong before anything is deployed
-        preset(arguments.preset).with_settings(_flights(arguments, late if late != MEASURED else 0.0).changed)
-    if arguments.on == "host":
-        where = arguments.results or store.DEFAULT_STORE
+    if options.simulator != EMBEDDED and options.on == "device":
+        raise command_line.UsageError(
+            f"--simulator {options.simulator} does not run on the device.", "Add --on loop or --on host."
+        )
+    if MEASURED in options.late and options.on != "device":
+        raise command_line.UsageError(f"--late {MEASURED} times the device's own decisions.", "Add --on device.")
+    for late in options.late or (0.0,):  # refuses what is wrong before anything is deployed
+        preset(options.preset).with_settings(_flights(options, late if late != MEASURED else 0.0).changed)
+    if options.on == "host":
+        where = options.results or store.DEFAULT_STORE
         store.prepare(where)
         reports = []
-        for report in _on_host(arguments):
+        for report in _on_host(options):
             store.add([report], where)
             reports.append(report)
     else:
-        with session.opened(arguments) as asking:
-            asking.ask_each(lambda served: _flown(served, arguments, asking))
+        with session.opened(options) as asking:
+            asking.ask_each(lambda served: _flown(served, options, asking))
         reports, where = asking.reports, asking.where
-    if arguments.late:
-        table, _ = latency_flown(Selection(tuple(reports)), arguments.preset)
-        return session.answer(arguments, reports, table)
-    baselines = baseline_reports(_embedded(_flights(arguments)), arguments.target, reports[0].run)
+    if options.late:
+        table, _ = latency_flown(Selection(tuple(reports)), options.preset)
+        return session.answer(options, reports, table)
+    baselines = baseline_reports(_embedded(_flights(options)), options.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
-    return session.answer(arguments, reports, SUCCESS.table(reports), differences=_differences(reports))
+    return session.answer(options, reports, SUCCESS.table(reports), differences=_differences(reports))
 
 
-def _flights(arguments: argparse.Namespace, late: float | dict[str, Any] = 0.0) -> Flights:
+def _flights(options: Options, late: float | str | dict[str, Any] = 0.0) -> Flights:
     from quarl.bench.device_session.host_flights import Flights
 
-    settings = {**arguments.settings, **({"latency": late} if late else {})}
-    options = simulator_options(arguments)
-    return Flights(arguments.preset, arguments.episodes, arguments.seed, settings, arguments.simulator, options)
+    settings = {**options.settings, **({"latency": late} if late else {})}
+    theirs = simulator_options(options)
+    return Flights(options.preset, options.episodes, options.seed, settings, options.simulator, theirs)
 
 
 def _embedded(flights: Flights) -> Flights:
@@ -121,15 +128,15 @@ def _embedded(flights: Flights) -> Flights:
     return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
-def _flown(served: Served, arguments: argparse.Namespace, asking: Session) -> Iterator[Report]:
+def _flown(served: Served, options: Options, asking: Session) -> Iterator[Report]:
     """Fly once for each delay; yields the reports."""
     from quarl.bench.device_session.questions import ask_success, ask_success_in_loop
 
     run, specs = asking.run, {bundle.spec.name: bundle.spec for _, bundle in asking.bundles}
     in_loop = functools.partial(ask_success_in_loop, spec=specs[served.loaded["policy"]])
-    ask = ask_success if arguments.on == "device" else in_loop
-    for late in arguments.late or [0.0]:
-        flights = _flights(arguments, _measured(served, run) if late == MEASURED else late)
+    ask = ask_success if options.on == "device" else in_loop
+    for late in options.late or (0.0,):
+        flights = _flights(options, _measured(served, run) if late == MEASURED else late)
         with command_line.progress_bar(f"flying {served.name}{_words(late)}") as progress:
             report = ask(served, run, flights, progress)
         yield report
@@ -149,18 +156,18 @@ def _words(late: float | str) -> str:
     return "" if not late else f", late as {late}" if late == MEASURED else f", {1000 * float(late):g} ms late"
 
 
-def _on_host(arguments: argparse.Namespace) -> Iterator[Report]:
+def _on_host(options: Options) -> Iterator[Report]:
     from quarl.bench.device_session.host_flights import host_success
     from quarl.bench.report.document import new_run
     from quarl.policy.locate import working_bundle
 
     run = new_run()
-    for policy in arguments.policy:
+    for policy in options.policy:
         bundle = working_bundle(policy)
-        for precision in arguments.precision:
-            for late in arguments.late or [0.0]:
+        for precision in options.precision:
+            for late in options.late or (0.0,):
                 name = f"flying {bundle.spec.name} {precision.value}{_words(late)}"
-                flights = _flights(arguments, late)
+                flights = _flights(options, late)
                 with command_line.progress_bar(name) as progress:
                     report = host_success(bundle, precision, flights, run, progress)
                 yield report
@@ -187,6 +194,8 @@ def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
             found.append({"policy": report.policy, "precision": report.precision, "minus": FP32, **vars(change)})
     return found
 
+
+main = cli.of("bench success")
 
 if __name__ == "__main__":
     raise SystemExit(main())

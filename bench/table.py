@@ -1,28 +1,17 @@
-"""The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from.
-
-    python bench/table.py                       on the terminal, of the measurements that are committed
-    python bench/table.py --own                 of what this machine has measured
-    python bench/table.py --markdown            as Markdown
-    python bench/table.py case-study --output-path /tmp/pictures
-
---update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results takes
-the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.
-"""
+"""The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from functools import partial
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-if __package__ is None:  # started as a script, by whatever Python: go on with the project's
-    import project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-
+from quarl import cli
 from quarl.bench import command_line
+from quarl.policy.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.report.document import Report
@@ -51,39 +40,56 @@ NAMES = (
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Join, print, write."""
-    parser = command_line.parser(__doc__, "bench/table.py")
-    parser.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
-    parser.add_argument("--target", default=None, help="device (default: the real one measured last)")
-    parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the case study's pictures there")
-    parser.add_argument("--update-docs", action="store_true", help="fill the tables of README.md and docs/")
-    command_line.add_source_arguments(parser)
-    arguments = parser.parse_args(argv)
-    unknown = [name for name in arguments.name if name not in NAMES]
-    if unknown:
-        parser.error(f"there is no table {unknown[0]!r}; there are {', '.join(NAMES)}")
-    return command_line.guarded(_run, arguments)
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Reading):
+    """Which tables, of what, and where they go.
+
+    Attributes:
+        name: of tables (default: all)
+        target: device (default: the real one measured last)
+        preset: of the arena
+        markdown: print Markdown
+        output_path: draw the case study's pictures into this folder
+        update_docs: fill the tables of README.md and docs/
+    """
+
+    name: tuple[str, ...] = field(default=(), kw_only=False)
+    target: str | None = None
+    preset: Literal["easy", "medium", "shipped", "hard"] = "hard"
+    markdown: bool = False
+    output_path: Path | None = None
+    update_docs: bool = False
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@heartbeat()
+@cli.verb()
+def table(options: Options) -> int:
+    """The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from.
+
+    quarl bench table                       on the terminal, of the measurements that are committed
+    quarl bench table --own                 of what this machine has measured
+    quarl bench table --markdown            as Markdown
+    quarl bench table case-study --output-path /tmp/pictures
+
+    --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results
+    takes the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.
+    """
     from quarl.bench.report import tables as rendering
 
-    found, skipped = tables(arguments)
+    if unknown := [name for name in options.name if name not in NAMES]:
+        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join(NAMES)}.")
+    found, skipped = tables(options)
     if not found:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
     made = [table for table, _ in found.values()]
-    if arguments.update_docs:
-        _update_docs(arguments, found)
-    files = _draw(found, arguments.output_path, arguments.preset)
-    if arguments.json:
-        import json
-
+    if options.update_docs:
+        _update_docs(options, found)
+    files = _draw(found, options.output_path, options.preset)
+    if options.json:
         tables_too = [_as_json(table) for table in made]
         print(json.dumps({"ok": True, "tables": tables_too, "files": list(map(str, files))}, ensure_ascii=False))
-    elif arguments.markdown:
+    elif options.markdown:
         print("\n".join(rendering.to_markdown(table) for table in made))
     else:
         for table in made:
@@ -92,22 +98,21 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"Pictures: {', '.join(str(file) for file in files if file.suffix == '.png')}")
     for name, why in skipped.items():
         command_line.say(f"{name}: {why}")
-    _say_what_else_there_is(arguments)
-    return command_line.EXIT_OK
+    _say_what_else_there_is(options)
+    return cli.EXIT_OK
 
 
-def tables(arguments: argparse.Namespace) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
+def tables(options: Options) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
     """The tables there is data for, with the measurements each stands on; and why the others are not there."""
     from quarl.bench.report import store
     from quarl.bench.tables.registry import Kept
     from quarl.policy.places import ZOO
 
-    source, say = partial(command_line.source, arguments), command_line.say
-    kept = Kept(source, zoo=ZOO, preset=arguments.preset, target=arguments.target, say=say)
+    kept = Kept(options.source, zoo=ZOO, preset=options.preset, target=options.target, say=command_line.say)
     declared = _declared()
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
-    for name in arguments.name or (MEASURED if arguments.own or arguments.results else NAMES):
+    for name in options.name or (MEASURED if options.own or options.results else NAMES):
         try:
             found[name] = declared[name].make(kept)
         except store.StoreError as error:
@@ -130,14 +135,14 @@ def _declared() -> dict[str, Declared]:
     }
 
 
-def _update_docs(arguments: argparse.Namespace, found: dict[str, tuple[Table, list[Report]]]) -> None:
+def _update_docs(options: Options, found: dict[str, tuple[Table, list[Report]]]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
     from quarl.bench.report import figures as drawing
     from quarl.bench.report import store
 
     store.replace_lines({store.RESULTS / f"{name}.jsonl": reports for name, (_, reports) in found.items() if reports})
     command_line.update_docs([table for table, _ in found.values()])
-    _draw(found, drawing.FIGURES, arguments.preset)
+    _draw(found, drawing.FIGURES, options.preset)
 
 
 def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
@@ -150,11 +155,11 @@ def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, pre
     return plots.save_figures(Selection(tuple(found["case-study"][1])), folder, preset)
 
 
-def _say_what_else_there_is(arguments: argparse.Namespace) -> None:
+def _say_what_else_there_is(options: Options) -> None:
     """Say that this machine has measurements of its own, where others are shown."""
     from quarl.bench.report import store
 
-    if not arguments.own and not arguments.results and store.DEFAULT_STORE.exists():
+    if not options.own and not options.results and store.DEFAULT_STORE.exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
             "type: python bench/table.py --own"
@@ -165,6 +170,8 @@ def _as_json(table: Table) -> dict[str, object]:
     rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows if row]
     return {"name": table.name, "title": table.title, "rows": rows, "notes": list(table.notes)}
 
+
+main = cli.of("bench table")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type
 
 from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
+from quarl.train.actorq import VARIABLES as ACTORQ
 
 if TYPE_CHECKING:
     from cyclopts import App, Parameter
@@ -41,6 +42,10 @@ class Verb(NamedTuple):
     about: str
     environment: Mapping[str, str] = {}
 
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
+robot's episode is another one; small products are not faster with several."""
 
 VERBS: dict[str, dict[str, Verb]] = {
     "Policies": {
@@ -86,10 +91,46 @@ VERBS: dict[str, dict[str, Verb]] = {
         "pi clean": Verb("quarl.device.virtual_pi.__main__:clean", "remove images and cards"),
     },
     "Measuring": {
-        "recommend": Verb("quarl.bench.recommend:main", "precision, runtime and agent for a policy and a device"),
-        "study": Verb("quarl.bench.study.__main__:main", "one experiment on quantization, or all of them"),
-        "page": Verb("quarl.bench.page.__main__:main", "what was measured, as a page"),
-        "peers": Verb("quarl.bench.peers.__main__:main", "other programs on the same policies"),
+        "bench latency": Verb("quarl.bench.timing:latency", "how long one decision takes"),
+        "bench memory": Verb("quarl.bench.memory:memory", "how much memory a policy takes"),
+        "bench success": Verb("quarl.bench.success:success", "how often a policy reaches the goal"),
+        "bench table": Verb("quarl.bench.table:table", "the tables of what was measured"),
+        "bench loop": Verb("quarl.bench.loop:loop", "how punctual a policy is in a robot's loop"),
+        "bench pressure": Verb("quarl.bench.pressure:pressure", "a policy that exceeds the memory"),
+        "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
+        "bench foreign": Verb("quarl.bench.foreign:foreign", "imported policies beside their originals"),
+        "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
+        "recommend": Verb("quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device"),
+        "study all": Verb("quarl.bench.study.everything:everything", "all that measure quantization, in one command"),
+        "study sweep": Verb("quarl.bench.study.sweep:sweep", "how few bits does a policy take?", ONE_THREAD),
+        "study qat": Verb("quarl.bench.study.learning.qat:qat", "is learning with quantizers worth it?"),
+        "study native": Verb(
+            "quarl.bench.study.learning.native:native",
+            "what do packed bits reach, and how many rows have to be active?",
+        ),
+        "study weights": Verb("quarl.bench.study.weights:weights", "what do a policy's weights look like?"),
+        "study width": Verb("quarl.bench.study.width:width", "do wider weights quantize worse?"),
+        "study cells": Verb(
+            "quarl.bench.study.cells:cells", "what do the benchmark's policies reach in each precision?", ONE_THREAD
+        ),
+        "study ptq": Verb(
+            "quarl.bench.study.ptq_table:ptq", "what does quantizing after training cost, beside the paper's figures?"
+        ),
+        "study speed": Verb("quarl.bench.study.speed:speed", "how fast is training, beside Stable-Baselines3?"),
+        "study mixed": Verb("quarl.bench.study.mixed:mixed", "does training in 16 bits run faster, and as well?"),
+        "study actorq-breakdown": Verb(
+            "quarl.bench.study.actorq.breakdown:breakdown", "where does an actor's time go?", ACTORQ
+        ),
+        "study actorq-trainings": Verb(
+            "quarl.bench.study.actorq.trainings:trainings",
+            "do quantized actors make distributed training faster?",
+            ACTORQ,
+        ),
+        "study actorq-scaling": Verb(
+            "quarl.bench.study.actorq.scaling:scaling", "how many actors can a learner feed?", ACTORQ
+        ),
+        "page": Verb("quarl.bench.page.command:page", "what was measured, as a page"),
+        "peers": Verb("quarl.bench.peers.__main__:peers", "other programs on the same policies"),
     },
 }
 """By group and name; a name of two words is of a verb with verbs of its own."""
@@ -97,6 +138,7 @@ GROUPS = {
     "bench": "measure on a device, and the tables of it",
     "fleet": "deploy to many devices, see what they serve, measure on them",
     "pi": "emulated Raspberry Pis",
+    "study": "one experiment on quantization, or all of them",
 }
 
 
@@ -111,6 +153,8 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
         kind = get_type_hints(run)["options"]
         # An inherited field's annotation is a string that only its own module can read.
         kind.__init__.__annotations__ = get_type_hints(kind, include_extras=True)
+        # After an option no field is read by its place.
+        kind.__dataclass_fields__ = dict(sorted(kind.__dataclass_fields__.items(), key=lambda each: each[1].kw_only))
         if all(each.default is not each.default_factory for each in dataclasses.fields(kind)):
             run.__defaults__ = (kind(),)  # cyclopts wants one where nothing is required
         run.left = left  # type: ignore[attr-defined]
@@ -168,9 +212,10 @@ def overview() -> str:
 
 
 def _default(value: Any) -> Any:
-    """A default as help shows it; None: not at all."""
-    value = getattr(value, "value", value)
-    return None if value is False or value in (None, (), "") else value
+    """A default as it is typed, for the help; None: there is nothing to show."""
+    values = value if isinstance(value, tuple | list) else [value]
+    typed = ",".join(str(getattr(each, "value", each)) for each in values)
+    return None if value is None or value is False else typed or None
 
 
 def _passing(where: str) -> Callable[..., int]:

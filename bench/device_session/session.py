@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.device_session import access
 from quarl.bench.report import store
@@ -17,8 +18,6 @@ from quarl.bench.report.document import new_run
 from quarl.policy.spec import Precision, RuntimeName, executions
 
 if TYPE_CHECKING:
-    import argparse
-
     from quarl.bench.device_session.access import Device
     from quarl.bench.device_session.questions import Served
     from quarl.bench.report.document import Report
@@ -71,21 +70,21 @@ class Session:
 
 
 @contextmanager
-def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
+def opened(arguments: command_line.DeviceOptions, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
     """See that answers can be kept and that the device is there, make what is missing of the artifacts, and connect.
 
     Args:
-        arguments: policy, precision, runtime (one or several), target, results; threads where there are some.
+        arguments: policy, precision, runtime, target, results; threads where there are some.
         precisions: instead of ``arguments.precision``.
     """
     from quarl.device.deploy.connection import require_reachable
 
-    without_python = getattr(arguments, "agent", "python") == "native"
-    where = getattr(arguments, "results", None) or store.DEFAULT_STORE
+    without_python = arguments.agent == "native"
+    where = arguments.results or store.DEFAULT_STORE
     store.prepare(where)
     requested = precisions or arguments.precision
     require_reachable(arguments.target)
-    runtimes = arguments.runtime if isinstance(arguments.runtime, list) else [RuntimeName(arguments.runtime)]
+    runtimes = arguments.runtime
     if without_python and RuntimeName.NATIVE not in runtimes:
         raise command_line.BenchError(
             f"--agent native serves the native engine alone; --runtime is {','.join(each.value for each in runtimes)}.",
@@ -98,11 +97,11 @@ def opened(arguments: argparse.Namespace, precisions: Sequence[Precision] | None
         yield Session(device, bundles, requested, where)
 
 
-def answer(arguments: argparse.Namespace, reports: Sequence[Report], *tables: Table, **more: Any) -> int:
+def answer(arguments: command_line.Printing, reports: Sequence[Report], *tables: Table, **more: Any) -> int:
     """Print the tables; with --json the reports and what else is named. Returns the exit status."""
     if arguments.json:
         answer = {"ok": True, "reports": [report.to_dict() for report in reports], **more}
         print(json.dumps(answer, ensure_ascii=False))
     for table in () if arguments.json else tables:
         rendering.print_table(table, command_line.console())
-    return command_line.EXIT_OK
+    return cli.EXIT_OK

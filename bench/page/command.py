@@ -1,17 +1,7 @@
-"""One self-contained HTML file of everything that is stored: findings, this machine's own, every study, every bundle.
-
-    python -m bench.page                            results/report.html
-    python -m bench.page --open                     and show it in the browser
-    python -m bench.page --output /tmp/report.html
-
-Opened by a double click; it needs no network and no script. Tables and pictures are those of the commands that
-measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is measured;
-what is not stored yet is left out with a line that says which command makes it.
-"""
+"""One HTML file of everything that is stored: findings, this machine's own, every study, every bundle."""
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import itertools
@@ -23,9 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
+from quarl.policy.heartbeat import heartbeat
 from quarl.policy.places import RESULTS
 
 if TYPE_CHECKING:
@@ -74,42 +68,62 @@ class Document:
         return [section.entry for group in self.groups.values() for section in group if section.missing]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make it, say where it is."""
-    parser = command_line.parser(__doc__, "-m bench.page")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="default: results/report.html")
-    parser.add_argument("--open", action="store_true", help="show it in the browser")
-    parser.add_argument("--preset", choices=["easy", "medium", "shipped", "hard"], default="hard")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="of stored results (default: results/)")
-    parser.add_argument("--zoo", type=Path, metavar="FOLDER", help="of the bundles (default: zoo/)")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    return command_line.guarded(_run, parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Printing):
+    """Of what, and where it goes.
+
+    Attributes:
+        output: the file
+        open: show it in the browser
+        preset: of the arena
+        results: folder of stored results (default: results/)
+        zoo: folder of the bundles (default: zoo/)
+    """
+
+    output: Path = OUTPUT
+    open: bool = False
+    preset: Literal["easy", "medium", "shipped", "hard"] = "hard"
+    results: Path | None = None
+    zoo: Path | None = None
 
 
-def _run(arguments: argparse.Namespace) -> int:
+@heartbeat()
+@cli.verb()
+def page(options: Options) -> int:
+    """One HTML file of everything that is stored: findings, this machine's own, every study, every bundle.
+
+    quarl page                            results/report.html
+    quarl page --open                     and show it in the browser
+    quarl page --output /tmp/report.html
+
+    It is self-contained: opened by a double click, it needs no network and no script. Tables and pictures are those of
+    the commands that measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is
+    measured; what is not stored yet is left out with a line that says which command makes it.
+    """
     from quarl.bench.page.sources import RESULTS, ZOO, Sources
     from quarl.policy.bundle import write_atomically
 
     began = time.monotonic()
-    document = collect(Sources(arguments.results or RESULTS, arguments.zoo or ZOO, arguments.preset))
+    document = collect(Sources(options.results or RESULTS, options.zoo or ZOO, options.preset))
     text = render(document).encode()
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.output, text)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, text)
     seconds = time.monotonic() - began
     left_out = {entry.title: entry.command for entry in document.missing}
-    if arguments.json:
-        values = {"file": str(arguments.output), "bytes": len(text), "seconds": round(seconds, 1), "missing": left_out}
+    if options.json:
+        values = {"file": str(options.output), "bytes": len(text), "seconds": round(seconds, 1), "missing": left_out}
         print(json.dumps({"ok": True, **values}, ensure_ascii=False))
     else:
         for title, command in left_out.items():
             command_line.say(f"left out, for nothing is stored: {title} (type: {command})")
         command_line.say(f"{len(text) / 1e6:.1f} MB in {seconds:.0f} s")
-        print(arguments.output)
-    if arguments.open:
+        print(options.output)
+    if options.open:
         import webbrowser
 
-        webbrowser.open(arguments.output.resolve().as_uri())
-    return command_line.EXIT_OK
+        webbrowser.open(options.output.resolve().as_uri())
+    return cli.EXIT_OK
 
 
 def collect(sources: Sources) -> Document:
@@ -220,6 +234,8 @@ def page_of_row(row: Sequence[str], left: int, pages: dict[str, str]) -> tuple[i
             return index - 1, pages[name]
     return -1, ""
 
+
+main = cli.of("page")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,22 +1,15 @@
-"""The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
-
-    make peers                                   once: the other programs, in an environment of their own
-    python -m bench.peers
-    python -m bench.peers --policy I
-    python -m bench.peers --keep                 stores the answer in results/peers.json, for docs/native.md
-
-Every contestant has a process of its own; they take turns on one core, batch 1, one thread, with another golden
-observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C. Each acts
-on the golden observations before it is timed, and the table says how often it chooses what the float policy does.
-"""
+"""The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import answer_command, command_line
 from quarl.bench.peers.policies import amounts, committed
 
@@ -29,14 +22,19 @@ POLICIES = ("I", "II", "III")
 PYTHON = Path(".venv-peers") / "bin" / "python"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Time, print, keep."""
-    parser = answer_command.parser(__doc__, "-m bench.peers")
-    parser.add_argument("--policy", type=command_line.words, default=list(POLICIES), metavar="NAME,…")
-    return ANSWER.run(parser.parse_args(argv))
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(answer_command.Answering):
+    """What is timed.
+
+    Attributes:
+        policy: committed ones
+    """
+
+    policy: command_line.Policies = POLICIES
 
 
-def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+def _ask(options: Options) -> dict[str, Any]:
     from quarl.bench.peers.contestants import versions
     from quarl.device.agent.runtimes import installed_runtimes
     from quarl.policy.places import PROJECT_ROOT
@@ -44,7 +42,7 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
         raise command_line.BenchError("the other programs are not installed.", "make peers")
-    rows = [row for name in arguments.policy for row in measured(committed(name), python)]
+    rows = [row for name in options.policy for row in measured(committed(name), python)]
     own = [f"{name.value} {version}" for name, version in installed_runtimes().items()]
     return {"versions": f"{', '.join(own)}, {versions(python)}", "rows": rows}
 
@@ -95,14 +93,32 @@ def peers_table(document: Mapping[str, Any]) -> Table:
 
 ANSWER = answer_command.AnswerCommand(
     name=PEERS,
-    command="-m bench.peers",
     ask=_ask,
     tables=lambda: {PEERS: peers_table},
     amounts=amounts,
     unit="turns",
-    left_out=lambda arguments: "" if arguments.policy == list(POLICIES) else "--policy",
+    left_out=lambda options: "" if options.policy == POLICIES else "--policy",
 )
 
+
+@cli.verb()
+def peers(options: Options) -> int:
+    """The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
+
+    make peers                                   once: the other programs, in an environment of their own
+    quarl peers
+    quarl peers --policy I
+    quarl peers --keep                 stores the answer in results/peers.json, for docs/native.md
+
+    Every contestant has a process of its own; they take turns on one core, batch 1, one thread, with another golden
+    observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C. Each
+    acts on the golden observations before it is timed, and the table says how often it chooses what the float policy
+    does.
+    """
+    return ANSWER.run(options)
+
+
+main = cli.of("peers")
 
 if __name__ == "__main__":
     raise SystemExit(main())

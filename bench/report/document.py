@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.agent.measure import required_runs
+from quarl.policy.errors import QuarlError
 from quarl.policy.locate import code_version
 
 SCHEMA_FILE = Path(__file__).with_name("document.schema.json")
@@ -28,7 +29,7 @@ BLIND, RANDOM = BASELINES = "blind", "random"
 """Name under which the fly-to-the-goal baseline is stored."""
 
 
-class InvalidDocumentError(ValueError):
+class InvalidDocumentError(QuarlError, ValueError):
     """A document is not one that may be stored; the message names the first place that is wrong."""
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from quarl.policy.bundle import locked, write_atomically
+from quarl.policy.errors import QuarlError
 
 T = TypeVar("T")
 _BEGINNING = b'{"'  # of a document
 
 
-class StoreError(ValueError):
+class StoreError(QuarlError, ValueError):
     """A results file is missing or damaged; the message says which and what to do."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quarl.bench.report.text import NOT_KNOWN
+from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed
 from quarl.policy.places import PROJECT_ROOT
 
@@ -21,7 +22,7 @@ COLUMN_GAP = 3
 ROOT = PROJECT_ROOT
 
 
-class PageError(ValueError):
+class PageError(QuarlError, ValueError):
     """Markers of a page are missing or do not pair."""
 
 

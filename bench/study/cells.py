@@ -1,27 +1,17 @@
-"""What the benchmark's policies reach in each precision, as the artifact that a device's runtime executes.
-
-    python -m bench.study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
-    python -m bench.study cells --keep                     judges what is new or has changed
-    python -m bench.study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
-    python -m bench.study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
-
-A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the
-artifacts of one runtime then play the same episodes, so that a difference between precisions is one of pairs. The
-paper's figures are those of train/suites/cells.json.
-
---take judges the float policies of the new bundle and of the one that is there on episodes of another seed than the
-tables report; the judgement stands in the provenance of the one that is kept.
-"""
+"""What the benchmark's policies reach in each precision, as the artifact that a device's runtime executes."""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures
 from quarl.bench.report.intervals import Estimate
@@ -32,14 +22,13 @@ from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, ope
 from quarl.bench.study.curves import curve_of, curves_figure
 from quarl.bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition
+from quarl.policy.heartbeat import heartbeat
 from quarl.policy.locate import meant
 from quarl.policy.places import ZOO
 from quarl.train.intervals import RETURN_INTERVAL, brackets
 from quarl.train.suites.cells import Cell, load_cells
 
 if TYPE_CHECKING:
-    import argparse
-
     from quarl.policy.bundle import Bundle
     from quarl.policy.spec import PolicySpec
     from quarl.train.suites.task import Evaluation
@@ -88,9 +77,25 @@ def bundle_names(folder: Path = BENCHMARK) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("[!.]*/manifest.json"))
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.EpisodesOptions):
+    """What is measured.
+
+    Attributes:
+        runtime: that executes the artifacts
+        take: take this folder's bundle in, judged on --episodes
+        force: with --take: also if it is worse than the one there
+    """
+
+    runtime: Literal["litert", "tflite-runtime", "onnxruntime"] = "litert"
+    take: Path | None = None
+    force: bool = False
+
+
+def grid(options: Options, subject: str) -> list[Condition]:
     """The conditions: fp32, fp16 and int8 in one runtime."""
-    runtime = {} if arguments.runtime == RUNTIMES[0] else {"runtime": arguments.runtime}
+    runtime = {} if options.runtime == RUNTIMES[0] else {"runtime": options.runtime}
     return [runtime, *({**runtime, "precision": name} for name in PRECISIONS[1:])]
 
 
@@ -290,35 +295,15 @@ EXPERIMENT = Experiment(
     factors=("runtime", "precision"),
     within=("runtime",),
     subjects=tuple(bundle_names()),
-    options=lambda parser: parser.add_argument(
-        "--runtime", choices=RUNTIMES, default=RUNTIMES[0], help="default: %(default)s"
-    ),
     grid=grid,
     measure=measure,
     identity=bundle_identity,
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (SEED,), arguments.episodes or EPISODES),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or (SEED,), options.episodes or EPISODES),
     tables=[TRAINED, OPEN_CELLS],
     figures=[learning_curves],
 )
-
-
-def main(argv: Sequence[str]) -> int:
-    """Judge the bundles at each precision; or, with --take, take one in."""
-    if "--take" not in argv:
-        return command.main(__name__, argv)
-    parser = command_line.parser(__doc__, "-m bench.study cells")
-    parser.add_argument("--take", type=Path, metavar="FOLDER", help="the bundle")
-    parser.add_argument("--episodes", type=command_line.positive, default=EPISODES, help="default: %(default)s")
-    parser.add_argument("--force", action="store_true", help="also if it is worse than the one there")
-
-    def run(arguments: argparse.Namespace) -> int:
-        name = take(arguments.take, BENCHMARK, arguments.episodes, arguments.force)
-        command_line.say(f"next: python -m bench.study cells {name} --keep")
-        return command_line.EXIT_OK
-
-    return command_line.guarded(run, parser.parse_args(argv))
 
 
 def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
@@ -400,3 +385,30 @@ def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
 
     task = task_of(bundle)
     return task.evaluate(greedy(bundle.spec, bundle.weights()), episodes, CHOOSING_SEED, task.presets[0])
+
+
+@cli.verb()
+def cells(options: Options) -> int:
+    """What the benchmark's policies reach in each precision, as the artifact that a device's runtime executes.
+
+    quarl study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
+    quarl study cells --keep                     judges what is new or has changed
+    quarl study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
+    quarl study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
+
+    A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the
+    artifacts of one runtime then play the same episodes, so that a difference between precisions is one of pairs. The
+    paper's figures are those of train/suites/cells.json.
+
+    --take judges the float policies of the new bundle and of the one that is there on episodes of another seed than the
+    tables report; the judgement stands in the provenance of the one that is kept.
+    """
+    if options.take is None:
+        return command.run(__name__, options)
+    with heartbeat():
+        name = take(options.take, BENCHMARK, options.episodes or EPISODES, options.force)
+    command_line.say(f"next: python -m bench.study cells {name} --keep")
+    return cli.EXIT_OK
+
+
+main = cli.of("study cells")

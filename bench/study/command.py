@@ -1,20 +1,23 @@
-"""``python -m bench.study NAME``: what is asked, measured, kept, printed and drawn, the same for every experiment."""
+"""``quarl study NAME``: what is asked, measured, kept, printed and drawn, the same for every experiment."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import importlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Group, Parameter, validators
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import FIGURES, save
 from quarl.bench.study import records, running
 from quarl.bench.study.experiment import Results, current, in_order
+from quarl.policy.heartbeat import heartbeat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,109 +28,140 @@ if TYPE_CHECKING:
     from quarl.bench.study.records import Record
 
 STUDY_FIGURES = FIGURES / "study"
+KEPT = Parameter(group=Group("What is kept", validator=validators.MutuallyExclusive()))
+WHERE = Parameter(group=Group("Where it is measured", validator=validators.MutuallyExclusive()))
 
 
-def main(module: str, argv: Sequence[str]) -> int:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Drawing(command_line.Printing):
+    """Where tables and pictures go.
+
+    Attributes:
+        output_path: draw the pictures into this folder
+        markdown: print Markdown
+    """
+
+    output_path: Path | None = None
+    markdown: bool = False
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class JoinedOptions(Drawing):
+    """Where tables and pictures go.
+
+    Attributes:
+        update_docs: fill the tables of docs/, draw their pictures
+    """
+
+    update_docs: bool = False
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(JoinedOptions):
+    """What is measured, and where.
+
+    Attributes:
+        subjects: default: all committed ones
+        seeds: of the episodes
+        keep: store the rows; what is stored already is not measured again
+        stored: measure nothing; use what is kept
+        missing: use what is kept, measure the rest; store nothing
+        again: with --keep: measure also what is stored
+        results: folder that rows are kept in (default: results/study)
+        jobs: processes (default: cores; 1 where times are measured)
+        address: measure on a Ray cluster: auto, or HOST:PORT
+    """
+
+    subjects: tuple[str, ...] = field(default=(), kw_only=False)
+    seeds: Annotated[tuple[int, ...], cli.reads(command_line.read_seeds, "0,2,4")] = ()
+    keep: Annotated[bool, KEPT] = False
+    stored: Annotated[bool, KEPT] = False
+    missing: Annotated[bool, KEPT] = False
+    again: bool = False
+    results: Path | None = None
+    jobs: Annotated[command_line.Positive | None, WHERE] = None
+    address: Annotated[str | None, WHERE] = None
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class EpisodesOptions(Options):
+    """What is measured, and where.
+
+    Attributes:
+        episodes: of each seed
+    """
+
+    episodes: command_line.Positive | None = None
+
+
+@heartbeat()
+def run(module: str, options: Options) -> int:
     """Run the experiment that a module declares; returns the exit status."""
-    found = importlib.import_module(module)
-    experiment: Experiment = found.EXPERIMENT
-    parser = command_line.parser(found.__doc__, f"-m bench.study {experiment.name}")
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="default: all committed ones")
-    experiment.options(parser)
-    parser.add_argument("--seeds", type=command_line.seeds, metavar="0,2,4", help="of the episodes")
-    if experiment.samples:
-        parser.add_argument(
-            f"--{experiment.samples}", dest="episodes", metavar="N", type=command_line.positive, help="of each seed"
+    if options.update_docs and (options.results or not (options.stored or options.keep)):
+        raise command_line.UsageError(
+            "docs/ shows what is kept.", "Add --stored, or --keep to measure what is missing; no --results."
         )
-    parser.set_defaults(episodes=None)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--keep", action="store_true", help="store the rows; what is stored already is not measured again"
-    )
-    what.add_argument("--stored", action="store_true", help="measure nothing; use what is kept")
-    what.add_argument("--missing", action="store_true", help="use what is kept, measure the rest; store nothing")
-    parser.add_argument("--again", action="store_true", help="with --keep: measure also what is stored")
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where rows are kept (default: results/study)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--jobs",
-        type=command_line.positive,
-        default=1 if experiment.timed else os.cpu_count(),
-        help=f"processes (default: {'1, since times are measured' if experiment.timed else 'cores'})",
-    )
-    where.add_argument("--address", metavar="auto", help="measure on a Ray cluster: auto, or HOST:PORT")
-    add_output(parser)
-    arguments = parser.parse_args(argv)
-    if arguments.update_docs and (arguments.results or not (arguments.stored or arguments.keep)):
-        parser.error("docs/ shows what is kept; add --stored, or --keep to measure what is missing; no --results")
-    experiment = dataclasses.replace(experiment, folder=arguments.results)
-    return command_line.guarded(lambda parsed: _run(module, experiment, parsed), arguments)
+    return _run(module, replace(importlib.import_module(module).EXPERIMENT, folder=options.results), options)
 
 
-def join(name: str, module: str, argv: Sequence[str]) -> int:
+@heartbeat()
+def join(joined: Joined, options: JoinedOptions) -> int:
     """Run a study that measures nothing: the tables and pictures of what others kept; returns the exit status."""
-    found = importlib.import_module(module)
-    joined: Joined = found.JOINED
-    parser = command_line.parser(found.__doc__, f"-m bench.study {name}")
-    add_output(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        made, drawn = joined.made()
-        cells = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
-        return show(arguments, made, lambda: drawn, joined.plain(joined.kept(None)) if joined.plain else cells)
-
-    return command_line.guarded(run, parser.parse_args(argv))
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """--update-docs, --output-path, --markdown, --json: what :func:`show` does."""
-    parser.add_argument("--update-docs", action="store_true", help="fill the tables of docs/, draw their pictures")
-    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="draw the pictures into this folder")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
+    made, drawn = joined.made()
+    cells = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+    values = joined.plain(joined.kept(None)) if joined.plain else cells
+    return show(options, made, lambda: drawn, values, options.update_docs)
 
 
 def show(
-    arguments: argparse.Namespace, made: Sequence[Table], drawn: Callable[[], Mapping[str, Figure]], values: Any
+    options: Drawing,
+    made: Sequence[Table],
+    drawn: Callable[[], Mapping[str, Figure]],
+    values: Any,
+    update_docs: bool = False,
 ) -> int:
     """Print the tables, or with --json the values; fill docs/ with them and draw the pictures where that is asked."""
     from quarl.bench.report import tables
 
-    if arguments.update_docs:
+    if update_docs:
         command_line.update_docs(made)
-    folders = [STUDY_FIGURES] * arguments.update_docs + [arguments.output_path] * bool(arguments.output_path)
+    folders = [STUDY_FIGURES] * update_docs + ([options.output_path] if options.output_path else [])
     for stem, figure in drawn().items() if folders else ():
         for folder in folders:
             command_line.say("\n".join(map(str, save(figure, folder / stem))))
-    if arguments.json:
+    if options.json:
         print(json.dumps({"ok": True, "rows": values}, ensure_ascii=False))
-    elif arguments.markdown:
+    elif options.markdown:
         print("\n".join(map(tables.to_markdown, made)))
     else:
         for table in made:
             tables.print_table(table, command_line.console())
-    return command_line.EXIT_OK
+    return cli.EXIT_OK
 
 
-def _run(module: str, experiment: Experiment, arguments: argparse.Namespace) -> int:
-    subjects = list(dict.fromkeys(arguments.subjects or experiment.subjects))
-    for subject in arguments.subjects:
+def _run(module: str, experiment: Experiment, options: Options) -> int:
+    subjects = list(dict.fromkeys(options.subjects or experiment.subjects))
+    for subject in options.subjects:
         command_line.say(experiment.about(subject))
-    if arguments.update_docs and arguments.subjects:
+    if options.update_docs and options.subjects:
         raise command_line.UsageError(
-            f"--update-docs fills the page with all that is kept, not with {', '.join(arguments.subjects)} alone.",
+            f"--update-docs fills the page with all that is kept, not with {', '.join(options.subjects)} alone.",
             f"python -m bench.study {experiment.name} --stored --update-docs",
         )
-    found = _stored(experiment, arguments) if arguments.stored else _measured(module, experiment, arguments, subjects)
-    if arguments.subjects or arguments.update_docs:  # the page is of the committed ones
+    found = _stored(experiment, options) if options.stored else _measured(module, experiment, options, subjects)
+    if options.subjects or options.update_docs:  # the page is of the committed ones
         found = [record for record in found if record["subject"] in subjects]
     if not found:
         raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
-    results = Results(experiment, found, arguments)
-    return show(arguments, results.tables(), results.figures, results.plain())
+    results = Results(experiment, found)
+    return show(options, results.tables(), results.figures, results.plain(), options.update_docs)
 
 
-def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Record]:
+def _stored(experiment: Experiment, options: Options) -> list[Record]:
     kept = records.read(experiment.path)
     found = in_order(experiment, current(experiment, kept))
     if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
@@ -138,27 +172,28 @@ def _stored(experiment: Experiment, arguments: argparse.Namespace) -> list[Recor
     return found
 
 
-def _measured(module: str, experiment: Experiment, arguments: argparse.Namespace, subjects: list[str]) -> list[Record]:
+def _measured(module: str, experiment: Experiment, options: Options, subjects: list[str]) -> list[Record]:
     """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
-    requested = running.cells(experiment, arguments, subjects)
-    kept = current(experiment, records.read(experiment.path)) if arguments.keep or arguments.missing else []
-    todo = requested if arguments.again else running.missing(requested, kept)
+    requested = running.cells(experiment, options, subjects)
+    kept = current(experiment, records.read(experiment.path)) if options.keep or options.missing else []
+    todo = requested if options.again else running.missing(requested, kept)
     measured: list[Record] = []
-    if arguments.missing:
+    if options.missing:
         measured, todo = running.kept_or_requested(requested, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
         experiment.about(subject)
         experiment.require(subject)
-    if arguments.keep and todo and arguments.results is None:
+    if options.keep and todo and options.results is None:
         running.refuse_dirty()
+    jobs = options.jobs or (1 if experiment.timed else os.cpu_count() or 1)
     left = f"{len(todo)} cells" if todo else "all of it is stored, nothing to measure"
     with command_line.progress_bar(f"{experiment.name}: {left}") as progress:
-        for number, new in enumerate(running.run(module, todo, arguments.jobs, arguments.address), 1):
+        for number, new in enumerate(running.run(module, todo, jobs, options.address), 1):
             measured += new
-            if arguments.keep:
+            if options.keep:
                 records.append(experiment.path, new)
             progress(number, len(todo))
-    if not arguments.keep:
+    if not options.keep:
         return in_order(experiment, measured)
 
     def ordered(rows: list[Record]) -> list[Record]:

@@ -1,85 +1,102 @@
-"""The quantization study, run again from the committed policies: everything, in one command.
-
-    make study                            measures what is not kept yet: after an interruption it goes on
-    make study-quick                      the paper's tables of what is kept; few episodes of what is not, which are not
-                                          kept; pictures in artifacts/study-quick
-    python -m bench.study --stored        the tables of what is kept
-    python -m bench.study --stored --update-docs    and the pictures and tables of docs/ from them
-
-It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps the bit
-widths. It trains and times nothing: what needs that is only shown. Each step
-is a command of its own, printed when it starts; --plan prints them all. What was measured before is measured again
-once its file in results/study/ is gone, or its policy another one.
-"""
+"""The quantization study, run again from the committed policies: everything, in one command."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
+from quarl.bench.study.command import KEPT
 from quarl.policy.places import PROJECT_ROOT
 
 MEASURED = ("cells", "sweep")
 SHOWN = ("qat", "native", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
-SUCCESS = ["bench/success.py", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
+SUCCESS = ["bench", "success", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
 PAPERS_WIDTHS = ["--weights-only", "--bits", "2,4,8", "--seeds", "0", "--output-path", "artifacts/study-quick"]
 QUICK = {"cells": [], "sweep": PAPERS_WIDTHS}
 CARTPOLE = ["cartpole-dqn", "cartpole-ppo", "cartpole-a2c", "-b", "4", "--output-path", "docs/figures/weights"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the steps, each of which prints its tables."""
-    parser = command_line.parser(__doc__, "-m bench.study")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--keep", action="store_true", help="measure and store what is not kept yet (the default)")
-    kind.add_argument(
-        "--quick", action="store_true", help="the paper's tables: few episodes of what is not kept, and keep nothing"
-    )
-    kind.add_argument("--stored", action="store_true", help="measure nothing; the tables of what is kept")
-    parser.add_argument("--jobs", type=command_line.positive, default=os.cpu_count(), help="processes (default: cores)")
-    parser.add_argument("--plan", action="store_true", help="print the commands and run none")
-    parser.add_argument("--update-docs", action="store_true", help="draw the pictures of docs/, and fill its tables")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each study")
-    arguments = parser.parse_args(argv)
-    if arguments.quick and arguments.update_docs:
-        parser.error("docs/ shows the whole study; leave out --quick or --update-docs")
-    return command_line.guarded(_run, arguments)
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command_line.Printing):
+    """What is run.
+
+    Attributes:
+        keep: measure and store what is not kept yet (the default)
+        quick: the paper's tables: few episodes of what is not kept, and keep nothing
+        stored: measure nothing; the tables of what is kept
+        jobs: processes (default: cores)
+        plan: print the commands and run none
+        update_docs: draw the pictures of docs/, and fill its tables
+        markdown: print Markdown
+        json: print a line of JSON for each study
+    """
+
+    keep: Annotated[bool, KEPT] = False
+    quick: Annotated[bool, KEPT] = False
+    stored: Annotated[bool, KEPT] = False
+    jobs: command_line.Positive | None = None
+    plan: bool = False
+    update_docs: bool = False
+    markdown: bool = False
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    planned = steps(arguments)
-    if arguments.plan:
-        print("\n".join(shlex.join(["python", *words]) for words in planned))
-        return command_line.EXIT_OK
+@cli.verb()
+def everything(options: Options) -> int:
+    """The quantization study, run again from the committed policies: everything, in one command.
+
+    make study                            measures what is not kept yet: after an interruption it goes on
+    make study-quick                      the paper's tables of what is kept; few episodes of what is not, which are not
+                                              kept; pictures in artifacts/study-quick
+    quarl study all --stored        the tables of what is kept
+    quarl study all --stored --update-docs    and the pictures and tables of docs/ from them
+
+    It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps the
+    bit widths. It trains and times nothing: what needs that is only shown. Each step is a command of its own, printed
+    when it starts; --plan prints them all. What was measured before is measured again once its file in results/study/
+    is gone, or its policy another one.
+    """
+    if options.quick and options.update_docs:
+        raise command_line.UsageError("docs/ shows the whole study.", "Leave out --quick or --update-docs.")
+    planned = [["quarl", *words] for words in steps(options)]
+    if options.plan:
+        print("\n".join(map(shlex.join, planned)))
+        return cli.EXIT_OK
     failed = []
     for words in planned:
-        command_line.say(shlex.join(["python", *words]))
-        if subprocess.run([sys.executable, *words], cwd=PROJECT_ROOT).returncode:
-            failed.append(f"failed: {shlex.join(['python', *words])}")
+        command_line.say(shlex.join(words))
+        if subprocess.run([sys.executable, "-m", "quarl.cli", *words[1:]], cwd=PROJECT_ROOT).returncode:
+            failed.append(f"failed: {shlex.join(words)}")
     command_line.say("\n".join(failed) or f"{len(planned)} commands done")
-    return command_line.EXIT_FAILED if failed else command_line.EXIT_OK
+    return cli.EXIT_FAILED if failed else cli.EXIT_OK
 
 
-def steps(arguments: argparse.Namespace) -> list[list[str]]:
-    """The arguments of ``python`` in each command."""
-    shown = [f"--{name}" for name in ("markdown", "json") if getattr(arguments, name)]
-    if arguments.quick:
+def steps(options: Options) -> list[list[str]]:
+    """The words after ``quarl`` of each command."""
+    jobs = str(options.jobs or os.cpu_count())
+    shown = [f"--{name}" for name in ("markdown", "json") if getattr(options, name)]
+    if options.quick:
         return [
-            ["-m", "bench.study", name, "--missing", *words, "--episodes", "10", "--jobs", str(arguments.jobs), *shown]
+            ["study", name, "--missing", *words, "--episodes", "10", "--jobs", jobs, *shown]
             for name, words in QUICK.items()
         ]
-    shown += ["--update-docs"] * arguments.update_docs
-    how = ["--stored"] if arguments.stored else ["--keep", "--jobs", str(arguments.jobs)]
-    planned = [["-m", "bench.study", name, *how, *shown] for name in MEASURED]
-    planned += [["-m", "bench.study", name, "--stored", *shown] for name in SHOWN]
-    planned += [["-m", "bench.study", name, *shown] for name in JOINED]
-    if arguments.update_docs:
-        planned.append(["-m", "bench.study", "weights", *CARTPOLE])
-    return planned if arguments.stored else [SUCCESS, *planned]
+    shown += ["--update-docs"] * options.update_docs
+    how = ["--stored"] if options.stored else ["--keep", "--jobs", jobs]
+    planned = [["study", name, *how, *shown] for name in MEASURED]
+    planned += [["study", name, "--stored", *shown] for name in SHOWN]
+    planned += [["study", name, *shown] for name in JOINED]
+    if options.update_docs:
+        planned.append(["study", "weights", *CARTPOLE])
+    return planned if options.stored else [SUCCESS, *planned]
+
+
+main = cli.of("study all")

@@ -20,8 +20,6 @@ from quarl.bench.study.records import Condition, Record
 from quarl.train.intervals import counted_once
 
 if TYPE_CHECKING:
-    import argparse
-
     from matplotlib.figure import Figure
 
     from quarl.bench.report.tables import Table
@@ -64,27 +62,25 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One question; ``python -m bench.study NAME``.
+    """One question; ``quarl study NAME``.
 
     Attributes:
         name: of the study and its results.
         question: the question that the study answers.
         factors: what conditions set. A cell's reference is the condition that sets only those of ``within``.
         subjects: those that are measured where none is named.
-        grid: (arguments, subject) → conditions, the reference among them.
+        grid: (options, subject) → conditions, the reference among them.
         measure: (subject, condition, episodes) → what was played.
         identity: identity of a subject: a cell of another is stale. Of a bundle the hash of its weights and its task.
         about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
         require: refuses a subject that cannot be measured here; not called where rows are only drawn.
-        episodes: (arguments, subject) → what each condition flies.
-        options: adds the study's own arguments.
+        episodes: (options, subject) → what each condition flies.
         tables: what is printed, and stands in docs/: mostly :class:`bench.report.pivot.Pivot`.
         figures: pictures by the stem of their files: mostly :class:`bench.report.lines.Lines`.
         within: factors that a cell shares with its reference.
         of_trainings: seeds are those of trainings, and intervals about them: a training's episodes are one value, their
             mean.
         version: version of what a cell means; a cell of another one is stale.
-        samples: what a row's values are; the option that says how many of each seed is called so. "": there is none.
         timed: whether values are times, so that cells are measured one after the other unless --jobs says otherwise.
         folder: of the records, where it is not results/study.
         in_turns: whether a seed of every cell is measured before the next, so that what else a machine does meanwhile
@@ -95,19 +91,17 @@ class Experiment:
     question: str
     factors: tuple[str, ...]
     subjects: tuple[str, ...]
-    grid: Callable[[argparse.Namespace, str], Sequence[Condition]]
+    grid: Callable[[Any, str], Sequence[Condition]]
     measure: Callable[[str, Condition, EpisodePlan], Iterable[SeedResult]]
     identity: Callable[[str], str]
-    episodes: Callable[[argparse.Namespace, str], EpisodePlan]
+    episodes: Callable[[Any, str], EpisodePlan]
     tables: Sequence[Callable[[Results], Iterable[Table]]]
     figures: Sequence[Callable[[Results], Mapping[str, Figure]]] = ()
     about: Callable[[str], str] = field(default=str)
     require: Callable[[str], object] = field(default=lambda subject: None)
-    options: Callable[[argparse.ArgumentParser], object] = field(default=lambda parser: None)
     within: tuple[str, ...] = ()
     of_trainings: bool = False
     version: int = 1
-    samples: str = "episodes"
     timed: bool = False
     folder: Path | None = None
     in_turns: bool = False
@@ -170,11 +164,9 @@ RETURN, SUCCESS, ERROR, LOST, SUCCESS_LOST = "return", "success", "error", "diff
 class Results:
     """Records of an experiment, and what follows from them."""
 
-    def __init__(
-        self, experiment: Experiment, found: Sequence[Record], arguments: argparse.Namespace | None = None
-    ) -> None:
-        """Args: the experiment, its records in order, and what was typed; None: nothing, a page is made."""
-        self.experiment, self.found, self.arguments = experiment, tuple(found), arguments
+    def __init__(self, experiment: Experiment, found: Sequence[Record]) -> None:
+        """Args: the experiment, and its records in order."""
+        self.experiment, self.found = experiment, tuple(found)
         self._groups: dict[tuple[str, str, str], list[Record]] = {}
         for record in found:
             self._groups.setdefault((*records.cell(record), record["preset"]), []).append(record)

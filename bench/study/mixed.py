@@ -1,13 +1,4 @@
-"""Does training in 16 bits run faster, and as well? The paper's Pong policies A, B, C by DQN, and learning Catch.
-
-    python -m bench.study mixed A --updates 40 --steps 512
-    python -m bench.study mixed A catch --type float16 --seeds 0,1 --json
-    python -m bench.study mixed --keep --again --update-docs     measures all anew, fills docs/mixed-precision.md
-
-Measured for each policy: one update (a minibatch of 32), acting on 1 and on 8 pictures, and a short training on Pong,
-emulator and all; and for several seeds how well Catch is learned, a task small enough for whole learning curves.
-float32 and the 16-bit type take turns in one process. On one thread of one core unless --threads says more.
-"""
+"""Does training in 16 bits run faster, and as well? The paper's Pong policies A, B, C by DQN, and learning Catch."""
 
 from __future__ import annotations
 
@@ -16,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import truediv
 from statistics import correlation, fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.text import joined, times
+from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from quarl.bench.study.records import Condition, Record, cell
 from quarl.policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
-
-if TYPE_CHECKING:
-    import argparse
 
 BATCH = 32  # the paper's DQN
 UPDATE, ACTING, PONG, LEARNING = "update", ("act on 1", "act on 8"), "train on Pong", "learn"
@@ -111,25 +103,34 @@ def network_words(policy: PongPolicy) -> str:
     return f"3 conv({policy.filters}) + FC {policy.hidden}"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --type, --updates, --steps, --batch and --threads."""
-    parser.add_argument("--type", choices=["bfloat16", "float16"], default="bfloat16", help="default: %(default)s")
-    parser.add_argument("--updates", type=command_line.positive, help="of each policy and type (default: 80, 12, 4)")
-    parser.add_argument(
-        "--steps", type=command_line.not_negative, help="on Pong once learning began (default: 1024, 128, 48; 0: none)"
-    )
-    parser.add_argument("--batch", type=command_line.positive, default=BATCH, help="minibatch (default: %(default)s)")
-    parser.add_argument("--threads", type=command_line.positive, default=1, help="default: %(default)s")
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.Options):
+    """What is measured.
+
+    Attributes:
+        type: of the 16-bit floats
+        updates: of each policy and type (default: 80, 12, 4)
+        steps: on Pong once learning began (default: 1024, 128, 48; 0: none)
+        batch: minibatch
+        threads: of the processor
+    """
+
+    type: Literal["bfloat16", "float16"] = "bfloat16"
+    updates: command_line.Positive | None = None
+    steps: command_line.NotNegative | None = None
+    batch: command_line.Positive = BATCH
+    threads: command_line.Positive = 1
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: Options, subject: str) -> list[Condition]:
     """The 16-bit type in each kind of work, float32 being timed in turns with it."""
-    both = {"threads": arguments.threads, "type": arguments.type, "half": True}
+    both = {"threads": options.threads, "type": options.type, "half": True}
     if subject == CATCH:
         return [{"work": LEARNING, **both}]
-    counts = {UPDATE: arguments.updates, **dict.fromkeys(ACTING), PONG: arguments.steps}
+    counts = {UPDATE: options.updates, **dict.fromkeys(ACTING), PONG: options.steps}
     return [
-        {"work": work, "batch": arguments.batch, **({"count": count} if count else {}), **both}
+        {"work": work, "batch": options.batch, **({"count": count} if count else {}), **both}
         for work, count in counts.items()
         if count != 0
     ]
@@ -291,13 +292,29 @@ EXPERIMENT = Experiment(
     factors=("work", "batch", "threads", "count", "type", "half"),
     within=("work", "batch", "threads", "count", "type"),
     subjects=tuple(SUBJECTS),
-    options=options,
     grid=grid,
     measure=measure,
     identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
     tables=[SPEEDS, CATCH_RETURNS],
-    samples="",
     timed=True,
 )
+
+
+@cli.verb()
+def mixed(options: Options) -> int:
+    """Does training in 16 bits run faster, and as well? The paper's Pong policies A, B, C by DQN, and learning Catch.
+
+    quarl study mixed A --updates 40 --steps 512
+    quarl study mixed A catch --type float16 --seeds 0,1 --json
+    quarl study mixed --keep --again --update-docs     measures all anew, fills docs/mixed-precision.md
+
+    Measured for each policy: one update (a minibatch of 32), acting on 1 and on 8 pictures, and a short training on
+    Pong, emulator and all; and for several seeds how well Catch is learned, a task small enough for whole learning
+    curves. float32 and the 16-bit type take turns in one process. On one thread of one core unless --threads says more.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study mixed")

@@ -1,14 +1,4 @@
-"""The tables of QuaRL's post-training quantization for the policies committed here, from what judging them kept.
-
-Relative error as the paper computes it, E = 100 · (F − Q) / |F| percent of the mean returns F of fp32 and Q of what
-was quantized: positive where the quantized policy earns less. (The paper's means per algorithm follow from its returns
-in that way.)
-
-    python -m bench.study ptq                  the tables
-    python -m bench.study ptq --update-docs    fills docs/study.md
-
-Nothing is measured here: the rows are those of the studies cells and sweep.
-"""
+"""The tables of QuaRL's post-training quantization for the policies committed here, from what judging them kept."""
 
 from __future__ import annotations
 
@@ -18,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.text import NOT_KNOWN
-from quarl.bench.study import cells, sweep
+from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
 from quarl.bench.study.experiment import RETURN, Results
 from quarl.bench.study.joined import Joined, results_of
@@ -176,3 +167,22 @@ def single(value: float | None) -> str:
     if value is None:
         return NOT_KNOWN
     return f"{value:+.2f}".replace("-", "−") if round(value, 2) else "0"
+
+
+@cli.verb()
+def ptq(options: command.JoinedOptions) -> int:
+    """The tables of QuaRL's post-training quantization for the policies committed here, from what judging them kept.
+
+    Relative error as the paper computes it, E = 100 · (F − Q) / |F| percent of the mean returns F of fp32 and Q of what
+    was quantized: positive where the quantized policy earns less. (The paper's means per algorithm follow from its
+    returns in that way.)
+
+    quarl study ptq                  the tables
+    quarl study ptq --update-docs    fills docs/study.md
+
+    Nothing is measured here: the rows are those of the studies cells and sweep.
+    """
+    return command.join(JOINED, options)
+
+
+main = cli.of("study ptq")

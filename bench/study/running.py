@@ -16,16 +16,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from quarl.bench import command_line
 from quarl.bench.study import records
 from quarl.bench.study.experiment import EpisodePlan, Experiment
 from quarl.bench.study.records import Condition, Record
 from quarl.train.actorq.address import ClusterError, refuse_unreachable
-
-if TYPE_CHECKING:
-    import argparse
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -40,12 +37,12 @@ class StudyCell:
     episodes: EpisodePlan
 
 
-def cells(experiment: Experiment, arguments: argparse.Namespace, subjects: Sequence[str]) -> list[StudyCell]:
+def cells(experiment: Experiment, options: Any, subjects: Sequence[str]) -> list[StudyCell]:
     """All requested cells, in order."""
     found = [
-        StudyCell(subject, condition, experiment.episodes(arguments, subject))
+        StudyCell(subject, condition, experiment.episodes(options, subject))
         for subject in subjects
-        for condition in experiment.grid(arguments, subject)
+        for condition in experiment.grid(options, subject)
     ]
     if not experiment.in_turns:
         return found

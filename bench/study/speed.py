@@ -1,17 +1,4 @@
-"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
-
-    make peers rltools                                once: the others, in environments of their own
-    python -m bench.study speed                       five cells, three seeds, both in turn (about ten minutes)
-    python -m bench.study speed dqn,CartPole-v1 --seeds 10 --ours-only
-    python -m bench.study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
-    python -m bench.study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
-
-Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals the
-deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is the
-processor time of the process from its start, libraries and compilation included, the judging left out; the time from
-the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3 those of
-RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too (peers/beside_rltools.py).
-"""
+"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools."""
 
 from __future__ import annotations
 
@@ -22,20 +9,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+from cyclopts import Group, Parameter, validators
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import Condition, rows
 from quarl.policy.places import PROJECT_ROOT
-
-if TYPE_CHECKING:
-    import argparse
 
 PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
 PEERS = Path(__file__).with_name("peers")
@@ -46,6 +35,7 @@ PEERS_OF: dict[str, tuple[Callable[[], Path], str]] = {
     beside_rltools.NAME: (lambda: beside_rltools.PYTHON, "make rltools"),
 }
 """Other programs: where the Python of each is, and what installs it."""
+BESIDE = Parameter(group=Group("Other programs", validator=validators.MutuallyExclusive()))
 SEEDS = (10, 11, 12)  # 0 to 9, 20 to 27 and 100 to 105 were for choosing settings
 
 TABLE = """\
@@ -107,30 +97,36 @@ def identity(subject: str) -> str:
     return hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --beside, --ours-only and --steps."""
-    beside = parser.add_mutually_exclusive_group()
-    beside.add_argument(
-        "--beside", type=command_line.words, default=list(PEERS_OF), metavar="NAME,…", help="default: %(default)s"
-    )
-    beside.add_argument("--ours-only", action="store_true", help="do without the other programs")
-    parser.add_argument("--steps", type=command_line.positive, help="at most so many steps (default: the settings')")
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.Options):
+    """What is measured.
+
+    Attributes:
+        beside: other programs
+        ours_only: do without the other programs
+        steps: at most so many steps (default: the settings')
+    """
+
+    beside: Annotated[tuple[str, ...], BESIDE, cli.reads(command_line.words, "NAME,…")] = tuple(PEERS_OF)
+    ours_only: Annotated[bool, BESIDE] = False
+    steps: command_line.Positive | None = None
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: Options, subject: str) -> list[Condition]:
     """The other programs, with each of which ours is measured in turn; or ours alone.
 
     Raises:
         UsageError: there is no such program.
         BenchError: one of them is missing.
     """
-    limit = {"limit": arguments.steps} if arguments.steps else {}
-    if arguments.ours_only:
+    limit = {"limit": options.steps} if options.steps else {}
+    if options.ours_only:
         return [limit]
-    if unknown := [name for name in arguments.beside if name not in PEERS_OF]:
+    if unknown := [name for name in options.beside if name not in PEERS_OF]:
         raise command_line.UsageError(f"there is no {unknown[0]!r}; there are {', '.join(PEERS_OF)}.")
-    found: list[Condition] = [{**limit, "program": SB3}] if SB3 in arguments.beside else []
-    if beside_rltools.NAME in arguments.beside and beside_rltools.settings_of(known(subject, CELLS)):
+    found: list[Condition] = [{**limit, "program": SB3}] if SB3 in options.beside else []
+    if beside_rltools.NAME in options.beside and beside_rltools.settings_of(known(subject, CELLS)):
         found += [{**limit, "beside": name, "program": name} for name in beside_rltools.PROGRAMS]
     for condition in found:
         name = str(condition["program"])
@@ -265,13 +261,33 @@ EXPERIMENT = Experiment(
     factors=("limit", "beside", "program"),
     within=("limit", "beside"),
     subjects=tuple(CELLS),
-    options=options,
     grid=grid,
     measure=measure,
     identity=identity,
     about=about,
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, 1),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or SEEDS, 1),
     tables=[TIMES, beside_rltools.TIMES],
-    samples="",
     timed=True,
 )
+
+
+@cli.verb()
+def speed(options: Options) -> int:
+    """Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
+
+    make peers rltools                                once: the others, in environments of their own
+    quarl study speed                       five cells, three seeds, both in turn (about ten minutes)
+    quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
+    quarl study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
+    quarl study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
+
+    Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals
+    the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is
+    the processor time of the process from its start, libraries and compilation included, the judging left out; the time
+    from the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3
+    those of RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too (peers/beside_rltools.py).
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study speed")

@@ -1,29 +1,21 @@
-"""How few bits can a policy take? Post-training quantization to every width, the same episodes with each.
-
-    python -m bench.study sweep cartpole-dqn
-    python -m bench.study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
-    python -m bench.study sweep I --bits 32 --activation-bits 3
-    python -m bench.study sweep --keep                      measures what is not kept yet of all committed policies
-    python -m bench.study sweep --stored --update-docs      fills docs/study.md, draws the pictures
-
-quarl is the paper's affine quantizer, per tensor, of weights and activations; quarl-released is what its released
-script computes instead (weights only); symmetric is what devices run, per output channel, with activations of 8 bits
-where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
---scheme and the options about activations all of these are measured. Of one policy the table has every width, and says
-how a device would execute it; of several the widths that decide. Quantization is simulated in float.
-"""
+"""How few bits can a policy take? Post-training quantization to every width, the same episodes with each."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.lines import Lines, in_order
 from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.study import command
 from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
@@ -34,8 +26,6 @@ from quarl.policy.simulate import HALF_BITS, WEIGHTS_ONLY, Widths, trained_with
 from quarl.train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
-    import argparse
-
     from quarl.bench.report.intervals import Estimate
     from quarl.policy.spec import PolicySpec
 
@@ -53,6 +43,7 @@ SERIES_OF = {Suite.ATARI: (PAPERS,), **dict.fromkeys(SLOW, (PAPERS, SERIES[3]))}
 STYLED = ("quarl", "quarl, weights only", "quarl-released", "symmetric", FP16)
 """Schemes by name, each at its place in :data:`bench.report.figures.STYLES`."""
 MEASURES = ((SUCCESS, 100.0, "success, %"), (RETURN, 1.0, "return"))
+HIDDEN_BITS = cli.reads(command_line.read_bits(2, LARGEST_SIMULATED_BITS), "N")
 NOTICEABLE = 1.0  # percent of |fp32|: pictures end where nothing wider loses more
 
 OVERVIEW = """\
@@ -77,21 +68,11 @@ which it is not fp32's.
 """
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """--scheme, --bits, --weights-only, --activation-bits, --input-bits."""
-    hidden = command_line.bits(2, LARGEST_SIMULATED_BITS)
-    parser.add_argument("--scheme", choices=SCHEMES, help="default: quarl with and without activations, and the others")
-    parser.add_argument("--bits", type=widths, metavar="2-8,fp16", help="default: 2 … 32; of slow simulators 2 … 8")
-    parser.add_argument("--weights-only", action="store_true", help="leave activations and observation float")
-    parser.add_argument("--activation-bits", type=hidden, metavar="N", help="of hidden layers, at every width")
-    parser.add_argument("--input-bits", type=hidden, metavar="N", help="of the observation, at every width")
-
-
 def widths(text: str) -> tuple[int | str, ...]:
     """``2-8,fp16,32``; a range is every whole number in it."""
     names = command_line.words(text)
     numbers = [name for name in names if name != FP16]
-    found = command_line.bits(2, FLOAT_BITS)(",".join(numbers)) if numbers else ()
+    found = command_line.read_bits(2, FLOAT_BITS)(",".join(numbers)) if numbers else ()
     return (*found, *([FP16] if FP16 in names else []))
 
 
@@ -100,42 +81,63 @@ def suite_of(subject: str) -> Suite:
     return resolve(str(load(subject).spec.provenance["task"])).suite
 
 
-def series_asked(arguments: argparse.Namespace) -> list[Condition]:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.EpisodesOptions):
+    """What is measured.
+
+    Attributes:
+        scheme: default: quarl with and without activations, and the others
+        bits: default: 2 … 32; of slow simulators 2 … 8
+        weights_only: leave activations and observation float
+        activation_bits: of hidden layers, at every width
+        input_bits: of the observation, at every width
+    """
+
+    scheme: Literal["quarl", "quarl-released", "symmetric"] | None = None
+    bits: Annotated[tuple[int | str, ...], cli.reads(widths, "2-8,fp16")] = ()
+    weights_only: bool = False
+    activation_bits: Annotated[tuple[int, ...], HIDDEN_BITS] = ()
+    input_bits: Annotated[tuple[int, ...], HIDDEN_BITS] = ()
+
+
+def series_asked(options: Options) -> list[Condition]:
     """Schemes with what their activations and observation are asked to have; none where the options say nothing.
 
     Raises:
         UsageError: the options contradict each other.
     """
-    activations, observation = arguments.activation_bits, arguments.input_bits
-    if not (arguments.scheme or arguments.weights_only or activations or observation):
+    activations: tuple[int | str, ...] = options.activation_bits
+    observation = options.input_bits
+    if not (options.scheme or options.weights_only or activations or observation):
         return []
-    scheme = arguments.scheme or SCHEMES[0]
-    if arguments.weights_only and (activations or observation):
+    scheme = options.scheme or SCHEMES[0]
+    if options.weights_only and (activations or observation):
         raise command_line.UsageError("--weights-only leaves activations and observation float; give no bits of them.")
     if scheme == Scheme.QUARL_RELEASED.value and (activations or observation):
         raise command_line.UsageError("the released script quantizes weights only.", "--scheme quarl, or symmetric")
-    if arguments.weights_only and Scheme(scheme) not in WEIGHTS_ONLY:
+    if options.weights_only and Scheme(scheme) not in WEIGHTS_ONLY:
         activations = (FLOAT,)
     parts = [{"activations": a, "observation": o} for a in activations or (None,) for o in observation or (None,)]
     return [{"scheme": scheme, **{name: n for name, n in each.items() if n is not None}} for each in parts]
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: Options, subject: str) -> list[Condition]:
     """fp32, fp16, and each scheme at each width; 32 bits with everything else in float are fp32."""
     suite = suite_of(subject)
-    widths_typed = arguments.bits or (NARROW if suite in SERIES_OF else WIDTHS)
+    widths_typed = options.bits or (NARROW if suite in SERIES_OF else WIDTHS)
     half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in widths_typed else []
-    series = series_asked(arguments) or SERIES_OF.get(suite, SERIES)
+    series = series_asked(options) or SERIES_OF.get(suite, SERIES)
     every = [{**each, "bits": bits} for each in series for bits in widths_typed if bits != FP16]
     in_floats = {FLOAT, FLOAT_BITS, *SCHEMES}
     return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
 
 
-def episodes_of(arguments: argparse.Namespace, subject: str) -> EpisodePlan:
+def episodes_of(options: Options, subject: str) -> EpisodePlan:
     """A hundred of each of the paper's seeds; twenty where they take seconds, of one seed where they take minutes."""
     suite = suite_of(subject)
     seeds = (0,) if suite is Suite.ATARI else SEEDS
-    return EpisodePlan(arguments.seeds or seeds, arguments.episodes or (20 if suite in SERIES_OF else 100))
+    return EpisodePlan(options.seeds or seeds, options.episodes or (20 if suite in SERIES_OF else 100))
 
 
 def widths_of(condition: Condition, spec: PolicySpec) -> Widths:
@@ -321,5 +323,26 @@ EXPERIMENT = Experiment(
     figures=[OVER_BITS],
     about=lambda name: meant(load(name)),
     require=open_bundle,
-    options=options,
 )
+
+
+@cli.verb()
+def sweep(options: Options) -> int:
+    """How few bits can a policy take? Post-training quantization to every width, the same episodes with each.
+
+    quarl study sweep cartpole-dqn
+    quarl study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
+    quarl study sweep I --bits 32 --activation-bits 3
+    quarl study sweep --keep                      measures what is not kept yet of all committed policies
+    quarl study sweep --stored --update-docs      fills docs/study.md, draws the pictures
+
+    quarl is the paper's affine quantizer, per tensor, of weights and activations; quarl-released is what its released
+    script computes instead (weights only); symmetric is what devices run, per output channel, with activations of 8
+    bits where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
+    --scheme and the options about activations all of these are measured. Of one policy the table has every width, and
+    says how a device would execute it; of several the widths that decide. Quantization is simulated in float.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study sweep")

@@ -85,7 +85,7 @@ def of_cells(
         subjects=tuple(cells),
         identity=lambda subject: identity(known(subject, cells), *chosen(subject)),
         about=lambda subject: about(subject, cells),
-        episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or seeds, arguments.episodes or count(subject)),
+        episodes=lambda options, subject: EpisodePlan(options.seeds or seeds, options.episodes or count(subject)),
         of_trainings=True,
         **declared,
     )

@@ -1,31 +1,22 @@
-"""Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it.
-
-    python -m bench.study weights cartpole-dqn -b 4
-    python -m bench.study weights II -b 8 --scheme symmetric --output-path /tmp/view
-    python -m bench.study weights cartpole-dqn cartpole-ppo cartpole-a2c
-    python -m bench.study weights II --activations
-
-Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too); several
-bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's calibration
-observations instead. Histograms have 100 bins and logarithmic counts; levels are those of measures/levels.py.
-"""
+"""Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import cyclopts
 import numpy as np
 from rich.console import Console
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
 from quarl.bench.report.tables import print_table
 from quarl.bench.study import command
 from quarl.bench.study.measures.levels import (
     KINDS,
-    SCHEMES,
     Levels,
     Parameter,
     all_weights,
@@ -34,13 +25,12 @@ from quarl.bench.study.measures.levels import (
     title_of,
 )
 from quarl.policy.bundle import Bundle
+from quarl.policy.heartbeat import heartbeat
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import RESULTS
 from quarl.policy.quantize import FLOAT_BITS, Scheme
 
 if TYPE_CHECKING:
-    import argparse
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -56,43 +46,61 @@ DRAWABLE_LEVELS = 72  # across a panel of about 500 pixels; more lines than this
 PANEL_INCHES, NARROW_INCHES = (3.6, 1.75), 2.8  # a column of several bundles is narrower
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw, write, print."""
-    parser = command_line.parser(__doc__, "-m bench.study weights")
-    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="a folder, or a name such as II, cartpole-dqn")
-    parser.add_argument("-b", "--bits", type=int, default=8, help="2 … 32 (default: %(default)s)")
-    schemes = [scheme.value for scheme in SCHEMES]
-    parser.add_argument("--scheme", choices=schemes, default=schemes[0], help="whose levels (default: %(default)s)")
-    parser.add_argument("--activations", action="store_true", help="each layer's activation range instead, no picture")
-    parser.add_argument("--output-path", type=Path, metavar="FOLDER", help="of files (default: results/weights/NAME)")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown")
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON on standard output")
-    parser.set_defaults(update_docs=False)
-    return command_line.guarded(_run, parser.parse_args(argv))
+@cyclopts.Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.Drawing):
+    """What is drawn.
+
+    Attributes:
+        bundles: a folder, or a name such as II, cartpole-dqn
+        bits: 2 … 32
+        scheme: whose levels
+        activations: each layer's activation range instead, no picture
+        output_path: folder of the files (default: results/weights/NAME)
+    """
+
+    bundles: tuple[str, ...] = field(kw_only=False)
+    bits: Annotated[int, cyclopts.Parameter(name=("--bits", "-b"))] = 8
+    scheme: Literal["quarl", "symmetric"] = "quarl"
+    activations: bool = False
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    bundles = [working_bundle(name) for name in arguments.bundles]
-    if arguments.activations:
+@heartbeat()
+@cli.verb()
+def weights(options: Options) -> int:
+    """Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it.
+
+    quarl study weights cartpole-dqn -b 4
+    quarl study weights II -b 8 --scheme symmetric --output-path /tmp/view
+    quarl study weights cartpole-dqn cartpole-ppo cartpole-a2c
+    quarl study weights II --activations
+
+    Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too);
+    several bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's
+    calibration observations instead. Histograms have 100 bins and logarithmic counts; levels are those of
+    measures/levels.py.
+    """
+    bundles = [working_bundle(name) for name in options.bundles]
+    if options.activations:
         from quarl.bench.study.measures.activations import activation_ranges, table
 
-        arguments.output_path = None
         ranges = [activation_ranges(bundle) for bundle in bundles]
         made = [table(bundle, each) for bundle, each in zip(bundles, ranges, strict=True)]
         names = [bundle.spec.name for bundle in bundles]
         values = [{"bundle": name} | vars(each) for name, found in zip(names, ranges, strict=True) for each in found]
-        return command.show(arguments, made, dict, values)
-    scheme = Scheme(arguments.scheme)
-    views = [parameters(bundle, arguments.bits, scheme) for bundle in bundles]
-    made = [table_of(bundle, found, arguments.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
-    arguments.output_path = arguments.output_path or PICTURES / "-".join(bundle.spec.name for bundle in bundles)
-    arguments.output_path.mkdir(parents=True, exist_ok=True)
-    with (arguments.output_path / "output.txt").open("w", encoding="utf-8") as file:
+        return command.show(replace(options, output_path=None), made, dict, values)
+    scheme = Scheme(options.scheme)
+    views = [parameters(bundle, options.bits, scheme) for bundle in bundles]
+    made = [table_of(bundle, found, options.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
+    folder = options.output_path or PICTURES / "-".join(bundle.spec.name for bundle in bundles)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "output.txt").open("w", encoding="utf-8") as file:
         for each in made:
             print_table(each, Console(file=file, width=command_line.FILE_WIDTH))
-    stem = f"{'beside' if len(bundles) > 1 else 'weights'}-{arguments.bits}bit-{scheme.value}"
+    stem = f"{'beside' if len(bundles) > 1 else 'weights'}-{options.bits}bit-{scheme.value}"
     values = [dict(zip(each.headers, row, strict=True)) for each in made for row in each.rows]
-    return command.show(arguments, made, lambda: {stem: picture(bundles, views, arguments.bits, scheme)}, values)
+    shown = replace(options, output_path=folder)
+    return command.show(shown, made, lambda: {stem: picture(bundles, views, options.bits, scheme)}, values)
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------
@@ -186,3 +194,6 @@ def _draw_levels(axes: Axes, parameter: Parameter) -> None:
         axes.vlines(shown, 0, 0.76, transform=above, color="black", linewidth=width, linestyle=style)
         words += ": too dense, ends dotted" if dense else ""
     axes.text(0.5, 0.97, words, transform=axes.transAxes, ha="center", va="top", fontsize=6.5)
+
+
+main = cli.of("study weights")

@@ -1,13 +1,4 @@
-"""Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles.
-
-    python -m bench.study width                  the table and what it supports, in words
-    python -m bench.study width --update-docs    fills docs/weights.md, draws the pictures
-
-Nothing is measured here. Width: largest minus smallest weight of a policy (all layers, no biases), and that range in
-standard deviations. Error: the paper's, (fp32 − quantized) / |fp32| of the mean return; negative where the quantized
-policy plays better. Errors of int8 artifacts are those of the study cells; those of the paper's own quantizer at 8 and
-4 bits, of the weights alone, those of the study sweep.
-"""
+"""Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles."""
 
 from __future__ import annotations
 
@@ -18,12 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import error_scale
 from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
 from quarl.bench.report.lines import Lines
 from quarl.bench.report.pivot import Pivot
-from quarl.bench.study import cells, sweep
+from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.joined import Joined, results_of
 from quarl.bench.study.measures.levels import all_weights
@@ -251,3 +243,21 @@ JOINED = Joined(
     figures=[IN_ORDER_OF_WIDTH],
     plain=lambda found: [{**asdict(each), "range": each.range, "ratio": each.ratio} for each in found],
 )
+
+
+@cli.verb()
+def width(options: command.JoinedOptions) -> int:
+    """Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles.
+
+    quarl study width                  the table and what it supports, in words
+    quarl study width --update-docs    fills docs/weights.md, draws the pictures
+
+    Nothing is measured here. Width: largest minus smallest weight of a policy (all layers, no biases), and that range
+    in standard deviations. Error: the paper's, (fp32 − quantized) / |fp32| of the mean return; negative where the
+    quantized policy plays better. Errors of int8 artifacts are those of the study cells; those of the paper's own
+    quantizer at 8 and 4 bits, of the weights alone, those of the study sweep.
+    """
+    return command.join(JOINED, options)
+
+
+main = cli.of("study width")

@@ -13,7 +13,7 @@ from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules.actions import ACTION_NAMES
 from quarl.airlearning_envs.rules.observation import observation_fields
 from quarl.airlearning_envs.task import NavigationTask
-from quarl.bench import latency, memory, success, table
+from quarl.bench import memory, success, table, timing
 from quarl.bench.command_line import BenchError
 from quarl.bench.device_session.baseline import framework_calls
 from quarl.bench.device_session.questions import ask_latency
@@ -60,7 +60,7 @@ def test_from_a_bundle_without_artifacts_to_the_table(
     results = str(tmp_path / "results.jsonl")
     common = ["--policy", str(bundle.path), "--results", results, "--json"]
 
-    assert latency.main([*common, "--runs", "700", "--warmup", "20", "--no-baseline"]) == 0
+    assert timing.main([*common, "--runs", "700", "--warmup", "20", "--no-baseline"]) == 0
     printed = capsys.readouterr()
     answer = json.loads(printed.out)
     assert "converting to fp32, int8" in printed.err
@@ -125,7 +125,7 @@ def test_the_agent_without_python_is_measured_by_the_same_commands(
     usual, ours = json.loads(capsys.readouterr().out)["reports"]
     assert (usual["runtime"], ours["runtime_version"]) == ("litert", "1, without Python")
     assert ours["memory"]["after_load"] < usual["memory"]["after_load"] / 20
-    assert latency.main([*common, "--runtime", "native", "--runs", "50", "--no-baseline", "--path", "decide"]) == 0
+    assert timing.main([*common, "--runtime", "native", "--runs", "50", "--no-baseline", "--path", "decide"]) == 0
     times = {r["runtime"]: r for r in json.loads(capsys.readouterr().out)["reports"] if r["kind"] == "latency"}
     assert times["native"]["device"]["python"] is None and times["litert"]["device"]["python"]
     assert success.main([*common, "--runtime", "native", "--on", "loop", "--episodes", "20"]) == 0
@@ -151,7 +151,7 @@ def test_a_policy_of_depth_pictures_flies_alike_wherever_it_decides(
 def test_a_device_that_is_not_there_is_an_error_with_a_next_step(
     bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert latency.main(["--policy", str(bundle.path), "--target", "pi@127.0.0.1:9"]) == 1
+    assert timing.main(["--policy", str(bundle.path), "--target", "pi@127.0.0.1:9"]) == 1
     assert "next:" in capsys.readouterr().err
 
 

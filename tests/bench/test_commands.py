@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from quarl.bench import command_line, latency, success, table
+from quarl import cli
+from quarl.bench import success, table, timing
 from quarl.bench.report import store
 from quarl.bench.report import tables as rendering
 from quarl.bench.report.document import Report
@@ -23,17 +23,7 @@ from quarl.bench.tables.registry import TABLES
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = (
-    "latency",
-    "memory",
-    "success",
-    "foreign",
-    "native",
-    "instructions",
-    "pressure",
-    "table",
-    "recommend",
-)
+COMMANDS = [name for name in cli.VERBS["Measuring"] if not name.startswith("study ")]
 STUDIES = ("", *STUDY_NAMES)
 
 
@@ -41,15 +31,16 @@ def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[s
     return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_from_another_folder_imports_nothing_heavy(name: str, tmp_path: Path) -> None:
-    watch = "import sys,runpy\nsys.argv=sys.argv[1:]\ntry: runpy.run_path(sys.argv[0],run_name='__main__')\n"
-    watch += "finally: print(sorted({'numpy','rich','tensorflow','paramiko','matplotlib'}&set(sys.modules)))"
-    done = run(sys.executable, "-c", watch, ROOT / "bench" / f"{name}.py", "--help", cwd=tmp_path)
+def test_help_from_another_folder_imports_nothing_heavy(tmp_path: Path) -> None:
+    """All in one process: what one of them loads is seen behind it."""
+    watch = "import sys\nfrom quarl import cli\n"
+    for name in ["", "bench", "study", *COMMANDS]:
+        watch += f"try: cli.main({[*name.split(), '--help']!r})\nexcept SystemExit as ended: assert not ended.code\n"
+        watch += "heavy = {'numpy', 'tensorflow', 'paramiko', 'matplotlib'} & set(sys.modules)\n"
+        watch += f"assert not heavy, ({name!r}, heavy)\n"
+    done = run(sys.executable, "-c", watch, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "exit status" in done.stdout
-    assert f"python {shlex.quote(str(ROOT / 'bench' / f'{name}.py'))}" in done.stdout  # as it can be typed there
-    assert done.stdout.strip().endswith("[]")
+    assert not [name for name in COMMANDS if f"quarl {name}" not in done.stdout]
 
 
 def test_help_of_a_study_loads_no_framework(tmp_path: Path) -> None:
@@ -63,17 +54,38 @@ def test_help_of_a_study_loads_no_framework(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", watch, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
-    assert not [name for name in STUDIES if f"python -m bench.study {name}".strip() not in printed]
+    assert not [name for name in STUDIES if f"quarl study {name}".strip() not in printed]
 
 
 def test_an_unknown_study_is_told_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert studies(["swep"]) == command_line.EXIT_USAGE
-    output = capsys.readouterr().err
-    assert "'swep' is no study" in output and "python -m bench.study sweep" in output
+    with pytest.raises(SystemExit) as ended:
+        studies(["swep"])
+    assert ended.value.code == cli.EXIT_USAGE
+    assert "sweep" in capsys.readouterr().err
 
 
-def test_a_command_is_a_module_too(tmp_path: Path) -> None:
-    assert run(sys.executable, "-m", "quarl.bench.table", "--help", cwd=tmp_path).returncode == 0
+@pytest.mark.parametrize("typed", [["-m", "quarl.bench.table"], ["bench/latency.py"], ["bench/memory.py"]])
+def test_a_command_is_a_module_or_a_script_too(typed: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *typed, "--help"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: quarl bench" in done.stdout
+
+
+def test_a_python_without_the_project_goes_on_with_the_projects_own(tmp_path: Path) -> None:
+    script = tmp_path / "bench" / "latency.py"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "bench" / "latency.py", script)
+    typed = [sys.executable, "-I", "-S", str(script), "--policy", "III"]  # without the packages that are installed
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "make setup" in done.stderr
+    own = tmp_path / ".venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.write_text('#!/bin/sh\necho "own: $@"\n')
+    own.chmod(0o755)
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"own: {script} --policy III\n"
 
 
 def test_no_file_shadows_a_module() -> None:
@@ -85,51 +97,53 @@ def test_no_file_shadows_a_module() -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        (latency.main, ["--policy", "I", "--precision", "int9"], "int9"),
-        (latency.main, ["--policy", "I", "--runtime", "torch"], "torch"),
-        (latency.main, ["--policy", "I", "--runs", "0"], "at least 1"),
+        (timing.main, ["--policy", "I", "--precision", "int9"], "int9"),
+        (timing.main, ["--policy", "I", "--runtime", "torch"], "torch"),
+        (timing.main, ["--policy", "I", "--runs", "0"], "at least 1"),
         (success.main, ["--policy", "I", "--settings", "[1]"], "no JSON object"),
         (success.main, ["--policy", "I", "--late=-5"], "numbers from 0 on"),
         (success.main, ["--policy", "I", "--late", "50,10000"], "milliseconds"),
-        (success.main, ["--policy", "I", "--late", "measured", "--on", "loop"], "--on device"),
+        (success.main, ["--policy", "I", "--late", "measured", "--on", "loop"], "measured"),
         (table.main, ["zoom"], "there is no table 'zoom'"),
     ],
 )
 def test_wrong_arguments_are_named(
     command: Callable[[list[str]], int], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command(arguments)
-    assert ended.value.code == command_line.EXIT_USAGE
+    try:
+        status = command(arguments)
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == cli.EXIT_USAGE
     assert words in capsys.readouterr().err
 
 
 def test_no_latency_is_always_flown_too() -> None:
-    assert success._delays("measured,100,50") == [0.0, 0.05, 0.1, "measured"], "the differences are to it"
+    assert success._delays("measured,100,50") == (0.0, 0.05, 0.1, "measured"), "the differences are to it"
 
 
 def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert latency.main(["--policy", "XLII"]) == command_line.EXIT_FAILED
+    assert timing.main(["--policy", "XLII"]) == cli.EXIT_FAILED
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "'XLII'" in printed.err and "--output-path artifacts/XLII" in printed.err
-    assert latency.main(["--policy", "XLII", "--json"]) == command_line.EXIT_FAILED
+    assert timing.main(["--policy", "XLII", "--json"]) == cli.EXIT_FAILED
     output = json.loads(capsys.readouterr().out)
     assert output["ok"] is False
     assert "XLII" in output["error"]["message"]
 
 
-@pytest.mark.parametrize("command", [latency.main, success.main])
+@pytest.mark.parametrize("command", [timing.main, success.main])
 def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = ["--policy", "XLII", "--results", str(tmp_path / "r.jsonl"), "--target", "pi@no-such-host.invalid"]
-    assert command(typed) == command_line.EXIT_FAILED
+    assert command(typed) == cli.EXIT_FAILED
     output = capsys.readouterr().err
     assert "'no-such-host.invalid' has no address" in output and "XLII" not in output
 
 
-@pytest.mark.parametrize("command", [latency.main, success.main])
+@pytest.mark.parametrize("command", [timing.main, success.main])
 def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,10 +151,10 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     (tmp_path / "other.jsonl").write_text("no store")
     for results, words in ((tmp_path / "file" / "r.jsonl", "file"), (tmp_path / "other.jsonl", "not valid JSON")):
         arguments = ["--policy", "XLII", "--json", "--results", str(results)]
-        assert command(arguments) == command_line.EXIT_FAILED
+        assert command(arguments) == cli.EXIT_FAILED
         output = json.loads(capsys.readouterr().out)
         assert words in output["error"]["message"] and "XLII" not in output["error"]["message"]
-    assert command(["--policy", "XLII", "--results", str(tmp_path / "r.jsonl")]) == command_line.EXIT_FAILED
+    assert command(["--policy", "XLII", "--results", str(tmp_path / "r.jsonl")]) == cli.EXIT_FAILED
     assert "XLII" in capsys.readouterr().err
     assert not (tmp_path / "r.jsonl").exists(), "an empty store would hide the committed measurements"
 
@@ -148,7 +162,7 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
 def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == command_line.EXIT_FAILED
+    assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == cli.EXIT_FAILED
     assert "'wind' is not known" in capsys.readouterr().err
 
 
@@ -195,7 +209,7 @@ def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
 ) -> None:
     both = ["summary", "case-study", "--update-docs"]
     before = files(checkout)
-    assert table.main([*both, "--own"]) == command_line.EXIT_FAILED
+    assert table.main([*both, "--own"]) == cli.EXIT_FAILED
     assert "300 instead of 3,000 episodes or runs; nothing was written" in capsys.readouterr().err
     assert files(checkout) == before
     for state in ("README.md: updated", "up to date"):
@@ -227,7 +241,7 @@ def test_the_pictures_of_a_table(checkout: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:
-    arguments = argparse.Namespace(name=None, own=False, results=None, target=None, preset="hard")
+    arguments = table.Options()
     found, skipped = table.tables(arguments)
     assert not skipped and TABLES.keys() < found.keys()
     made = [each for each, _ in found.values()]

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from quarl.bench import command_line, foreign
+from quarl import cli
+from quarl.bench import foreign
 from quarl.bench.report import store
 from quarl.bench.tables.foreign import FOREIGN
 
 
 def test_files_are_imported_and_flown(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["ppo_cartpole", "td3_three", "rsl_rl_script"]
-    assert foreign.main([*names, "--episodes", "2", "--json"]) == command_line.EXIT_OK
+    assert foreign.main([*names, "--episodes", "2", "--json"]) == cli.EXIT_OK
     document = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in document["policies"]] == names
     assert all(0 <= each["near"] < 1e-4 and 0 <= each["runtimes"] < 1e-3 for each in document["policies"])
@@ -27,6 +28,6 @@ def test_files_are_imported_and_flown(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_what_is_not_all_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    assert foreign.main(["ppo_cartpole", "--keep"]) == command_line.EXIT_FAILED
-    assert foreign.main(["absent"]) == command_line.EXIT_FAILED
+    assert foreign.main(["ppo_cartpole", "--keep"]) == cli.EXIT_FAILED
+    assert foreign.main(["absent"]) == cli.EXIT_FAILED
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quarl.bench import command_line, native
+from quarl import cli
+from quarl.bench import native
 from quarl.bench.peers import turns
 from quarl.bench.report import store
 from quarl.device.engine.engine import kernels_here, library
@@ -18,7 +19,7 @@ def test_every_contestant_decides_in_every_turn(
 ) -> None:
     monkeypatch.setattr(turns, "TURNS", 2)
     monkeypatch.setattr(turns, "TURN_S", 0.002)
-    assert native.main(["--policy", "I", "--precision", "int4", "--json"]) == command_line.EXIT_OK
+    assert native.main(["--policy", "I", "--precision", "int4", "--json"]) == cli.EXIT_OK
     document = json.loads(capsys.readouterr().out)
     own = [f"native ({kernels})" for kernels in kernels_here(library()) if kernels != "plain"]
     assert [row["runtime"] for row in document["rows"]] == ["tflite-runtime", "litert", "onnxruntime", *own]
@@ -42,7 +43,7 @@ def test_the_table_compares_turn_by_turn() -> None:
 
 def test_what_is_not_all_is_not_kept_and_floats_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    assert native.main(["--policy", "I", "--keep"]) == command_line.EXIT_FAILED
-    assert native.main(["--precision", "fp32"]) == command_line.EXIT_USAGE
-    assert native.main(["--policy", "absent"]) == command_line.EXIT_USAGE
+    assert native.main(["--policy", "I", "--keep"]) == cli.EXIT_FAILED
+    assert native.main(["--precision", "fp32"]) == cli.EXIT_USAGE
+    assert native.main(["--policy", "absent"]) == cli.EXIT_USAGE
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.peers import __main__ as peers
 from quarl.bench.peers import turns
@@ -30,7 +31,7 @@ def test_every_program_acts_as_the_policy_and_is_timed(
 ) -> None:
     monkeypatch.setattr(turns, "TURNS", 2)
     monkeypatch.setattr(turns, "TURN_S", 0.002)
-    assert peers.main(["--policy", "I", "--json"]) == command_line.EXIT_OK
+    assert peers.main(["--policy", "I", "--json"]) == cli.EXIT_OK
     document = json.loads(capsys.readouterr().out)
     found = {(row["runtime"], row["precision"]): row for row in document["rows"]}
     assert set(found) == {
@@ -84,11 +85,11 @@ def test_what_cannot_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    assert peers.main(["--policy", "I", "--keep"]) == command_line.EXIT_FAILED
+    assert peers.main(["--policy", "I", "--keep"]) == cli.EXIT_FAILED
     monkeypatch.setattr(peers, "PYTHON", tmp_path / "python")
-    assert peers.main(["--policy", "I"]) == command_line.EXIT_FAILED
+    assert peers.main(["--policy", "I"]) == cli.EXIT_FAILED
     assert "next: make peers" in capsys.readouterr().err
     monkeypatch.setattr(peers, "PYTHON", Path("README.md"))
-    assert peers.main(["--policy", "pendulum-ppo"]) == command_line.EXIT_USAGE
-    assert peers.main(["--policy", "absent"]) == command_line.EXIT_USAGE
+    assert peers.main(["--policy", "pendulum-ppo"]) == cli.EXIT_USAGE
+    assert peers.main(["--policy", "absent"]) == cli.EXIT_USAGE
     assert not list(tmp_path.iterdir())

@@ -1,29 +1,23 @@
-"""Where does an actor's time go, in fp32, fp16 and int8?
-
-    python -m bench.study actorq-breakdown 512,512
-    python -m bench.study actorq-breakdown --keep                     measures what is not kept yet of both networks
-    python -m bench.study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
-
-One actor of cartpole balance on its own, with parameters that change as if a learner were at work. Actor, replay and
-parameter server are the processes of a real run (train/actorq/cluster.py); in the learner's place the same policy is
-handed over every so often, so that every precision gets as many versions and no update competes for the cores. What is
-measured is what an actor costs where it has a core of its own. A seed is a round of all settings.
-"""
+"""Where does an actor's time go, in fp32, fp16 and int8?"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.bars import Bars
 from quarl.bench.report.pivot import Pivot
+from quarl.bench.study import command
 from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition, Record
@@ -63,14 +57,21 @@ of {{ loading | length }}.
 """
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the option --steps."""
-    parser.add_argument("--steps", type=command_line.positive, default=STEPS, help="of a measurement (%(default)s)")
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.Options):
+    """What is measured.
+
+    Attributes:
+        steps: of a measurement
+    """
+
+    steps: command_line.Positive = STEPS
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: Options, subject: str) -> list[Condition]:
     """Each precision at each period."""
-    steps = {} if arguments.steps == STEPS else {"steps": arguments.steps}
+    steps = {} if options.steps == STEPS else {"steps": options.steps}
     return [{**steps, "period": period, **width} for period in PERIODS for width in ACTORS.values()]
 
 
@@ -254,12 +255,29 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=lambda subject: CARTPOLE_BALANCE,
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or ROUNDS, 0),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or ROUNDS, 0),
     tables=[TIMES, SPEED_UPS],
     figures=[BY_PART],
-    options=options,
     within=("steps", "period"),
-    samples="",
     timed=True,
     in_turns=True,
 )
+
+
+@cli.verb()
+def breakdown(options: Options) -> int:
+    """Where does an actor's time go, in fp32, fp16 and int8?
+
+    quarl study actorq-breakdown 512,512
+    quarl study actorq-breakdown --keep                     measures what is not kept yet of both networks
+    quarl study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
+
+    One actor of cartpole balance on its own, with parameters that change as if a learner were at work. Actor, replay
+    and parameter server are the processes of a real run (train/actorq/cluster.py); in the learner's place the same
+    policy is handed over every so often, so that every precision gets as many versions and no update competes for the
+    cores. What is measured is what an actor costs where it has a core of its own. A seed is a round of all settings.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study actorq-breakdown")

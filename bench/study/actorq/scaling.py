@@ -1,29 +1,21 @@
-"""How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows.
-
-    python -m bench.study actorq-scaling 512,512 --no-runs            service times, and what follows from them
-    python -m bench.study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
-    python -m bench.study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
-    python -m bench.study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
-    python -m bench.study actorq-scaling --stored --update-docs       fills docs/actorq.md
-
-A subject is a network and further words of python -m train.actorq. Measured are the parts of an actor, of the learner,
-of replay and parameter process, by real calls to train/actorq. Operational bounds (bench/study/actorq/bounds.py) say
-from these how fast a run can be, with fp32 and with int8 broadcast; beside real runs, with all processes on this
-machine's cores. A row's value is steps/s: of a run, or where no number of actors is set, of an actor that only steps.
-"""
+"""How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.text import kilobytes, nanoseconds, three_digits
+from quarl.bench.study import command
 from quarl.bench.study.actorq.bounds import Layout, Services, bound
 from quarl.bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
@@ -68,16 +60,24 @@ The bound is off by {{ off[0] | fixed }} % in steps/s (geometric mean), at most 
 """
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Which runs, and what is assumed of machines that are not here."""
-    parser.add_argument("--no-runs", action="store_true", help="do without the real runs")
-    parser.add_argument("--samples-per-insert", type=float, metavar="16", help="of the real runs")
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.Options):
+    """What is measured.
+
+    Attributes:
+        no_runs: do without the real runs
+        samples_per_insert: of the real runs
+    """
+
+    no_runs: bool = False
+    samples_per_insert: Annotated[float | None, Parameter(metavar="16")] = None
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: Options, subject: str) -> list[Condition]:
     """The service times of each width, then the real runs."""
-    usual, typed = RATIOS.get(subject, (16.0,)), arguments.samples_per_insert
-    ratios = () if arguments.no_runs else usual if typed is None else (typed,)
+    usual, typed = RATIOS.get(subject, (16.0,)), options.samples_per_insert
+    ratios = () if options.no_runs else usual if typed is None else (typed,)
     runs = [{"samples_per_insert": ratio, "actors": count} for ratio in ratios for count in ACTORS]
     return [{**WIDTHS[bits], **more} for more in ({}, *runs) for bits in BITS]
 
@@ -210,10 +210,30 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=lambda subject: "",
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or (0,), 0),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or (0,), 0),
     tables=[SERVICES, RUNS],
-    options=options,
     within=("bits",),
-    samples="",
     timed=True,
 )
+
+
+@cli.verb()
+def scaling(options: Options) -> int:
+    """How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows.
+
+    quarl study actorq-scaling 512,512 --no-runs            service times, and what follows from them
+    quarl study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
+    quarl study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
+    quarl study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
+    quarl study actorq-scaling --stored --update-docs       fills docs/actorq.md
+
+    A subject is a network and further words of python -m train.actorq. Measured are the parts of an actor, of the
+    learner, of replay and parameter process, by real calls to train/actorq. Operational bounds
+    (bench/study/actorq/bounds.py) say from these how fast a run can be, with fp32 and with int8 broadcast; beside real
+    runs, with all processes on this machine's cores. A row's value is steps/s: of a run, or where no number of actors
+    is set, of an actor that only steps.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study actorq-scaling")

@@ -1,27 +1,19 @@
-"""Do quantized actors make distributed training faster, and is the same learned?
-
-    python -m bench.study actorq-trainings cartpole_balance --seeds 0
-    python -m bench.study actorq-trainings --keep                     what is not kept yet; one to four minutes each
-    python -m bench.study actorq-trainings big-actors big-learner --keep    where actors are waited for, or the learner
-    python -m bench.study actorq-trainings --stored --update-docs     fills docs/actorq.md, draws the picture
-
-Each training is the command that a user types, in processes of its own, with actors in int8 and in fp32; everything is
-read from the bundle that it writes. A row's value is the greedy return of the learner's policy, judged in fp32.
-"""
+"""Do quantized actors make distributed training faster, and is the same learned?"""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.lines import Lines
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.study import command
 from quarl.bench.study.actorq import breakdown
 from quarl.bench.study.actorq.runs import (
     ACTOR_BOUND,
@@ -106,13 +98,13 @@ def identity(subject: str) -> str:
     return f"python -m train.actorq {' '.join(CELLS[subject].words)}"
 
 
-def seeds(arguments: argparse.Namespace, subject: str) -> EpisodePlan:
+def seeds(options: command.Options, subject: str) -> EpisodePlan:
     """Five trainings where returns are compared, three where only the pace is."""
     count = 5 if subject in CELLS and CELLS[subject].purpose == LEARNING else 3
-    return EpisodePlan(arguments.seeds or tuple(range(count)), 0)
+    return EpisodePlan(options.seeds or tuple(range(count)), 0)
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def grid(options: command.Options, subject: str) -> list[Condition]:
     """Actors in fp32 and int8; where they are waited for, also in int8 by the native engine."""
     waited = subject in CELLS and CELLS[subject].purpose == ACTOR_BOUND
     return [WIDTHS[32], WIDTHS[8], *([NATIVE] if waited else [])]
@@ -350,7 +342,24 @@ EXPERIMENT = Experiment(
     tables=[RETURNS, COSTS, BOUNDS],
     figures=[CURVES],
     about=about,
-    samples="",
     timed=True,
     in_turns=True,
 )
+
+
+@cli.verb()
+def trainings(options: command.Options) -> int:
+    """Do quantized actors make distributed training faster, and is the same learned?
+
+    quarl study actorq-trainings cartpole_balance --seeds 0
+    quarl study actorq-trainings --keep                     what is not kept yet; one to four minutes each
+    quarl study actorq-trainings big-actors big-learner --keep    where actors are waited for, or the learner
+    quarl study actorq-trainings --stored --update-docs     fills docs/actorq.md, draws the picture
+
+    Each training is the command that a user types, in processes of its own, with actors in int8 and in fp32; everything
+    is read from the bundle that it writes. A row's value is the greedy return of the learner's policy, judged in fp32.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study actorq-trainings")

@@ -1,29 +1,22 @@
-"""What do the packed artifacts of the native engine reach, and how many of a network's rows have to be active?
-
-    python -m bench.study native --keep                      I, II and III: trains four policies of two bits for each
-    python -m bench.study native II --penalties 0,0.1 --episodes 100
-    python -m bench.study native --stored --update-docs      fills docs/native.md, draws its picture
-
-Artifacts of 8, 4, 2 and mixed bits, quantized after training, and of 2 bits (ternary weights, activations of 2 bits)
-that the policy learned by itself: it begins with its own weights and is distilled onto the grid, with and without a
-penalty on active outputs. The native engine flies all of them through the episodes that the float policy flies. Of each
-artifact the Cortex-A53's instructions for one decision are counted (bench/instructions.py), LiteRT's int8 beside them.
-
-Each policy of two bits is one training, so that the intervals are about episodes, not about trainings.
-"""
+"""What do the packed artifacts of the native engine reach, and how many of a network's rows have to be active?"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.cost.activity import activities, read_share
 from quarl.bench.report.figures import share_scale
 from quarl.bench.report.lines import Lines
 from quarl.bench.report.pivot import Pivot
+from quarl.bench.study import command
 from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
 from quarl.bench.study.experiment import SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition
@@ -34,8 +27,6 @@ from quarl.policy.spec import Precision
 from quarl.train.deciding import float_decide
 
 if TYPE_CHECKING:
-    import argparse
-
     from quarl.policy.bundle import Bundle
     from quarl.train.suites.task import Task
 
@@ -64,7 +55,28 @@ come from beyond a modelled L2 cache of 512 KB, likewise.
 """
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+def read_penalties(text: str) -> tuple[float, ...]:
+    """``0,0.1``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return tuple(float(word) for word in text.split(","))
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.EpisodesOptions):
+    """What is measured.
+
+    Attributes:
+        penalties: on active outputs
+    """
+
+    penalties: Annotated[tuple[float, ...], cli.reads(read_penalties, "0,0.1,0.3,1")] = PENALTIES
+
+
+def grid(options: Options, subject: str) -> list[Condition]:
     """fp32, LiteRT's int8, and the native artifacts.
 
     Raises:
@@ -72,17 +84,8 @@ def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
     """
     if subject not in STEPS:
         raise command_line.UsageError(f"{subject} is none of {', '.join(STEPS)}.", "python -m bench.study native II")
-    learning = [{"bits": LEARNED_BITS, "penalty": penalty} for penalty in arguments.penalties]
+    learning = [{"bits": LEARNED_BITS, "penalty": penalty} for penalty in options.penalties]
     return [{}, LITERT, *({"bits": bits} for bits in AFTERWARDS), *learning]
-
-
-def penalties(text: str) -> list[float]:
-    """``0,0.1``.
-
-    Raises:
-        ValueError: argparse says so.
-    """
-    return [float(word) for word in text.split(",")]
 
 
 def perceptron(name: str) -> Bundle:
@@ -249,15 +252,34 @@ EXPERIMENT = Experiment(
     question="what do few packed bits reach, and how many rows have to be active?",
     factors=("runtime", "bits", "penalty"),
     subjects=tuple(STEPS),
-    options=lambda parser: parser.add_argument(
-        "--penalties", type=penalties, default=list(PENALTIES), metavar="0,0.1,0.3,1", help="on active outputs"
-    ),
     grid=grid,
     measure=measure,
     identity=bundle_identity,
     about=lambda name: meant(perceptron(name)),
     require=open_perceptron,
-    episodes=lambda arguments, subject: EpisodePlan(arguments.seeds or SEEDS, arguments.episodes or EPISODES),
+    episodes=lambda options, subject: EpisodePlan(options.seeds or SEEDS, options.episodes or EPISODES),
     tables=[ARTIFACTS],
     figures=[OVER_ACTIVE],
 )
+
+
+@cli.verb()
+def native(options: Options) -> int:
+    """What do the packed artifacts of the native engine reach, and how many of a network's rows have to be active?
+
+    quarl study native --keep                      I, II and III: trains four policies of two bits for each
+    quarl study native II --penalties 0,0.1 --episodes 100
+    quarl study native --stored --update-docs      fills docs/native.md, draws its picture
+
+    Artifacts of 8, 4, 2 and mixed bits, quantized after training, and of 2 bits (ternary weights, activations of 2
+    bits) that the policy learned by itself: it begins with its own weights and is distilled onto the grid, with and
+    without a penalty on active outputs. The native engine flies all of them through the episodes that the float policy
+    flies. Of each artifact the Cortex-A53's instructions for one decision are counted (bench/instructions.py), LiteRT's
+    int8 beside them.
+
+    Each policy of two bits is one training, so that the intervals are about episodes, not about trainings.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study native")

@@ -1,31 +1,23 @@
-"""Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes, several seeds.
-
-    python -m bench.study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
-    python -m bench.study qat cartpole-ppo --bits 4,2 --seeds 5
-    python -m bench.study qat --stored --update-docs         fills docs/study.md, draws the picture
-
-For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed and
-steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ: symmetric per
-output channel, weights and hidden activations of n bits, ranges from its calibration) and with the QAT policy, with its
-own quantizers. Observation and outputs keep 8 bits in both (policy/simulate.py, which agrees with the artifacts).
-
-Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares to
-choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
-"""
+"""Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import error_scale
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.lines import Lines, in_order
 from quarl.bench.report.pivot import Pivot, alike
 from quarl.bench.report.text import joined
+from quarl.bench.study import command
 from quarl.bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
 from quarl.bench.study.measures.execution import execution_of
 from quarl.bench.study.records import Condition
@@ -34,8 +26,6 @@ from quarl.policy.quantize import Scheme
 from quarl.policy.simulate import Widths
 
 if TYPE_CHECKING:
-    import argparse
-
     from quarl.policy.bundle import Bundle
 
 CELLS = {
@@ -86,15 +76,27 @@ container of one byte a weight: size, speed and kernel are int8's. The others ar
 """
 
 
-def grid(arguments: argparse.Namespace, subject: str) -> list[Condition]:
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(command.EpisodesOptions):
+    """What is measured.
+
+    Attributes:
+        bits: default: all of them
+    """
+
+    bits: Annotated[tuple[int, ...], cli.reads(command_line.read_bits(2, 8), "2-8")] = ()
+
+
+def grid(options: Options, subject: str) -> list[Condition]:
     """The float policy, and each width quantized afterwards and in training.
 
     Raises:
         UsageError: a seed is to choose and to report.
     """
-    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(arguments.seeds or ()))):
+    if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(options.seeds or ()))):
         raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
-    return [{}, *(condition_of(way, bits) for bits in arguments.bits or BITS for way in WAYS)]
+    return [{}, *(condition_of(way, bits) for bits in options.bits or BITS for way in WAYS)]
 
 
 def condition_of(way: str, bits: int) -> Condition:
@@ -272,11 +274,31 @@ EXPERIMENT = of_cells(
     name="qat",
     question="is learning with quantizers worth it?",
     factors=("quantized", "bits"),
-    options=lambda parser: parser.add_argument(
-        "--bits", type=command_line.bits(2, 8), metavar="2-8", help="default: all of them"
-    ),
     grid=grid,
     measure=measure,
     tables=[RETURNS],
     figures=[OVER_BITS],
 )
+
+
+@cli.verb()
+def qat(options: Options) -> int:
+    """Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes.
+
+    quarl study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
+    quarl study qat cartpole-ppo --bits 4,2 --seeds 5
+    quarl study qat --stored --update-docs         fills docs/study.md, draws the picture
+
+    For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed
+    and steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ:
+    symmetric per output channel, weights and hidden activations of n bits, ranges from its calibration) and with the
+    QAT policy, with its own quantizers. Observation and outputs keep 8 bits in both (policy/simulate.py, which agrees
+    with the artifacts).
+
+    Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares
+    to choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
+    """
+    return command.run(__name__, options)
+
+
+main = cli.of("study qat")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from quarl.policy.places import PROJECT_ROOT
 from quarl.train.runs.logs import read_curve
 
 Recorded = Callable[..., records.Record]
-NO_OPTIONS = argparse.Namespace(seeds=None, steps=breakdown.STEPS)
+NO_OPTIONS = breakdown.Options()
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ def test_a_round_of_all_settings_is_measured_before_the_next(actor: Recorded) ->
     assert requested[0].condition == {"period": 30} and requested[1].condition == {"period": 30, "bits": 16}
     left = missing(requested, [actor(32, 300.0, seed) for seed in (0, 2)])
     assert len(left) == 22 and left[7].condition == {"period": 30} and left[7].episodes.seeds == (1,)
-    other = cells(breakdown.EXPERIMENT, argparse.Namespace(seeds=(0,), steps=100), ["8,8"])
+    other = cells(breakdown.EXPERIMENT, breakdown.Options(seeds=(0,), steps=100), ["8,8"])
     assert len(missing(other, [actor(32, 300.0)])) == 8, "of other steps"
 
 

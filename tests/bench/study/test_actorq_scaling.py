@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -110,10 +109,10 @@ def test_what_is_made_of_service_times_and_runs(results: Results) -> None:
 
 
 def test_service_times_come_before_the_runs_that_are_asked() -> None:
-    grid = scaling.grid(argparse.Namespace(no_runs=False, samples_per_insert=4.0), "8,8")
+    grid = scaling.grid(scaling.Options(no_runs=False, samples_per_insert=4.0), "8,8")
     assert grid[:2] == [{}, {"bits": 8}] and len(grid) == 2 + 6
     assert grid[3] == {"bits": 8, "samples_per_insert": 4.0, "actors": 1}
-    assert scaling.grid(argparse.Namespace(no_runs=True, samples_per_insert=None), "8,8") == grid[:2]
+    assert scaling.grid(scaling.Options(no_runs=True, samples_per_insert=None), "8,8") == grid[:2]
 
 
 def test_services_without_runs_make_no_table_of_runs(results: Results) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from quarl.bench import command_line
+from quarl import cli
 from quarl.bench.command_line import BenchError
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.tables import filled, pages, to_markdown
-from quarl.bench.study import cells, command, running
+from quarl.bench.study import cells, running
 from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
 from quarl.bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from quarl.bench.study.experiment import RETURN, Results, in_order, stored
@@ -136,7 +136,7 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     bundle = balancing(tmp_path / "cartpole-dqn")
     kept = tmp_path / "kept"
     words = [str(bundle.path), "--episodes", "4", "--jobs", "1", "--keep", "--results", str(kept)]
-    assert command.main("quarl.bench.study.cells", [*words, "--json"]) == command_line.EXIT_OK
+    assert cells.main([*words, "--json"]) == cli.EXIT_OK
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["precision"] for row in rows] == [None, "fp16", "int8"]
     fp32, fp16, int8 = rows
@@ -145,15 +145,15 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     assert fp16["bytes"] > 1000 and int8["episodes"] == 4
     assert [path for path in bundle.path.iterdir() if path.suffix == ".tflite"] == [], "a copy is converted"
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was judged again"))
-    assert command.main("quarl.bench.study.cells", words) == command_line.EXIT_OK
+    assert cells.main(words) == cli.EXIT_OK
     monkeypatch.setattr(running, "measured", lambda module, cell: [])
-    assert command.main("quarl.bench.study.cells", [*words, "--runtime", "onnxruntime"]) == command_line.EXIT_OK
+    assert cells.main([*words, "--runtime", "onnxruntime"]) == cli.EXIT_OK
     (record, *_) = stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
     assert record["identity"] == bundle.manifest.files["weights.safetensors"].sha256
 
 
 def test_a_runtime_is_compared_with_its_own_fp32() -> None:
-    arguments = command_line.argparse.Namespace(runtime="onnxruntime")
+    arguments = cells.Options(runtime="onnxruntime")
     conditions = EXPERIMENT.grid(arguments, "cartpole-dqn")
     assert conditions[0] == {"runtime": "onnxruntime"}
     assert [EXPERIMENT.reference(condition) for condition in conditions] == [conditions[0]] * 3
@@ -165,7 +165,7 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     zoo = tmp_path / "zoo"
     monkeypatch.setattr(cells, "BENCHMARK", zoo)
     fresh = balancing(tmp_path / "trial-17")
-    assert cells.main(["--take", str(fresh.path), "--episodes", "3"]) == command_line.EXIT_OK
+    assert cells.main(["--take", str(fresh.path), "--episodes", "3"]) == cli.EXIT_OK
     assert "next: python -m bench.study cells cartpole-dqn --keep" in capsys.readouterr().err
     placed = Bundle.load(zoo / "cartpole-dqn")
     assert placed.spec.name == "cartpole-dqn"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import subprocess
@@ -11,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.store import StoreError
-from quarl.bench.study import command, records, running
+from quarl.bench.study import command, mixed, records, running, sweep
 from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order
 from quarl.bench.study.running import StudyCell, missing, without_superseded
 from quarl.bench.study.sweep import EXPERIMENT
@@ -185,15 +185,15 @@ def test_times_are_measured_one_after_the_other(
 ) -> None:
     requested: list[int] = []
     monkeypatch.setattr(running, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
-    for module in ("quarl.bench.study.mixed", "quarl.bench.study.sweep"):
-        command.main(module, [] if "mixed" in module else ["cartpole-dqn"])
+    mixed.main([])
+    sweep.main(["cartpole-dqn"])
     assert requested[0] == 1 and requested[1] == command.os.cpu_count()
     with pytest.raises(SystemExit):
-        command.main("quarl.bench.study.mixed", ["--episodes", "3"])  # its values are times
+        mixed.main(["--episodes", "3"])  # its values are times
 
 
 def typed(*words: str) -> int:
-    return command.main("quarl.bench.study.sweep", words)
+    return sweep.main([*words])
 
 
 def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
@@ -206,15 +206,15 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     words = [own, "--scheme", "quarl", "--bits", "3,2", "--seeds", "1,3", "--episodes", "4", "--jobs", "1"]
-    assert typed(*words, "--keep", "--json") == command_line.EXIT_OK
+    assert typed(*words, "--keep", "--json") == cli.EXIT_OK
     printed = json.loads(capsys.readouterr().out)["rows"]
     assert len(printed) == 1 + 2, "fp32, and two widths"
     # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
     error = {row["bits"]: row["error"]["value"] for row in printed}
     assert error[2] > 5.0 and error[None] == 0.0
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was measured again"))
-    assert typed(*words, "--keep") == command_line.EXIT_OK
-    assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == command_line.EXIT_OK
+    assert typed(*words, "--keep") == cli.EXIT_OK
+    assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == cli.EXIT_OK
     assert "Means over 8 greedy episodes" in capsys.readouterr().out
     assert (tmp_path / "drawn" / "sweetspot-by-hand.svg").exists()
     capsys.readouterr()
@@ -222,11 +222,11 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     fewer = ["--scheme", "quarl", "--bits", "2", "--seeds", "3", "--episodes", "2", "--jobs", "1", "--keep", "--json"]
-    assert typed(own, *fewer) == command_line.EXIT_OK
+    assert typed(own, *fewer) == cli.EXIT_OK
     counts = {row["bits"]: row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
     assert counts[2] == 2 and counts[3] == 8, "no episodes of the last time among them"
     balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
-    assert typed(own, "--stored") == command_line.EXIT_FAILED
+    assert typed(own, "--stored") == cli.EXIT_FAILED
     message = capsys.readouterr().err
     assert f"left out, measured of other weights: {own}" in message and "--keep" in message
 
@@ -239,17 +239,17 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(
         (("cartpole-dqn", "--scheme", "quarl-released", "--activation-bits", "3"), "quantizes weights only"),
         (("XLII",), "XLII"),
         (("II", "--stored", "--update-docs"), "not with II alone"),
+        (("--update-docs",), "docs/"),
     ):
-        assert typed(*words) == command_line.EXIT_USAGE
+        assert typed(*words) == cli.EXIT_USAGE
         assert message in capsys.readouterr().err
     for wrong, message in (
         (["--bits", "1"], "allowed are 2 … 32"),
         (["--seeds", "0,0"], "twice"),
-        (["--update-docs"], ""),
     ):
         with pytest.raises(SystemExit) as stopped:
             typed(*wrong)
-        assert stopped.value.code == command_line.EXIT_USAGE
+        assert stopped.value.code == cli.EXIT_USAGE
         assert message in capsys.readouterr().err
 
 
@@ -279,9 +279,7 @@ def test_what_is_kept_names_code_that_is_committed(tmp_path: Path, monkeypatch: 
 
 def test_cells_in_processes_are_the_same_as_here(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     own = str(balancing(tmp_path / "by-hand").path)
-    arguments = argparse.Namespace(
-        scheme=None, bits=(3,), weights_only=False, activation_bits=None, input_bits=None, seeds=(1,), episodes=3
-    )
+    arguments = sweep.Options(bits=(3,), seeds=(1,), episodes=3)
     requested = running.cells(EXPERIMENT, arguments, [own])
     here, there = (
         {

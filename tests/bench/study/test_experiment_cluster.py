@@ -48,8 +48,8 @@ def test_cells_on_two_nodes_are_those_of_this_process(balancing: Callable[..., B
 
 
 def test_no_cluster_is_one_message(capfd: pytest.CaptureFixture[str]) -> None:
-    from quarl.bench.study import command
+    from quarl.bench.study import sweep
 
     words = ["cartpole-dqn", "--bits", "2", "--episodes", "1", "--address", "127.0.0.1:1"]
-    assert command.main("quarl.bench.study.sweep", words) == 1
+    assert sweep.main(words) == 1
     assert "no Ray cluster answers at --address 127.0.0.1:1" in capfd.readouterr().err

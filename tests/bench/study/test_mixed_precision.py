@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.bench import command_line
+from quarl import cli
 from quarl.bench.report.tables import ROOT, filled
-from quarl.bench.study import command, mixed
+from quarl.bench.study import mixed
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.measures.catch import Catch, catch_task
 from quarl.bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
@@ -97,14 +97,14 @@ def test_float32_is_that_which_was_timed_beside_it(timed: list[Record]) -> None:
 
 
 def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = command_line.argparse.Namespace(type="float16", updates=40, steps=0, batch=64, threads=2)
+    arguments = mixed.Options(type="float16", updates=40, steps=0, batch=64, threads=2)
     condition = mixed.grid(arguments, "A")
     common = {"batch": 64, "threads": 2, "type": "float16", "half": True}
     assert condition[0] == {"work": UPDATE, "count": 40, **common}
     assert [each["work"] for each in condition] == [UPDATE, "act on 1", "act on 8"], "0 steps: no Pong"
     assert EXPERIMENT.reference(condition[1]) == {"work": "act on 1", "batch": 64, "threads": 2, "type": "float16"}
     assert mixed.grid(arguments, "catch") == [{"work": LEARNING, "threads": 2, "type": "float16", "half": True}]
-    assert command.main("quarl.bench.study.mixed", ["D"]) == command_line.EXIT_USAGE
+    assert mixed.main(["D"]) == cli.EXIT_USAGE
     assert "there is no policy 'D'; there are A, B, C, catch" in capsys.readouterr().err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 
 from quarl.bench import command_line
 from quarl.bench.cost.activity import activities, read_share
-from quarl.bench.study import command, records
+from quarl.bench.study import records
 from quarl.bench.study.experiment import Results, in_order
 from quarl.bench.study.learning import native
 from quarl.policy.bundle import Bundle, write_bundle
@@ -98,7 +97,7 @@ def test_lines_of_a_policy_that_fits_the_cache_are_no_base() -> None:
 
 def test_another_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(command_line.UsageError, match="cartpole-ppo is none of I, II, III"):
-        native.grid(argparse.Namespace(penalties=[0.0]), "cartpole-ppo")
+        native.grid(native.Options(penalties=(0.0,)), "cartpole-ppo")
     with pytest.raises(SystemExit):
-        command.main("quarl.bench.study.learning.native", ["I", "--penalties", "much"])
+        native.main(["I", "--penalties", "much"])
     assert "--penalties" in capsys.readouterr().err

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from quarl.bench import command_line
+from quarl import cli
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.tables import ROOT, filled
-from quarl.bench.study import command, records, running, trainings
+from quarl.bench.study import records, running, trainings
 from quarl.bench.study.experiment import Results, current, in_order
 from quarl.bench.study.learning import qat
 from quarl.policy.bundle import Bundle
@@ -95,7 +95,7 @@ def test_words_for_intervals() -> None:
 def test_seeds_that_choose_are_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert not set(qat.CHOOSING_SEEDS) & set(qat.SEEDS)
     words = ["cartpole-dqn", "--seeds", "9,10", "--jobs", "1"]
-    assert command.main("quarl.bench.study.learning.qat", words) == command_line.EXIT_USAGE
+    assert qat.main(words) == cli.EXIT_USAGE
     assert "seed 10 is to choose and to report" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_small_study_as_it_is_typed(
     monkeypatch.setattr(records, "FOLDER", tmp_path / "study")
     monkeypatch.setattr(running, "refuse_dirty", lambda: None)
     words = ["cartpole-ppo", "--bits", "3", "--seeds", "5", "--episodes", "3", "--jobs", "1", "--keep", "--json"]
-    assert command.main("quarl.bench.study.learning.qat", words) == command_line.EXIT_OK
+    assert qat.main(words) == cli.EXIT_OK
     rows = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     learned = rows[qat.LEARNED]
     assert learned["quantized_updates"] > 0 and learned["settings"]["quantization_bits"] == 3
@@ -136,7 +136,7 @@ def test_a_small_study_as_it_is_typed(
     assert bundle.spec.quantization is not None and bundle.spec.quantization.bits == 3
     monkeypatch.setattr(trainings, "started", lambda *_: pytest.fail("it trained again"))
     (tmp_path / "study" / "qat.jsonl").unlink()
-    assert command.main("quarl.bench.study.learning.qat", words) == command_line.EXIT_OK, "both bundles are there"
+    assert qat.main(words) == cli.EXIT_OK, "both bundles are there"
     again = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert {way: row["return"] for way, row in again.items()} == {way: row["return"] for way, row in rows.items()}
 

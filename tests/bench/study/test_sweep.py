@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +11,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from quarl.bench import command_line
+from quarl import cli
 from quarl.bench.report.tables import ROOT, filled
-from quarl.bench.study import command, experiment, records, sweep
+from quarl.bench.study import experiment, records, sweep
 from quarl.bench.study.bundles import share_differing
 from quarl.bench.study.experiment import Results, in_order, stored
 from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
@@ -36,11 +35,9 @@ def bundle(balancing: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFa
     return balancing(tmp_path_factory.mktemp("sweep") / "by-hand")
 
 
-def arguments_of(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    EXPERIMENT.options(parser)
-    parser.set_defaults(seeds=None, episodes=None)
-    return parser.parse_args(words)
+def arguments_of(*words: str) -> sweep.Options:
+    found = cli.app().parse_args(["study", "sweep", *words])[1]
+    return found.arguments.get("options", sweep.Options())
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
@@ -50,7 +47,7 @@ def test_widths_are_read() -> None:
     assert sweep.widths("8,fp16,7-9") == (8, 7, 9, "fp16")
     assert sweep.widths("fp16") == ("fp16",)
     for wrong in ("1", "33", "8-4", "2-33", "int8", "-4", "", "4-", "fp32"):
-        with pytest.raises(argparse.ArgumentTypeError, match=r"no width|empty"):
+        with pytest.raises(ValueError, match=r"no width|empty"):
             sweep.widths(wrong)
 
 
@@ -148,12 +145,12 @@ def test_images_with_float_activations_take_the_compiled_graph() -> None:
 
 
 def typed(*words: str) -> int:
-    return command.main("quarl.bench.study.sweep", words)
+    return sweep.main([*words])
 
 
 def test_every_width_flies_the_same_episodes(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--scheme", "symmetric", "--bits", "2,8,fp16", "--seeds", "0,4", "--episodes", "6", "--jobs", "1"]
-    assert typed(str(bundle.path), *words, "--json") == command_line.EXIT_OK
+    assert typed(str(bundle.path), *words, "--json") == cli.EXIT_OK
     rows = {(row["scheme"], row["bits"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert list(rows) == [(None, None), ("fp16", 16), ("symmetric", 2), ("symmetric", 8)]
     assert {row["episodes"] for row in rows.values()} == {12}
@@ -172,7 +169,7 @@ def test_a_policy_trained_with_quantizers_says_so(
         tmp_path / spec.name, spec, bundle.weights(), bundle.calibration(), bundle.golden().observations
     )
     words = ["--scheme", "symmetric", "--bits", "4,5", "--seeds", "0", "--episodes", "2", "--jobs", "1"]
-    assert typed(str(made.path), *words, "--json") == command_line.EXIT_OK
+    assert typed(str(made.path), *words, "--json") == cli.EXIT_OK
     narrow, wide = json.loads(capsys.readouterr().out)["rows"][1:]
     # at its own width the artifact's activations have it too; at another one they have 8 bits
     assert [(row["trained_bits"], row["activation_bits"]) for row in (narrow, wide)] == [(4, 4), (4, 8)]
@@ -190,7 +187,7 @@ def test_a_policy_trained_with_quantizers_says_so(
     ],
 )
 def test_what_cannot_be_is_a_usage_error(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed(*words, "--jobs", "1", "--json") == command_line.EXIT_USAGE
+    assert typed(*words, "--jobs", "1", "--json") == cli.EXIT_USAGE
     heard = capsys.readouterr()
     assert message in heard.err
     assert message in json.loads(heard.out)["error"]["message"]

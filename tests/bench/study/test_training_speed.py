@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from quarl.bench import command_line
+from quarl import cli
 from quarl.bench.report.tables import ROOT, filled
-from quarl.bench.study import command, running, speed
+from quarl.bench.study import running, speed
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import median_time, ratio
@@ -95,18 +94,16 @@ def test_the_table_beside_rltools(trained: Callable[..., list[Record]], recorded
 def test_each_of_rltools_environments_is_measured_in_turn_with_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = argparse.ArgumentParser()
-    speed.options(parser)
-    arguments = parser.parse_args(["--beside", "rltools"])
+    arguments = speed.Options(beside=("rltools",))
     monkeypatch.setattr(beside_rltools, "PYTHON", tmp_path)
     conditions = speed.grid(arguments, NAME)
     assert [condition["program"] for condition in conditions] == ["rltools", "rltools-gymnasium"]
     assert [EXPERIMENT.reference(each) for each in conditions] == [{"beside": c["program"]} for c in conditions]
     assert speed.grid(arguments, "dqn,CartPole-v1") == []
     monkeypatch.setattr(beside_rltools, "PYTHON", tmp_path / "python")
-    assert command.main("quarl.bench.study.speed", [NAME, "--beside", "rltools"]) == command_line.EXIT_FAILED
+    assert speed.main([NAME, "--beside", "rltools"]) == cli.EXIT_FAILED
     assert "next: make rltools" in capsys.readouterr().err
-    assert command.main("quarl.bench.study.speed", [NAME, "--beside", "cleanrl"]) == command_line.EXIT_USAGE
+    assert speed.main([NAME, "--beside", "cleanrl"]) == cli.EXIT_USAGE
 
 
 @pytest.mark.skipif(not beside_rltools.PYTHON.exists(), reason="needs RLtools, which `make rltools` installs")
@@ -123,9 +120,9 @@ def test_a_missing_environment_is_named_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(speed, "PEERS_PYTHON", tmp_path / "python")
     monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it trained"))
-    assert command.main("quarl.bench.study.speed", []) == command_line.EXIT_FAILED
+    assert speed.main([]) == cli.EXIT_FAILED
     assert "next: make peers" in capsys.readouterr().err
-    assert command.main("quarl.bench.study.speed", ["ppo,Pong", "--ours-only"]) == command_line.EXIT_USAGE
+    assert speed.main(["ppo,Pong", "--ours-only"]) == cli.EXIT_USAGE
     assert "there is no cell 'ppo,Pong'; there are ppo,CartPole-v1;" in capsys.readouterr().err
 
 
@@ -147,16 +144,16 @@ def test_both_sides_are_trained_in_turn_and_ours_is_the_reference(
     monkeypatch.setattr(speed, "train_ours", fake("ours", 0.5))
     monkeypatch.setattr(speed, "train_sb3", fake("theirs", 4.0))
     words = [NAME, "--seeds", "1,2", "--steps", "64", "--beside", SB3, "--keep", "--results", str(tmp_path)]
-    assert command.main("quarl.bench.study.speed", words) == command_line.EXIT_OK
+    assert speed.main(words) == cli.EXIT_OK
     assert order == [("ours", 1, 64), ("theirs", 1, 64), ("ours", 2, 64), ("theirs", 2, 64)]
     kept = stored(dataclasses.replace(EXPERIMENT, folder=tmp_path)).found
     assert [(each["condition"], each["seed"], each["returns"]) for each in kept] == [
         ({"limit": 64}, 1, [0.5]), ({"limit": 64}, 2, [0.5]),
         ({"limit": 64, "program": SB3}, 1, [4]), ({"limit": 64, "program": SB3}, 2, [4]),
     ]  # fmt: skip
-    assert command.main("quarl.bench.study.speed", words) == command_line.EXIT_OK
+    assert speed.main(words) == cli.EXIT_OK
     assert len(order) == 4, "what is kept is not measured again"
-    assert command.main("quarl.bench.study.speed", [*words, "--again"]) == command_line.EXIT_OK
+    assert speed.main([*words, "--again"]) == cli.EXIT_OK
     assert len(order) == 8
 
 
