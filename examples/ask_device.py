@@ -10,9 +10,9 @@ import sys
 try:
     from quarl.bench.device_session.access import bundle_with
     from quarl.device.deploy.agent_session import AgentSession
-    from quarl.device.deploy.errors import HostError
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.deploy import deploy
+    from quarl.device.deploy.errors import HostError
     from quarl.device.deploy.probe import probe
     from quarl.policy.errors import PolicyError
     from quarl.policy.hints import as_typed

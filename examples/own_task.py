@@ -15,9 +15,9 @@ try:
     import numpy as np
 
     from quarl.device.deploy.agent_session import AgentSession
-    from quarl.device.deploy.errors import HostError
     from quarl.device.deploy.connection import connect
     from quarl.device.deploy.deploy import deploy
+    from quarl.device.deploy.errors import HostError
     from quarl.policy.bundle import Bundle
     from quarl.policy.spec import Precision
 except ModuleNotFoundError as error:

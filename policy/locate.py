@@ -14,8 +14,9 @@ from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
-from quarl.policy.bundle import Bundle, copy_bundle, locked
+from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.errors import BundleError, UnknownPolicyError
+from quarl.policy.files import locked
 from quarl.policy.json_values import is_file_name, shortened
 from quarl.policy.places import ARTIFACTS, CODE, IN_CHECKOUT, ZOO
 from quarl.policy.reading import MANIFEST_FILE, WEIGHTS_FILE

@@ -102,7 +102,7 @@ def page(options: Options) -> int:
     measured; what is not stored yet is left out with a line that says which command makes it.
     """
     from quarl.bench.page.sources import RESULTS, ZOO, Sources
-    from quarl.policy.bundle import write_atomically
+    from quarl.policy.files import write_atomically
 
     began = time.monotonic()
     document = collect(Sources(options.results or RESULTS, options.zoo or ZOO, options.preset))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quarl.bench.command_line import BenchError
 from quarl.device.virtual_pi.programs import missing_packages
-from quarl.policy.bundle import locked
+from quarl.policy.files import locked
 from quarl.policy.places import cache_folder
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from quarl.policy.bundle import locked, write_atomically
 from quarl.policy.errors import QuarlError
+from quarl.policy.files import locked, write_atomically
 
 T = TypeVar("T")
 _BEGINNING = b'{"'  # of a document

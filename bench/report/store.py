@@ -16,7 +16,7 @@ from typing import Any
 from quarl.bench.report import json_lines
 from quarl.bench.report.document import Report
 from quarl.bench.report.json_lines import StoreError
-from quarl.policy.bundle import write_atomically
+from quarl.policy.files import write_atomically
 from quarl.policy.places import RESULTS
 
 ROOM_BYTES = 2_000_000  # what a command may add

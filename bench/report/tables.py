@@ -184,7 +184,7 @@ def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
     Raises:
         PageError: a marker without its partner, or a table that no page has a place for; nothing is written.
     """
-    from quarl.policy.bundle import write_atomically  # loads numpy
+    from quarl.policy.files import write_atomically
 
     before = {path: path.read_text(encoding="utf-8") for path in pages(root)}
     for table in tables:

@@ -13,7 +13,7 @@ from typing import Any
 
 from quarl.bench.report import json_lines
 from quarl.bench.report.store import RESULTS
-from quarl.policy.bundle import locked
+from quarl.policy.files import locked
 
 FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]

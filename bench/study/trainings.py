@@ -19,7 +19,7 @@ from quarl.bench.study.bundles import open_bundle, quantized
 from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.records import rounded
-from quarl.policy.bundle import locked
+from quarl.policy.files import locked
 from quarl.policy.locate import code_version
 from quarl.policy.places import ARTIFACTS
 

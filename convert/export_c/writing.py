@@ -17,8 +17,9 @@ from quarl.convert.pipeline import convert_each, impossible, missing
 from quarl.convert.rebuild import check_artifact
 from quarl.device.engine import building
 from quarl.device.engine.engine import Engine, library, memory_needed
-from quarl.policy.bundle import Bundle, write_folder
+from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
+from quarl.policy.files import write_folder
 from quarl.policy.locate import shown
 from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision

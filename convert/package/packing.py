@@ -13,7 +13,8 @@ from quarl.convert.package.hub import hub_files
 from quarl.convert.package.leapp_folder import leapp_files
 from quarl.convert.pipeline import Converted, convert_each, missing, possible
 from quarl.convert.rebuild import check_artifact
-from quarl.policy.bundle import Bundle, write_folder
+from quarl.policy.bundle import Bundle
+from quarl.policy.files import write_folder
 from quarl.policy.json_values import is_file_name, shortened
 from quarl.policy.locate import shown
 from quarl.policy.spec import ArtifactFormat, Precision

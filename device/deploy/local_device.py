@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.deploy.errors import ConnectionFailedError
-from quarl.policy.bundle import write_atomically
+from quarl.policy.files import write_atomically
 
 LOCAL_HOST_KEY_NAME = "quarl-local-device"  # its port changes with every start, so its host key has a name of its own
 HOST_KEY = "host_ed25519"

@@ -32,7 +32,7 @@ import asyncssh
 from quarl.device.deploy.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
 from quarl.device.deploy.local_sessions import Door, Files, Traffic
 from quarl.device.deploy.target import user_name
-from quarl.policy.bundle import locked, write_atomically
+from quarl.policy.files import locked, write_atomically
 
 LISTEN = "127.0.0.1"
 GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between SIGTERM and SIGKILL

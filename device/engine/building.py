@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from quarl.device.engine import PREBUILT
-from quarl.policy.bundle import locked, write_atomically
 from quarl.policy.errors import PolicyError
+from quarl.policy.files import locked, write_atomically
 from quarl.policy.places import ARTIFACTS, IN_CHECKOUT, cache_folder
 
 HERE = Path(__file__).resolve().parent

@@ -32,7 +32,7 @@ from quarl.device.virtual_pi.card import write_card
 from quarl.device.virtual_pi.errors import BuildError
 from quarl.device.virtual_pi.initrd import load_order, parse_dependencies, write_initrd
 from quarl.device.virtual_pi.sources import own_sources
-from quarl.policy.bundle import locked
+from quarl.policy.files import locked
 from quarl.policy.places import cache_folder
 
 Tell = Callable[[str], None]

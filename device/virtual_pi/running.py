@@ -25,7 +25,7 @@ from quarl.device.virtual_pi.errors import StartError
 from quarl.device.virtual_pi.image import Image, Tell, base_folder, ensure_image
 from quarl.device.virtual_pi.machine import MachineSettings, command
 from quarl.device.virtual_pi.recipe import USER, Init, MachineKind
-from quarl.policy.bundle import locked
+from quarl.policy.files import locked
 
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import quarl.policy.bundle as writer_module
-from quarl.policy.bundle import PART, Bundle, Expected, add_artifact, copy_bundle, write_atomically, write_bundle
+from quarl.policy.bundle import Bundle, Expected, add_artifact, copy_bundle, write_bundle
 from quarl.policy.errors import BundleError, SpecError
+from quarl.policy.files import PART, write_atomically
 from quarl.policy.reading import MANIFEST_FILE, FileRecord, Manifest
 from quarl.policy.spec import (
     ArtifactFormat,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.policy.bundle import locked, write_atomically
+from quarl.policy.files import locked, write_atomically
 from quarl.policy.reading import FileRecord
 from tests.policy.small_bundle import files
 

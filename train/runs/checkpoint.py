@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from quarl.policy.bundle import write_atomically
+from quarl.policy.files import write_atomically
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from quarl.policy.bundle import write_atomically
+from quarl.policy.files import write_atomically
 
 FAULT_FILE = "fault.json"
 

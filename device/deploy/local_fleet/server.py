@@ -18,7 +18,7 @@ from quarl.device.deploy.local_fleet.device_server import FleetDevice
 from quarl.device.deploy.local_fleet.layout import FleetFolder, device_names, fleet_text
 from quarl.device.deploy.local_server import prepare_key, stopped_by_signals, until_stopped
 from quarl.device.deploy.target import ssh_config_folder, user_name
-from quarl.policy.bundle import locked, write_atomically
+from quarl.policy.files import locked, write_atomically
 from quarl.policy.places import state_folder
 
 ALIAS = "quarl-local-fleet-"  # in front of a device's name in known_hosts

@@ -64,7 +64,8 @@ def written(bundle_path: Path, precision: Precision, machine: str, folder: Path)
     from quarl.convert.pipeline import convert_each, missing
     from quarl.device.deploy.static_agent.packing import packed
     from quarl.device.engine import building
-    from quarl.policy.bundle import Bundle, write_atomically
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.files import write_atomically
 
     if not ArtifactFormat.NATIVE.holds(precision):
         raise PolicyError(f"the native engine does not execute {precision.value}.", "Type --bits 8, or fewer.")

@@ -17,7 +17,8 @@ from quarl.convert.package.card import CARD_FILE, MOST_NAMES, plain
 from quarl.device.agent.golden import check_golden
 from quarl.device.agent.runtimes import open_artifact
 from quarl.device.deploy.payload import bundle_files
-from quarl.policy.bundle import HOST_FILES, Bundle, copy_bundle, write_bundle, write_folder
+from quarl.policy.bundle import HOST_FILES, Bundle, copy_bundle, write_bundle
+from quarl.policy.files import write_folder
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, FileRecord
