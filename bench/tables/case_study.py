@@ -48,13 +48,13 @@ Paper's: QuaRL's figures on a {{ paper_device }}, other networks and another tas
 {{ dynamics }}
 """
 SUMMARY_WORDS = """\
-Policies on a device
+What int8 brings
 {{ machines }}
-p50: median time of one decision; the order of precisions depends on the machine, on a network as small as I first of \
-all. MB resident: the whole process on the device. Success: with 95 % intervals\
-{{ "; flying straight to the goal, as if nothing were in between: " ~ blind | percent if blind }}.
+Speed: median time of a decision in fp32 over that in int8, same runtime and run. MB resident: the whole process on \
+the device. Success: 95 % intervals; points: on the same episodes, paired\
+{{ "; flying straight to the goal, as if nothing were in between, succeeds in " ~ blind | percent ~ " %" if blind }}.
 {{ dynamics }}
-The paper's: QuaRL's p50 and success on a {{ paper_device }}, of other networks on another task.
+In parentheses the paper's figures: QuaRL on a {{ paper_device }}, other networks, another task.
 """
 FINDING = """\
 On {{ device | machine }} int8 decides up to {{ faster }} as fast as fp32 in the same runtime ({{ fastest }}), from \
@@ -143,6 +143,13 @@ def facts(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def _int8_beside_fp32(rows: Sequence[Row]) -> list[Row]:
+    fp32 = {row["policy"]: row for row in rows if row["precision"] == FP32}
+    return [
+        {**row, "fp32": fp32[row["policy"]]} for row in rows if row["precision"] == "int8" and row["policy"] in fp32
+    ]
+
+
 LEAD = {"policy": "{{ policy }}", "precision": "{{ precision }}"}
 CASES = Pivot(
     name=CASE_STUDY,
@@ -174,14 +181,16 @@ DEPTHS = replace(CASES, name=DEPTH, words=WORDS.replace("Case study", "A policy 
 SUMMED_UP = Pivot(
     name=SUMMARY,
     words=SUMMARY_WORDS,
-    lead=LEAD,
+    lead={"policy": "{{ policy }}"},
     columns=[
-        {"p50": "{{ p50 }}", "MB resident": "{{ memory.resident | mb if memory }}", "KB artifact": "{{ bytes | kb }}"},
-        {"% success, {{ preset }}": "{{ success[0] | percent }}"},
-        {"paper's p50": "{{ '%g ms' | format(paper[0]) if paper }}"},
-        {"paper's success": "{{ '%.0f %%' | format(100 * paper[1]) if paper }}"},
+        {"speed": "{{ over_fp32 }}{{ ' (paper: %.3g×)' | format(fp32.paper[0] / paper[0]) if paper }}"},
+        {"MB resident": "{{ fp32.memory.resident | mb if fp32.memory }} → {{ memory.resident | mb if memory }}"},
+        {
+            "% success, {{ preset }}": "{{ success[0] | percent }}{{ ': %s points' | format(to_fp32 | percent('+')) "
+            "if to_fp32 }}{{ ' (paper: %.0f → %.0f)' | format(100 * fp32.paper[1], 100 * paper[1]) if paper }}"
+        },
     ],
-    rows=lambda rows: [row for row in rows if row["policy"] != BLIND],
+    rows=_int8_beside_fp32,
     facts=facts,
     gathered=False,
 )
