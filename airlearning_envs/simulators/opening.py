@@ -1,12 +1,15 @@
-"""Simulators by name, and the arguments of the commands that fly in them."""
+"""Simulators by name, and the options of the commands that fly in them."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.airlearning_envs.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -43,20 +46,64 @@ def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, An
     return AirSimSimulator(config, AirSimOptions(**options))
 
 
-def add_simulator_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which simulator, and how AirSim is reached: read by :func:`simulator_options`."""
-    parser.add_argument("--simulator", choices=SIMULATORS, default=EMBEDDED, help="default %(default)s")
-    group = parser.add_argument_group("with --simulator airsim")
-    group.add_argument("--address", metavar="HOST:PORT", help="of its RPC server (default 127.0.0.1:41451)")
-    group.add_argument("--client", metavar="auto", help="auto, own, or theirs: whose Python client (default auto)")
-    group.add_argument("--dialect", metavar="airsim", help="airsim, colosseum or cosys (default: found out)")
-    group.add_argument("--assets", type=_pairs, metavar="box=NAME", help="assets of one metre, also cylinder=NAME")
-    group.add_argument("--origin", type=_place, metavar="X,Y", help="the arena's centre from the vehicle's start, m")
-    group.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for an answer (default 30)")
+def json_object(text: str) -> dict[str, Any]:
+    """Settings of the task as they are typed.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{text!r} is no JSON object")
+    return value
 
 
-def simulator_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and equals and value for name, equals, value in pairs):
+        raise ValueError(f"{text!r} is not like box=NAME,cylinder=NAME")
+    return {name: value for name, _, value in pairs}
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = map(float, text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not like 100,-50") from None
+    return x, y
+
+
+@dataclass(kw_only=True)
+class SimulatorOptions:
+    """Which simulator, and how AirSim is reached: read by :func:`simulator_options`.
+
+    Attributes:
+        simulator: that flies
+        address: with --simulator airsim: of its RPC server (default 127.0.0.1:41451)
+        client: with --simulator airsim: auto, own, or theirs: whose Python client (default auto)
+        dialect: with --simulator airsim: airsim, colosseum or cosys (default: found out)
+        assets: with --simulator airsim: assets of one metre, also cylinder=NAME
+        origin: with --simulator airsim: the arena's centre from the vehicle's start, m
+        timeout: with --simulator airsim: seconds to wait for an answer (default 30)
+    """
+
+    simulator: Literal["embedded", "airsim"] = EMBEDDED
+    address: Annotated[str | None, Parameter(metavar="HOST:PORT")] = None
+    client: str | None = None
+    dialect: str | None = None
+    assets: Annotated[dict[str, str] | None, cli.reads(_pairs, "box=NAME", accepts_keys=False)] = None
+    origin: Annotated[tuple[float, float] | None, cli.reads(_place, "X,Y", allow_leading_hyphen=True)] = None
+    timeout: Annotated[float | None, Parameter(metavar="S")] = None
+
+
+def simulator_options(arguments: Any) -> dict[str, Any]:
     """The options that were given, as :func:`open_simulator` takes them.
+
+    Args:
+        arguments: has the attributes of :class:`SimulatorOptions`.
 
     Raises:
         SettingsError: the dialect is not known.
@@ -73,33 +120,3 @@ def simulator_options(arguments: argparse.Namespace) -> dict[str, Any]:
             known = ", ".join(dialect.value for dialect in Dialect)
             raise SettingsError(f"--dialect is {options['dialect']!r}; allowed are {known}.") from None
     return options
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Settings of the task as they are typed.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no JSON object.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
-    return value
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(name and equals and value for name, equals, value in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like box=NAME,cylinder=NAME")
-    return {name: value for name, _, value in pairs}
-
-
-def _place(text: str) -> tuple[float, float]:
-    try:
-        x, y = map(float, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 100,-50") from None
-    return x, y

@@ -245,7 +245,7 @@ def test_what_is_not_a_recording_is_refused(
 def assert_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare_flight.main(arguments) == 2
     printed = capsys.readouterr()
-    assert words in printed.err and printed.err.startswith("compare_flight: ") and printed.out == ""
+    assert words in printed.err and printed.err.startswith("error: ") and printed.out == ""
     assert "-m airlearning_envs.compare_flight --help" in printed.err
 
 
