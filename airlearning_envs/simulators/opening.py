@@ -1,7 +1,5 @@
 """Simulators by name, and the options of the commands that fly in them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 EMBEDDED, AIRSIM = SIMULATORS = ("embedded", "airsim")
 
 
-def open_simulator(name: str, config: NavigationConfig, options: Mapping[str, Any]) -> Simulator | None:
+def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, Any]) -> "Simulator | None":
     """A simulator of one drone, or None for the embedded one, which the task makes itself.
 
     Args:
