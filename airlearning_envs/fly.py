@@ -142,7 +142,7 @@ def run(options: Options) -> int:
             simulator.close()
     found = report(options, simulator, results)
     if options.record is not None:
-        film.save(config, decide, observe, options)
+        film.save(options.record, config, decide, observe, options)
         found["record"] = str(options.record)
     print(json.dumps(found, indent=1) if options.json else in_words(found))
     return status
@@ -161,14 +161,16 @@ class _Film:
                 self._scenes = []
             self._scenes.append(Scene.of(core, 0))
 
-    def save(self, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: Options) -> None:
+    def save(
+        self, path: Path, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: Options
+    ) -> None:
         """Draw and write it; the embedded simulator flies the episode once more."""
         if not self._scenes:
             fly(config, decide, 1, arguments.seed, 1, None, _embedded(config), self.watch, observe)
         caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
         with progress_bar("drawing", len(self._scenes)) as progress:
             pictures = frames(config, self._scenes, caption, progress=progress)
-        save_film(arguments.record, pictures)
+        save_film(path, pictures)
 
 
 def _embedded(config: NavigationConfig) -> Any:

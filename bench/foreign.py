@@ -23,6 +23,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
+from quarl import cli
 from quarl.bench import answer_command, command_line
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
 
 
 def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, Any]:
-    from quarl.convert.importers.__main__ import parser
     from quarl.convert.importers.importing import import_policy
     from quarl.convert.importers.words import network_words
 
@@ -100,7 +100,7 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
             words += ["--spec", str(spec)]
         task, observations = TASKS.get(name), str(path.with_name("golden.npz"))
         words += ["--task", task] if task else ["--observations", observations, "--period", "0.02"]
-    done = import_policy(parser().parse_args(words), (), ())
+    done = import_policy(cli.options("import", words))
     return {
         "name": name,
         "source": done.policy.source,

@@ -29,6 +29,7 @@ if __package__ is None:  # started as a script, by whatever Python: go on with t
 
     project_python.ensure()
 
+from quarl import cli
 from quarl.bench import command_line
 
 if TYPE_CHECKING:
@@ -114,9 +115,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from quarl.bench.study.bundles import task_of
     from quarl.policy.errors import PolicyError
     from quarl.policy.locate import working_bundle
-    from quarl.train.__main__ import quiet_libraries
 
-    quiet_libraries()
+    cli.set_environment(cli.LIBRARIES)
     began = time.monotonic()
     try:
         bundle = working_bundle(arguments.bundle)

@@ -39,12 +39,18 @@ class Verb(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
+LIBRARIES = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+"""One BLAS thread (matrices are small), no banners, and the same numbers whatever the CPU offers oneDNN."""
 VERBS: dict[str, dict[str, Verb]] = {
     "Policies": {
-        "train": Verb("quarl.train.__main__:main", "train a policy and write its bundle"),
-        "tasks": Verb("quarl.train.list:main", "the paper's tasks and methods, and their state"),
-        "actorq": Verb("quarl.train.actorq.__main__:main", "train with quantized actors, on one machine or several"),
-        "evaluate": Verb("quarl.train.evaluate:main", "how well a policy does on its task"),
+        "train": Verb("quarl.train.__main__:train", "train a policy and write its bundle", LIBRARIES),
+        "tasks": Verb("quarl.train.list:run", "the paper's tasks and methods, and their state"),
+        "actorq": Verb(
+            "quarl.train.actorq.__main__:train",
+            "train with quantized actors, on one machine or several",
+            {**LIBRARIES, "RAY_DEDUP_LOGS_SKIP_REGEX": "."},  # a run says in a line which process died, not in a page
+        ),
+        "evaluate": Verb("quarl.train.evaluate:run", "how well a policy does on its task", LIBRARIES),
         "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own"),
         "convert": Verb("quarl.convert.__main__:convert", "shrink a policy to TFLite, ONNX and native artifacts"),
         "rewrite": Verb("quarl.convert.rewrite:run", "the same policy with weights that int8 fits better"),
@@ -95,7 +101,11 @@ def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -
 
 def app() -> App:
     """The command line's grammar."""
-    shown = Parameter(negative=(), show_default=lambda value: None if value in (None, False, (), "") else value)
+    shown = Parameter(
+        negative=(),
+        allow_repeating=True,  # the last one counts; of several values all do
+        show_default=lambda value: None if value in (None, False, (), "") else value,
+    )
     more: dict[str, Any] = {"help_format": "plaintext", "default_parameter": shown}
     top = App(
         name="quarl",
@@ -130,6 +140,19 @@ def _passing(where: str) -> Callable[..., int]:
     return run
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set those that are not set yet."""
+    for variable, value in variables.items():
+        os.environ.setdefault(variable, value)
+
+
+def options(name: str, words: Sequence[str]) -> Any:
+    """The options of a verb that these words stand for."""
+    _, bound, _ = app().parse_args([*name.split(), *words], print_error=False, exit_on_error=False)
+    bound.apply_defaults()
+    return bound.args[0]
+
+
 def of(name: str) -> Callable[..., int]:
     """``main(argv)`` of one verb."""
     return lambda argv=None: main([*name.split(), *(sys.argv[1:] if argv is None else argv)])
@@ -145,8 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
     for name in (" ".join(words[:2]), *words[:1]):
-        for variable, value in named[name].environment.items() if name in named else ():
-            os.environ.setdefault(variable, value)
+        set_environment(named[name].environment if name in named else {})
     with _interruptible() as pressed:
         try:
             run, bound, _ = app().parse_args(words, print_error=False, exit_on_error=False)

@@ -102,7 +102,11 @@ def import_policy(arguments: ImportOptions) -> Imported:
             f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(policy)} outputs."
         )
     policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
-    rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
+    if arguments.observations is None:
+        assert task is not None
+        rows = recordings.flown(policy, task)
+    else:
+        rows = recordings.recorded(arguments.observations, policy)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)

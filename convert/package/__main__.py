@@ -17,7 +17,7 @@ from quarl.policy.spec import Precision
 if TYPE_CHECKING:
     from quarl.convert.package.packing import Package
 
-HUB = "hub"
+HUB: Literal["hub"] = "hub"
 DEFAULT_PRECISIONS = {HUB: "int8,fp32", "leapp": "int8"}
 WRITTEN = """\
 {% for name, size in package.files.items() %}

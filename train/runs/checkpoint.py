@@ -20,14 +20,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from quarl.policy.bundle import write_atomically
+from quarl.policy.errors import QuarlError
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
 ANEW = "Begin anew with --fresh, or go on with the version of the program that wrote it."
 
 
-class CheckpointError(ValueError):
+class CheckpointError(QuarlError, ValueError):
     """A checkpoint is absent, damaged, of another version or of another run."""
+
+    exit_status = 2
 
 
 class Checkpointed(Protocol):
