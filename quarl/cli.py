@@ -222,7 +222,7 @@ def _failed(error: Exception, as_json: bool) -> int:
 def extra_of(module: str) -> str | None:
     """The extra of this distribution that brings a module; None: none does."""
     package = module.partition(".")[0]
-    found = metadata.packages_distributions().get(package, [package])
+    found = [package, *metadata.packages_distributions().get(package, [])]
     for line in metadata.requires("quarl") or ():
         name, _, marker = line.partition(";")
         if "extra ==" in marker and name.strip().split(">")[0].split("=")[0].split("<")[0] in found:

@@ -74,11 +74,14 @@ def recorded(verb: str, words: Sequence[str] | None = None) -> str:
         words: its options; default: those of this process.
     """
     typed = list(sys.argv[1:] if words is None else words)
-    kept = ["quarl", verb]
-    for before, word in zip(["", *typed], typed, strict=False):
-        if word.partition("=")[0] not in PLACES and before not in PLACES and not (word == verb and not before):
-            kept.append(word)
-    return shlex.join(kept)
+    if typed[:1] == [verb]:
+        del typed[0]
+    kept = [
+        word
+        for before, word in zip(["", *typed], typed, strict=False)
+        if before not in PLACES and word.partition("=")[0] not in PLACES
+    ]
+    return shlex.join(["quarl", verb, *kept])
 
 
 def refuse_without(*modules: str) -> None:
