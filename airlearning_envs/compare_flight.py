@@ -10,26 +10,20 @@ squares per component over all recorded states: velocity and position of x and y
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from quarl.policy import interruption, project_python
+from cyclopts import Parameter
 
-    project_python.ensure()
-    interruption.loading()
-
+from quarl import cli
 from quarl.airlearning_envs.comparing import pictures
 from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, rise_times
 from quarl.airlearning_envs.comparing.recording import FORMAT, Recording, config_at, read_recording
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.policy import interruption
-from quarl.policy.hints import Parser, as_typed, make_room
 
 DYNAMICS = (
     "velocity_gain_s_per_m", "tilt_gain_per_s", "drag_per_m", "yaw_time_constant_s", "command_delay_s",
@@ -42,7 +36,6 @@ COLUMNS = {
     "yaw rate rad/s": "yaw_rate_rmse_rad_s",
     "altitude m": "altitude_rmse_m",
 }
-EXIT_WRONG = 2
 
 
 def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
@@ -93,69 +86,67 @@ def kept(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"speed_m_s": 5.0, "rises": rises, "recordings": list(reports)}
 
 
-def build_parser() -> Parser:
-    """The command's arguments."""
-    parser = Parser(prog="python -m airlearning_envs.compare_flight", description=__doc__, epilog=FORMAT)
-    parser.add_argument("file", nargs="*", type=Path, metavar="FILE", help="recordings, see below")
-    parser.add_argument("--json", action="store_true", help="print JSON: an object; of several files a list of them")
-    parser.add_argument("--plot", type=Path, metavar="PICTURE", help="draw a flight's velocity: a .svg or .png")
-    parser.add_argument("--sequence", type=int, default=0, metavar="N", help="which one, from 0 (default 0)")
-    parser.add_argument("--altitudes", type=Path, metavar="PICTURE", help="draw rise times over the altitude")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="store errors and rise times as JSON")
-    return parser
+@Parameter(name="*")
+@dataclass
+class Options:
+    """Hold recorded flights against the simulator.
+
+    Attributes:
+        file: recordings; without one their format is said
+        json: print JSON: an object; of several files a list of them
+        plot: draw a flight's velocity: a .svg or .png
+        sequence: which one, from 0
+        altitudes: draw rise times over the altitude
+        keep: store errors and rise times as JSON
+    """
+
+    file: tuple[Path, ...] = ()
+    _: KW_ONLY
+    json: bool = False
+    plot: Annotated[Path | None, Parameter(metavar="PICTURE")] = None
+    sequence: Annotated[int, Parameter(metavar="N")] = 0
+    altitudes: Annotated[Path | None, Parameter(metavar="PICTURE")] = None
+    keep: Annotated[Path | None, Parameter(metavar="FILE")] = None
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Compare; returns the exit code."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    try:
-        with interruption.interruptible():
-            _run(arguments)
-    except SettingsError as error:
-        print(as_typed(f"compare_flight: {error}\n  next: {parser.prog} --help"), file=sys.stderr)
-        return EXIT_WRONG
-    except OSError as error:
-        then = make_room(error, f"{parser.prog} --help")
-        print(as_typed(f"compare_flight: {error.filename}: {error.strerror}\n  next: {then}"), file=sys.stderr)
-        return EXIT_WRONG
-    except KeyboardInterrupt:
-        print("compare_flight: interrupted.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    return 0
+@cli.verb(left="what was written is kept.")
+def run(options: Options) -> None:
+    """Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
 
+    quarl compare-flight tests/airlearning_envs/recordings/responses.json
 
-def _run(arguments: argparse.Namespace) -> None:
-    _check(arguments)
-    recordings = [read_recording(path) for path in arguments.file]
-    if arguments.plot is not None and not 0 <= arguments.sequence < len(recordings[0].flights):
+    quarl compare-flight mine.json --plot flight.svg --sequence 2
+    """
+    _check(options)
+    recordings = [read_recording(path) for path in options.file]
+    if options.plot is not None and not 0 <= options.sequence < len(recordings[0].flights):
         last = len(recordings[0].flights) - 1
-        raise SettingsError(f"--sequence is {arguments.sequence}; in {arguments.file[0]} allowed is 0 to {last}.")
+        raise SettingsError(f"--sequence is {options.sequence}; in {options.file[0]} allowed is 0 to {last}.")
     compared = [(recording, compare(recording)) for recording in recordings]
     reports = [report(*each) for each in compared]
     written = []
-    if arguments.plot is not None:
+    if options.plot is not None:
         recording, squares = compared[0]
-        number = arguments.sequence
-        pictures.save_picture(pictures.velocity_picture(recording, number, squares[number]), arguments.plot)
-        written.append(arguments.plot)
-    if arguments.altitudes is not None:
-        pictures.save_picture(pictures.altitude_picture(), arguments.altitudes)
-        written.append(arguments.altitudes)
-    if arguments.keep is not None:
-        arguments.keep.write_text(json.dumps(kept(reports), indent=1) + "\n", encoding="utf-8")
-        written.append(arguments.keep)
-    if arguments.json:
+        number = options.sequence
+        pictures.save_picture(pictures.velocity_picture(recording, number, squares[number]), options.plot)
+        written.append(options.plot)
+    if options.altitudes is not None:
+        pictures.save_picture(pictures.altitude_picture(), options.altitudes)
+        written.append(options.altitudes)
+    if options.keep is not None:
+        options.keep.write_text(json.dumps(kept(reports), indent=1) + "\n", encoding="utf-8")
+        written.append(options.keep)
+    if options.json:
         print(json.dumps(reports[0] if len(reports) == 1 else reports))
         return
     texts = [table(*each) for each in compared] + ["\n".join(f"written: {path}" for path in written)] * bool(written)
     print("\n\n".join(texts))
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: Options) -> None:
     """Refuse what does not go together, before anything is flown."""
     if not arguments.file and (arguments.altitudes is None or arguments.plot or arguments.keep or arguments.json):
-        raise SettingsError("there is no FILE; allowed is none only with nothing but --altitudes.")
+        raise SettingsError("there is no FILE; allowed is none only with nothing but --altitudes.", FORMAT)
     if arguments.plot is not None and len(arguments.file) != 1:
         raise SettingsError(f"there are {len(arguments.file)} files; with --plot allowed is one.")
     for option in ("plot", "altitudes"):
@@ -163,5 +154,7 @@ def _check(arguments: argparse.Namespace) -> None:
             pictures.check_suffix(f"--{option}", path)
 
 
+main = cli.of("compare-flight")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

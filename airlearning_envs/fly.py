@@ -10,70 +10,63 @@ The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from quarl.policy import interruption, project_python
-
-    project_python.ensure()
-    interruption.loading()
-
-import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from quarl import cli
+from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
 from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.record import frames, load_decide, save_film
 from quarl.airlearning_envs.render import Scene
 from quarl.airlearning_envs.simulators.opening import (
-    add_simulator_arguments,
+    SimulatorOptions,
     json_object,
     open_simulator,
     simulator_options,
 )
 from quarl.airlearning_envs.task import NavigationTask
-from quarl.policy import interruption
-from quarl.policy.errors import PolicyError
-from quarl.policy.hints import as_typed
 
-EXIT_FAILED, EXIT_WRONG = 1, 2
 BATCH = 64
 """Drones at once in the embedded simulator."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = argparse.ArgumentParser(
-        prog="python -m airlearning_envs.fly",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="exit status: 0 done, 1 cut short (the finished episodes are shown), 2 wrong arguments, 130 interrupted",
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(SimulatorOptions):
+    """Fly a navigation policy.
+
+    Attributes:
+        policy: blind, random, or a bundle's name or folder
+        preset: an arena: easy, medium, shipped, hard
+        episodes: to fly
+        seed: of the episodes
+        settings: of the task as JSON, e.g. '{"latency": 0.2}'
+        record: film the first episode: a .gif or .mp4
+        json: print what came of it as JSON
+    """
+
+    policy: str = "blind"
+    preset: str = "hard"
+    episodes: PositiveInt = 100
+    seed: int = 7
+    settings: Annotated[dict[str, Any], cli.reads(json_object, "JSON", accepts_keys=False, show_default=False)] = field(
+        default_factory=dict
     )
-    parser.add_argument("--policy", default="blind", help="blind, random, or a bundle's name or folder (default blind)")
-    parser.add_argument("--preset", default="hard", help=f"one of {', '.join(PRESETS)} (default hard)")
-    parser.add_argument("--episodes", type=_positive, default=100, help="default 100")
-    parser.add_argument("--seed", type=int, default=7, help="seed of the episodes (default 7)")
-    parser.add_argument(
-        "--settings", type=json_object, default={}, help="of the task as JSON, e.g. '{\"latency\": 0.2}'"
-    )
-    parser.add_argument("--record", type=Path, metavar="FILE", help="film the first episode: a .gif or .mp4")
-    parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
-    add_simulator_arguments(parser)
-    return parser
+    record: Annotated[Path | None, Parameter(metavar="FILE")] = None
+    json: bool = False
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of episodes; allowed is 1 or more")
-    return int(text)
-
-
-def report(arguments: argparse.Namespace, simulator: Any, results: FlightResults) -> dict[str, Any]:
+def report(arguments: Options, simulator: Any, results: FlightResults) -> dict[str, Any]:
     """What came of the flights, as JSON values."""
     low, high = results.interval()
     reached = results.success
@@ -113,51 +106,45 @@ def in_words(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fly; returns the exit code."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    try:
-        with interruption.interruptible():
-            return _run(arguments)
-    except (SettingsError, PolicyError, OSError) as error:
-        print(as_typed(f"fly: {error}\n  next: {parser.prog} --help"), file=sys.stderr)
-        return EXIT_WRONG
-    except KeyboardInterrupt:
-        print("fly: interrupted.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
+@cli.verb(left="nothing was flown.")
+def run(options: Options) -> int:
+    """Fly episodes with a policy and say how often it reached the goal.
 
+    quarl fly --policy III --episodes 100 --preset hard
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.record is not None and arguments.record.suffix.lower() not in (".gif", ".mp4"):
-        raise SettingsError(f"--record is {str(arguments.record)!r}; allowed are names that end in .gif or .mp4.")
-    config = NavigationConfig.from_settings({"preset": arguments.preset, **arguments.settings})
-    decide, observe = load_decide(arguments.policy, config, arguments.seed)
-    simulator = open_simulator(arguments.simulator, config, simulator_options(arguments))
+    quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
+
+    Exit status: 0 done, 1 cut short (the finished episodes are shown), 2 wrong arguments, 130 interrupted.
+    """
+    if options.record is not None and options.record.suffix.lower() not in (".gif", ".mp4"):
+        raise SettingsError(f"--record is {str(options.record)!r}; allowed are names that end in .gif or .mp4.")
+    config = NavigationConfig.from_settings({"preset": options.preset, **options.settings})
+    decide, observe = load_decide(options.policy, config, options.seed)
+    simulator = open_simulator(options.simulator, config, simulator_options(options))
     film = _Film()
     status = 0
     try:
-        with progress_bar(f"flying {arguments.policy}", arguments.episodes) as progress:
+        with progress_bar(f"flying {options.policy}", options.episodes) as progress:
             try:
                 one: dict[str, Any] = {"batch": BATCH, "observe": observe}
                 if simulator is not None:
                     one |= {"batch": 1, "simulator": simulator, "watch": film.watch}
-                results = fly(config, decide, arguments.episodes, arguments.seed, progress=progress, **one)
+                results = fly(config, decide, options.episodes, options.seed, progress=progress, **one)
             except CutShortError as error:
                 results = error.finished
-                status = EXIT_FAILED
+                status = cli.EXIT_FAILED
                 if isinstance(error.reason, KeyboardInterrupt):
-                    status = interruption.EXIT_INTERRUPTED
+                    status = cli.EXIT_INTERRUPTED
                 else:
-                    print(as_typed(f"fly: {error}"), file=sys.stderr)
+                    print(f"fly: {error}", file=sys.stderr)
     finally:
         if simulator is not None:
             simulator.close()
-    found = report(arguments, simulator, results)
-    if arguments.record is not None:
-        film.save(config, decide, observe, arguments)
-        found["record"] = str(arguments.record)
-    print(json.dumps(found, indent=1) if arguments.json else in_words(found))
+    found = report(options, simulator, results)
+    if options.record is not None:
+        film.save(options.record, config, decide, observe, options)
+        found["record"] = str(options.record)
+    print(json.dumps(found, indent=1) if options.json else in_words(found))
     return status
 
 
@@ -175,7 +162,7 @@ class _Film:
             self._scenes.append(Scene.of(core, 0))
 
     def save(
-        self, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: argparse.Namespace
+        self, path: Path, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: Options
     ) -> None:
         """Draw and write it; the embedded simulator flies the episode once more."""
         if not self._scenes:
@@ -183,7 +170,7 @@ class _Film:
         caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
         with progress_bar("drawing", len(self._scenes)) as progress:
             pictures = frames(config, self._scenes, caption, progress=progress)
-        save_film(arguments.record, pictures)
+        save_film(path, pictures)
 
 
 def _embedded(config: NavigationConfig) -> Any:
@@ -192,5 +179,7 @@ def _embedded(config: NavigationConfig) -> Any:
     return EmbeddedSimulator(config, 1)
 
 
+main = cli.of("fly")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,32 +5,26 @@ The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-
-if __name__ == "__main__":  # by whatever Python it was typed: go on with the project's
-    from quarl.policy import interruption, project_python
-
-    project_python.ensure()
-    interruption.loading()
+from typing import Annotated, Any
 
 import numpy as np
+from cyclopts import Parameter
 from numpy.typing import NDArray
 from PIL import Image
 
-from quarl.airlearning_envs.config import PRESETS, NavigationConfig
+from quarl import cli
+from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, shown_to
 from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
+from quarl.airlearning_envs.simulators.opening import json_object
 from quarl.airlearning_envs.task import NavigationTask
-from quarl.policy import interruption, pilot
-from quarl.policy.errors import PolicyError
-from quarl.policy.hints import as_typed
+from quarl.policy import pilot
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -128,59 +122,62 @@ def _save_gif(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
     )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    parser = argparse.ArgumentParser(prog="python -m airlearning_envs.record", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--preset", default="hard", help=f"one of {', '.join(PRESETS)} (default hard)")
-    parser.add_argument("--policy", default="blind", help="blind, random, or a bundle's name or folder (default blind)")
-    parser.add_argument("--output", type=Path, default=Path("flight.gif"), help="a .gif or .mp4 (default flight.gif)")
-    parser.add_argument("--episode", type=int, default=0, help="episode number (default 0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the episodes (default 0)")
-    parser.add_argument("--side", type=int, default=480, help="side of the picture in pixels (default 480)")
-    parser.add_argument("--settings", default="{}", help="other settings as JSON, e.g. '{\"latency\": 0.2}'")
-    parser.add_argument("--json", action="store_true", help="print what was filmed as JSON")
-    return parser
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Film one episode.
+
+    Attributes:
+        preset: an arena: easy, medium, shipped, hard
+        policy: blind, random, or a bundle's name or folder
+        output: a .gif or .mp4
+        episode: its number
+        seed: of the episodes
+        side: of the picture, in pixels
+        settings: others of the task as JSON, e.g. '{"latency": 0.2}'
+        json: print what was filmed as JSON
+    """
+
+    preset: str = "hard"
+    policy: str = "blind"
+    output: Path = Path("flight.gif")
+    episode: int = 0
+    seed: int = 0
+    side: int = 480
+    settings: Annotated[dict[str, Any], cli.reads(json_object, "JSON", accepts_keys=False, show_default=False)] = field(
+        default_factory=dict
+    )
+    json: bool = False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Film one episode; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
-    try:
-        with interruption.interruptible():
-            scenes, pictures = _film(arguments)
-    except (SettingsError, PolicyError, OSError, ValueError) as error:
-        print(as_typed(f"record: {error}"), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("record: interrupted; nothing was written.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
+@cli.verb(left="nothing was written.")
+def run(options: Options) -> tuple[dict[str, Any], str]:
+    """Film one episode.
+
+    quarl record --policy III --preset hard --output flight.mp4
+
+    quarl record --policy blind --episode 3
+    """
+    if options.output.suffix.lower() not in (".gif", ".mp4"):
+        raise SettingsError(f"--output is {str(options.output)!r}; allowed are names that end in .gif or .mp4.")
+    config = NavigationConfig.from_settings({"preset": options.preset, **options.settings})
+    decide, observe = load_decide(options.policy, config, options.seed)
+    scenes = fly_scenes(config, decide, options.episode, options.seed, observe)
+    caption = f"{options.preset}, policy {Path(options.policy).name}, episode {options.episode}"
+    with progress_bar("drawing", len(scenes)) as progress:
+        pictures = frames(config, scenes, caption, 16 * max(10, round(options.side / 16)), progress)
+    save_film(options.output, pictures)
     end = scenes[-1]
     report = {
-        "output": str(arguments.output),
+        "output": str(options.output),
         "cause": end.cause.name.lower(),
         "flight_time_s": round(end.time_s, 3),
         "frames": len(pictures),
     }
-    print(json.dumps(report) if arguments.json else f"{arguments.output}: {report['cause']} after {end.time_s:.2f} s")
-    return 0
+    return report, f"{options.output}: {report['cause']} after {end.time_s:.2f} s"
 
 
-def _film(arguments: argparse.Namespace) -> tuple[list[Scene], list[NDArray[np.uint8]]]:
-    """Fly the episode and write its film; the scenes, and the pictures of them."""
-    if arguments.output.suffix.lower() not in (".gif", ".mp4"):
-        raise SettingsError(f"--output is {str(arguments.output)!r}; allowed are names that end in .gif or .mp4.")
-    settings = json.loads(arguments.settings)
-    if not isinstance(settings, dict):
-        raise SettingsError(f'--settings is {arguments.settings}; allowed is a JSON object, e.g. {{"latency": 0.2}}.')
-    config = NavigationConfig.from_settings({"preset": arguments.preset, **settings})
-    decide, observe = load_decide(arguments.policy, config, arguments.seed)
-    scenes = fly_scenes(config, decide, arguments.episode, arguments.seed, observe)
-    caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, episode {arguments.episode}"
-    with progress_bar("drawing", len(scenes)) as progress:
-        pictures = frames(config, scenes, caption, 16 * max(10, round(arguments.side / 16)), progress)
-    save_film(arguments.output, pictures)
-    return scenes, pictures
-
+main = cli.of("record")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -70,7 +70,6 @@ def imported(names: Sequence[str], episodes: int) -> Iterator[dict[str, Any]]:
 
 
 def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, Any]:
-    from quarl.convert.importers.__main__ import parser
     from quarl.convert.importers.importing import import_policy
     from quarl.convert.importers.words import network_words
 
@@ -94,7 +93,7 @@ def _imported(name: str, path: Path, scratch: Path, episodes: int) -> dict[str, 
             words += ["--spec", str(spec)]
         task, observations = TASKS.get(name), str(path.with_name("golden.npz"))
         words += ["--task", task] if task else ["--observations", observations, "--period", "0.02"]
-    done = import_policy(parser().parse_args(words), (), ())
+    done = import_policy(cli.options("import", words))
     return {
         "name": name,
         "source": done.policy.source,

@@ -100,9 +100,8 @@ def recommend(options: Options) -> int:
     from quarl.bench.study.bundles import task_of
     from quarl.policy.errors import PolicyError
     from quarl.policy.locate import working_bundle
-    from quarl.train.__main__ import quiet_libraries
 
-    quiet_libraries()
+    cli.set_environment(cli.LIBRARIES)
     began = time.monotonic()
     try:
         bundle = working_bundle(options.bundle)

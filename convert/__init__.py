@@ -1,5 +1,1 @@
 """Bundle to artifacts: TFLite and ONNX graphs with the normaliser and the action head inside, each one verified."""
-
-from quarl.policy import project_python
-
-project_python.begin()

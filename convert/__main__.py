@@ -2,90 +2,81 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quarl.convert.acceptance import FLOOR
+from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
 from quarl.device.agent.runtimes import way_to_install
-from quarl.policy import interruption
 from quarl.policy.bundle import Bundle
-from quarl.policy.errors import BundleError, PolicyError
+from quarl.policy.errors import BundleError
 from quarl.policy.heartbeat import heartbeat
-from quarl.policy.hints import Parser, refused
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 
-EXAMPLES = """examples:
-  python -m convert --policy III --bits 8          int8.tflite and int8.onnx of Policy III
-  python -m convert --bits 32,16,8                 all policies of the zoo
-  python -m convert --policy path/to/bundle --bits 4 --format tflite --json"""
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Shrink policies.
+
+    Attributes:
+        policy: I, II, III or a bundle's folder; default: all of the zoo
+        bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), or several: 32,8,mixed
+        format: of the artifacts
+        missing: make only what the bundle does not have yet
+        calibration: also print the table of activation ranges
+        accept: also write what acts as the policy in less than 90 % of cases
+        json: print one JSON document instead of the table
+    """
+
+    policy: Annotated[tuple[str, ...], Parameter(metavar="NAME", consume_multiple=True)] = ()
+    bits: Annotated[str, Parameter(alias="--precision")] = "8"
+    format: Literal["tflite", "onnx", "native", "all"] = "all"
+    missing: bool = False
+    calibration: bool = False
+    accept: bool = False
+    json: bool = False
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = Parser(prog="python -m convert", description=__doc__, epilog=EXAMPLES)
-    made.add_argument(
-        "--policy",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="I, II, III or a bundle's folder (default: the zoo)",
-    )
-    made.add_argument(
-        "--bits",
-        "--precision",
-        dest="precisions",
-        default="8",
-        metavar="BITS",
-        help="32 (fp32), 16 (fp16), 8 (int8), 7 … 2 (n-bit weights; only native packs them), mixed (8, 4 or 2 bits by "
-        "layer), or several: 32,8,mixed",
-    )
-    made.add_argument("--format", default="all", choices=["tflite", "onnx", "native", "all"], help="default: all")
-    made.add_argument("--missing", action="store_true", help="make only what the bundle does not have yet")
-    made.add_argument("--calibration", action="store_true", help="also print the table of activation ranges")
-    made.add_argument(
-        "--accept", action="store_true", help=f"also write what acts as the policy in less than {FLOOR:.0%}% of cases"
-    )
-    made.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
-    return made
+@cli.verb(left="what is finished is kept.")
+def convert(options: Options) -> None:
+    """Shrink policies to TFLite, ONNX and native artifacts, each verified in every runtime.
 
+    quarl convert --policy III --bits 8
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Convert; the exit code is 0, or 1 when something was refused (and then not written)."""
-    arguments = parser().parse_args(argv)
+    quarl convert --policy path/to/bundle --bits 32,16,4 --format tflite --json
+    """
     started = time.perf_counter()
     done: list[Converted] = []
     try:
-        with interruption.interruptible(), heartbeat():
-            bundles, jobs = _jobs(arguments)
-            _convert(jobs, done, arguments.accept)
-    except (PolicyError, OSError) as error:
-        return refused("convert", error, "the bundle")
+        with heartbeat():
+            bundles, jobs = _jobs(options)
+            _convert(jobs, done, options.accept)
     except KeyboardInterrupt:
-        if done and not arguments.json:
+        if done and not options.json:
             print(_table(done), flush=True)
         kept = f"the {len(done)} above are finished and kept" if done else "no artifact was finished"
-        print(f"convert: interrupted; {kept}.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    if arguments.json:
+        raise KeyboardInterrupt(f"{kept}.") from None
+    if options.json:
         print(json.dumps([_as_json(converted) for converted in done], indent=2))
-        return 0
+        return
     if not done:
         print("nothing to convert: the artifacts are there.")
-        return 0
+        return
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
     for name in dict.fromkeys(name for each in done for name in each.entry.not_tried):
@@ -94,22 +85,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"warning: {each.policy}: {warning_text}" for each in done for warning_text in each.entry.warnings
     ):
         print(warning)
-    if arguments.calibration:
+    if options.calibration:
         for bundle in (bundle for bundle in bundles if any(bundle is job[0] for job in jobs)):
             print(_calibration_table(bundle, _calibration(bundle)))
-    return 0
 
 
-def _jobs(arguments: argparse.Namespace) -> tuple[list[Bundle], list[Job]]:
+def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
     """The bundles, and what is to be made of them."""
-    precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in arguments.precisions.split(",")))
-    formats = [f for f in ArtifactFormat if arguments.format in (f.value, "all")]
+    precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in options.bits.split(",")))
+    formats = [f for f in ArtifactFormat if options.format in (f.value, "all")]
     # What is missing is made for a command behind this one, which says which policy it works on.
-    bundles = [working_bundle(name, quiet=arguments.missing) for name in arguments.policy or _all_names()]
+    bundles = [working_bundle(name, quiet=options.missing) for name in options.policy or _all_names()]
     jobs = list(product(bundles, precisions, formats))
-    if arguments.format == "all":
+    if options.format == "all":
         jobs = possible(jobs)
-    if arguments.missing:
+    if options.missing:
         jobs = missing(jobs)
     return bundles, jobs
 
@@ -209,6 +199,8 @@ def _columns(rows: list[list[str]], right: set[int]) -> str:
     ]
     return "\n".join(line.rstrip() for line in lines)
 
+
+main = cli.of("convert")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -7,24 +7,19 @@ same golden outputs. Its artifacts are of the weights before: convert makes new 
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from cyclopts import Parameter
 
-from quarl.policy import interruption
+from quarl import cli
 from quarl.policy.bundle import HOST_FILES, Bundle, write_bundle
 from quarl.policy.errors import PolicyError
-from quarl.policy.hints import Parser, as_typed, refused
 from quarl.policy.locate import shown, working_bundle
 from quarl.policy.reference import forward_float
 from quarl.policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
 
-EXAMPLES = """examples:
-  python -m convert.rewrite --policy artifacts/mine
-  python -m convert.rewrite --policy cartpole-dqn,mountaincar-dqn --json"""
 SAID = {
     Rewrite.CENTRED: "the mean over the actions is subtracted from the outputs",
     Rewrite.NORMALISED: "the observation is normalised by the calibration set, and the first layer takes it back",
@@ -35,40 +30,49 @@ class RewriteError(PolicyError):
     """A bundle that no rewrite changes; it is as it was."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = Parser(prog="python -m convert.rewrite", description=__doc__, epilog=EXAMPLES)
-    made.add_argument(
-        "--policy", required=True, type=_names, metavar="NAME[,NAME…]", help="names or folders of bundles, by commas"
-    )
-    made.add_argument("--json", action="store_true", help="print one JSON document")
-    return made
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError("it is empty; type III, or I,II,III")
+    return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite; the exit code is 0, or 1 when something was refused: nothing is written of what cannot be rewritten."""
-    arguments = parser().parse_args(argv)
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Rewrite bundles.
+
+    Attributes:
+        policy: names or folders of bundles, by commas
+        json: print one JSON document
+    """
+
+    policy: Annotated[tuple[str, ...], cli.reads(_names, "NAME[,NAME…]")]
+    json: bool = False
+
+
+@cli.verb(left="nothing was rewritten.")
+def run(options: Options) -> tuple[dict[str, Any], str]:
+    """Give bundles weights that int8 computes better; nothing is written of what cannot be rewritten.
+
+    quarl rewrite --policy artifacts/mine
+
+    quarl rewrite --policy cartpole-dqn,mountaincar-dqn --json
+    """
     done: dict[str, list[str]] = {}
     try:
-        with interruption.interruptible():
-            bundles = [working_bundle(name) for name in dict.fromkeys(arguments.policy)]
-            for bundle in bundles:  # all are looked at before the first is written
-                applicable(bundle)
-            for bundle in bundles:
-                fit = rewrite(bundle)
-                done[str(shown(bundle.path))] = [each.value for each in fit]
-                if not arguments.json:
-                    print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
-    except (PolicyError, OSError) as error:
-        return refused("convert.rewrite", error, "the bundle")
+        bundles = [working_bundle(name) for name in dict.fromkeys(options.policy)]
+        for bundle in bundles:  # all are looked at before the first is written
+            applicable(bundle)
+        for bundle in bundles:
+            fit = rewrite(bundle)
+            done[str(shown(bundle.path))] = [each.value for each in fit]
+            if not options.json:
+                print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
     except KeyboardInterrupt:
-        print(f"convert.rewrite: interrupted; rewritten: {', '.join(done) or 'nothing'}.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    if arguments.json:
-        print(json.dumps({"rewritten": done}, indent=2))
-    else:
-        print(as_typed(f"Their artifacts are made again: python -m convert --policy {' '.join(arguments.policy)}"))
-    return 0
+        raise KeyboardInterrupt(f"rewritten: {', '.join(done) or 'nothing'}.") from None
+    again = f"Their artifacts are made again: python -m convert --policy {' '.join(options.policy)}"
+    return {"rewritten": done}, again
 
 
 def applicable(bundle: Bundle) -> tuple[Rewrite, ...]:
@@ -109,12 +113,7 @@ def rewrite(bundle: Bundle) -> tuple[Rewrite, ...]:
     return fit
 
 
-def _names(text: str) -> list[str]:
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
-        raise argparse.ArgumentTypeError("it is empty; type III, or I,II,III")
-    return found
-
+main = cli.of("rewrite")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -75,14 +75,14 @@ def import_policy(
         PolicyError: it cannot be expressed, something is not said, or it does not act as the original.
         TypeError: there is no such option.
     """
-    from quarl.convert.importers import __main__ as command
     from quarl.convert.importers.importing import import_policy as imported
+    from quarl.convert.importers.options import ImportOptions, read_bounds, read_fields
 
-    arguments = _options(
-        command.parser(), [os.fspath(file)], name=name, task=task, observations=observations, vecnormalize=vecnormalize,
-        **options,
-    )  # fmt: skip
-    done = imported(arguments, command.fields(arguments.fields), command.bounds(arguments.bounds))
+    readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(PATHS, Path)
+    readers |= {"fields": read_fields, "bounds": read_bounds}
+    given = {"name": name, "task": task, "observations": observations, "vecnormalize": vecnormalize, **options}
+    said = {option: readers.get(option, _as_it_is)(value) for option, value in given.items() if value is not None}
+    done = imported(ImportOptions(Path(file), **said))
     if done.path is None:
         raise TypeError("import_policy returns a policy; a dry run, which writes none, is for the command line.")
     return Policy(Bundle.load(done.path))
@@ -207,12 +207,12 @@ class Policy:
         from quarl.train import evaluate
 
         precision = None if bits is None else _precisions(bits)[0].value
-        arguments = _options(
-            evaluate.parser(), [], input_path=str(self.path.resolve()), episodes=episodes, seed=seed, task=task,
-            precision=precision, runtime=runtime, preset=[preset] if preset else None,
+        options = evaluate.Options(
+            input_path=str(self.path.resolve()), episodes=episodes, seed=seed, task=task,
+            precision=precision, runtime=runtime, preset=(preset,) if preset else (),
         )  # fmt: skip
-        evaluate.check_usage(arguments)
-        report = evaluate.judge_bundle(arguments)
+        evaluate.check_usage(options)
+        report = evaluate.judge_bundle(options)
         result = SimpleNamespace(**report["results"][0])
         return _evaluation(result, self.name, report["task"], report["precision"], report["executed_by"], seed)
 
@@ -470,6 +470,10 @@ def _documents(reports: Iterable[Report]) -> tuple[dict[str, Any], ...]:
 def _precisions(bits: Bits) -> list[Precision]:
     words = [bits] if isinstance(bits, int) else bits.split(",") if isinstance(bits, str) else bits
     return list(dict.fromkeys(Precision.parse(str(word).strip()) for word in words))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _options(parser: ArgumentParser, words: Sequence[str], **given: Any) -> Namespace:

@@ -18,13 +18,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
 from quarl.policy.errors import QuarlError
 from quarl.policy.hints import as_typed, make_room
-from quarl.train.actorq import VARIABLES as ACTORQ
+from quarl.train.actorq import VARIABLES
 
 if TYPE_CHECKING:
     from cyclopts import App, Parameter
@@ -47,21 +46,29 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """With another number of threads numpy's sums end in other last bits, quantizers' scales follow them, and a walking
 robot's episode is another one; small products are not faster with several."""
 
+LIBRARIES = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+"""One BLAS thread (matrices are small), no banners, and the same numbers whatever the CPU offers oneDNN."""
+ACTORQ = {**VARIABLES, "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""A run says in a line which process died, not in a page."""
 VERBS: dict[str, dict[str, Verb]] = {
     "Policies": {
-        "train": Verb("quarl.train.__main__:main", "train a policy and write its bundle"),
-        "tasks": Verb("quarl.train.list:main", "the paper's tasks and methods, and their state"),
-        "actorq": Verb("quarl.train.actorq.__main__:main", "train with quantized actors, on one machine or several"),
-        "evaluate": Verb("quarl.train.evaluate:main", "how well a policy does on its task"),
-        "import": Verb("quarl.convert.importers.__main__:main", "make a bundle of a policy of your own"),
-        "convert": Verb("quarl.convert.__main__:main", "shrink a policy to TFLite, ONNX and native artifacts"),
-        "rewrite": Verb("quarl.convert.rewrite:main", "the same policy with weights that int8 fits better"),
-        "package": Verb("quarl.convert.package.__main__:main", "a folder to hand on: artifacts, model card, example"),
-        "export-c": Verb("quarl.convert.export_c.__main__:main", "a policy as C sources"),
-        "fly": Verb("quarl.airlearning_envs.fly:main", "fly a navigation policy, here or in AirSim"),
-        "record": Verb("quarl.airlearning_envs.record:main", "film a flight"),
-        "compare-flight": Verb("quarl.airlearning_envs.compare_flight:main", "hold a flight against the simulator"),
-        "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:main", "serve AirSim's protocol from here"),
+        "train": Verb("quarl.train.__main__:train", "train a policy and write its bundle", LIBRARIES),
+        "tasks": Verb("quarl.train.list:run", "the paper's tasks and methods, and their state"),
+        "actorq": Verb(
+            "quarl.train.actorq.__main__:train",
+            "train with quantized actors, on one machine or several",
+            ACTORQ,
+        ),
+        "evaluate": Verb("quarl.train.evaluate:run", "how well a policy does on its task", LIBRARIES),
+        "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own"),
+        "convert": Verb("quarl.convert.__main__:convert", "shrink a policy to TFLite, ONNX and native artifacts"),
+        "rewrite": Verb("quarl.convert.rewrite:run", "the same policy with weights that int8 fits better"),
+        "package": Verb("quarl.convert.package.__main__:run", "a folder to hand on: artifacts, model card, example"),
+        "export-c": Verb("quarl.convert.export_c.__main__:run", "a policy as C sources"),
+        "fly": Verb("quarl.airlearning_envs.fly:run", "fly a navigation policy, here or in AirSim"),
+        "record": Verb("quarl.airlearning_envs.record:run", "film a flight"),
+        "compare-flight": Verb("quarl.airlearning_envs.compare_flight:run", "hold a flight against the simulator"),
+        "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:serve", "serve AirSim's protocol from here"),
     },
     "Devices": {
         "deploy": Verb("quarl.device.deploy.verbs:deploy", "put a policy on a device; checked there before it serves"),
@@ -170,6 +177,19 @@ def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
 
 
+def set_environment(variables: Mapping[str, str]) -> None:
+    """Set those that are not set yet."""
+    for variable, value in variables.items():
+        os.environ.setdefault(variable, value)
+
+
+def options(name: str, words: Sequence[str]) -> Any:
+    """The options of a verb that these words stand for."""
+    _, bound, _ = app(name).parse_args([*name.split(), *words], print_error=False, exit_on_error=False)
+    bound.apply_defaults()
+    return bound.args[0]
+
+
 def app(typed: str = "") -> App:
     """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
     from importlib import metadata
@@ -178,7 +198,7 @@ def app(typed: str = "") -> App:
 
     more: dict[str, Any] = {
         "help_format": "markdown",
-        "default_parameter": Parameter(negative=(), show_default=_default),
+        "default_parameter": Parameter(negative=(), show_default=_default, allow_repeating=True),
         "help_epilogue": "",
     }
     top = App(name="quarl", help=ABOUT, version=lambda: metadata.version("quarl"), **more)
@@ -194,10 +214,7 @@ def app(typed: str = "") -> App:
             shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
             if name != typed:
                 shape["help"] = each.about
-            if each.where.endswith(":main"):
-                place.command(_passing(each.where), help_flags=(), **shape)
-            else:
-                place.command(each.where, **shape)
+            place.command(each.where, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
 
@@ -216,18 +233,6 @@ def _default(value: Any) -> Any:
     values = value if isinstance(value, tuple | list) else [value]
     typed = ",".join(str(getattr(each, "value", each)) for each in values)
     return None if value is None or value is False else typed or None
-
-
-def _passing(where: str) -> Callable[..., int]:
-    from cyclopts import Parameter
-
-    def run(*words: str) -> int:
-        module, _, name = where.partition(":")
-        status: int = getattr(import_module(module), name)(list(words))
-        return status
-
-    run.__annotations__["words"] = Annotated[str, Parameter(allow_leading_hyphen=True)]
-    return run
 
 
 def of(name: str) -> Callable[..., int]:
@@ -251,8 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
-    for variable, value in named[name].environment.items() if name else ():
-        os.environ.setdefault(variable, value)
+    set_environment(named[name].environment if name else {})
     with _interruptible() as pressed:
         try:
             try:
@@ -318,7 +322,7 @@ def extra_of(module: str) -> str | None:
     from importlib import metadata
 
     package = module.partition(".")[0]
-    found = metadata.packages_distributions().get(package, [package])
+    found = [package, *metadata.packages_distributions().get(package, [])]
     for line in metadata.requires("quarl") or ():
         name, _, marker = line.partition(";")
         if "extra ==" in marker and name.strip().split(">")[0].split("=")[0].split("<")[0] in found:

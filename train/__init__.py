@@ -11,7 +11,3 @@
 
 TensorFlow is loaded at its first use (``lazily.py``), so that asking for help costs nothing.
 """
-
-from quarl.policy import project_python
-
-project_python.begin()

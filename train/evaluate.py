@@ -1,32 +1,27 @@
-"""``python -m train.evaluate``: judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
-
-    python -m train.evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
-    python -m train.evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare
-    python -m train.evaluate --input-path I --zones
+"""``quarl evaluate``: judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
 
 Without --precision the float policy decides (numpy, the reference of the contract); with it, the artifact of that
 precision in the runtime of a device. Same seed, same episodes, whoever decides: --compare flies the float policy too
-and gives the difference, episode by episode. Exit codes: 0 judged; 2 wrong usage or a bundle that cannot be judged.
+and gives the difference, episode by episode.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from quarl.policy import interruption
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.policy.heartbeat import heartbeat
-from quarl.policy.hints import Parser, as_typed, make_room
-from quarl.train.__main__ import quiet_libraries
 from quarl.train.intervals import Interval, brackets, mean_interval
 from quarl.train.suites.names import Suite, resolve
 from quarl.train.trials import Trial, trials
@@ -37,67 +32,69 @@ if TYPE_CHECKING:
     from quarl.train.suites.episodes import Decide
     from quarl.train.suites.task import Evaluation, Task
 
-USAGE = 2
-EPISODES, SEED, RUNTIME = 100, 7, "litert"
+RUNTIME = "litert"
 FLOAT = "float"
 """Precision that stands for the bundle's float32 weights themselves, executed by numpy, instead of for an artifact."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options; the same names mean the same in every command of the project."""
-    options = Parser(prog="python -m train.evaluate", description=__doc__)
-    add = options.add_argument
-    add("--task", help="default: the task that the bundle was trained on")
-    add("--input-path", default="I", help="bundle: a folder, or a name such as I (default)")
-    add("--precision", help="fp32, fp16, int8 … int2: judge this artifact (default: the float policy)")
-    add("--runtime", help=f"with --precision: litert, tflite-runtime, onnxruntime (default {RUNTIME})")
-    add("--compare", action="store_true", help="with --precision: the float policy on the same episodes")
-    add("--episodes", type=int, default=EPISODES, help=f"episodes a preset, or a zone (default {EPISODES})")
-    add("--preset", action="append", help="arena; may be repeated (default: those the task is judged on)")
-    add("--zones", action="store_true", help="navigation: each preset's four zones of goal distance apart, near to far")
-    add("--command-latency", metavar="SECONDS", help="navigation: commands take effect so late, as in python -m train")
-    add("--seed", type=int, default=SEED, help=f"which episodes (default {SEED})")
-    add("--workers", type=int, default=1, metavar="N", help="step the environments in so many processes (default 1)")
-    add("--video", type=Path, metavar="FILE", help="film the first episode: a .mp4 or .gif")
-    add("--json", action="store_true", help="print one JSON document")
-    add("--output", type=Path, metavar="FILE", help="also write that JSON document to a file")
-    return options
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Judge a bundle.
+
+    Attributes:
+        task: default: the task that the bundle was trained on
+        input_path: bundle: a folder, or a name
+        precision: fp32, fp16, int8 … int2: judge this artifact (default: the float policy)
+        runtime: with --precision: litert, tflite-runtime, onnxruntime (default litert)
+        compare: with --precision: the float policy on the same episodes
+        episodes: a preset, or a zone
+        preset: arena; may be repeated (default: those the task is judged on)
+        zones: navigation: each preset's four zones of goal distance apart, near to far
+        command_latency: navigation: commands take effect so late, as in quarl train
+        seed: which episodes
+        workers: step the environments in so many processes
+        video: film the first episode: a .mp4 or .gif
+        json: print one JSON document
+        output: also write that JSON document to a file
+    """
+
+    task: str | None = None
+    input_path: str = "I"
+    precision: str | None = None
+    runtime: str | None = None
+    compare: bool = False
+    episodes: int = 100
+    preset: tuple[str, ...] = ()
+    zones: bool = False
+    command_latency: Annotated[str | None, Parameter(metavar="SECONDS")] = None
+    seed: int = 7
+    workers: Annotated[int, Parameter(metavar="N")] = 1
+    video: Annotated[Path | None, Parameter(metavar="FILE")] = None
+    json: bool = False
+    output: Annotated[Path | None, Parameter(metavar="FILE")] = None
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    arguments = parser().parse_args(argv)
-    quiet_libraries()
-    from quarl.airlearning_envs.errors import SettingsError
-    from quarl.policy.errors import PolicyError
-    from quarl.train.suites.errors import TaskError
+@cli.verb(left="nothing was written.")
+def run(options: Options) -> tuple[dict[str, Any], str]:
+    """Judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
 
-    try:
-        with interruption.interruptible(), heartbeat():
-            check_usage(arguments)
-            report = judge_bundle(arguments)
-            text = json.dumps(report, indent=2, allow_nan=False)
-            if arguments.output is not None:
-                arguments.output.parent.mkdir(parents=True, exist_ok=True)
-                arguments.output.write_text(text + "\n", encoding="utf-8")
-    except (TaskError, PolicyError, SettingsError) as error:
-        print(as_typed(f"error: {error}"), file=sys.stderr)
-        return USAGE
-    except OSError as error:
-        where = error.filename or "the output"
-        print(f"error: {where} cannot be written: {error.strerror}. {make_room(error)}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    if arguments.json:
-        print(text)
-    else:
+    quarl evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
+
+    quarl evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare
+    """
+    with heartbeat():
+        check_usage(options)
+        report = judge_bundle(options)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    if not options.json:
         print_report(report)
-    return 0
+    return report, ""
 
 
-def check_usage(arguments: argparse.Namespace) -> None:
+def check_usage(options: Options) -> None:
     """Refuse options that do not go together, before anything is loaded.
 
     Raises:
@@ -105,21 +102,21 @@ def check_usage(arguments: argparse.Namespace) -> None:
     """
     from quarl.train.suites.errors import TaskError
 
-    if arguments.episodes < 1:
-        raise TaskError(f"--episodes {arguments.episodes} is too few; take at least 1.")
-    if arguments.seed < 0:
-        raise TaskError(f"--seed {arguments.seed} is negative; take 0 or more.")
-    if arguments.precision is None:
-        for option in ("runtime", "compare"):
-            if getattr(arguments, option):
-                raise TaskError(f"--{option} is about an artifact; say which one, for example --precision int8.")
-    if arguments.video is not None and arguments.video.suffix.lower() not in (".mp4", ".gif"):
-        raise TaskError(f"--video is {str(arguments.video)!r}; allowed are names that end in .mp4 or .gif.")
-    if arguments.video is not None and arguments.zones:
+    if options.episodes < 1:
+        raise TaskError(f"--episodes {options.episodes} is too few; take at least 1.")
+    if options.seed < 0:
+        raise TaskError(f"--seed {options.seed} is negative; take 0 or more.")
+    if options.precision is None:
+        for name in ("runtime", "compare"):
+            if getattr(options, name):
+                raise TaskError(f"--{name} is about an artifact; say which one, for example --precision int8.")
+    if options.video is not None and options.video.suffix.lower() not in (".mp4", ".gif"):
+        raise TaskError(f"--video is {str(options.video)!r}; allowed are names that end in .mp4 or .gif.")
+    if options.video is not None and options.zones:
         raise TaskError("--video films an episode of the whole preset, --zones has none. Leave one of them out.")
 
 
-def judge_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
+def judge_bundle(arguments: Options) -> dict[str, Any]:
     """Fly the requested policy, and what it is compared with, on the same episodes; the report as JSON values."""
     from quarl.policy.locate import working_bundle
     from quarl.train.deciding import greedy
@@ -337,5 +334,7 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
     return row_cells
 
 
+main = cli.of("evaluate")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

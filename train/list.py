@@ -1,28 +1,23 @@
-"""``python -m train.list``: every task and method of the benchmark, the paper's and more, and its state.
-
-    python -m train.list                    the cells as a table
-    python -m train.list --task pong        only those of one task, with the command that trains each
-    python -m train.list --json             all of it as one JSON document
-
-Exit codes: 0 listed; 2 wrong usage.
-"""
+"""``quarl tasks``: every task and method of the benchmark, the paper's and more, and its state."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from quarl.policy.hints import Parser, as_typed
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.policy.places import PROJECT_ROOT, ZOO
 from quarl.train.runs.presets import settings_path
 from quarl.train.suites.cells import Cell, load_cells
+from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
 
-USAGE = 2
 BENCHMARK = ZOO / "benchmark"
 SPEC = "policy.json"
 
@@ -67,39 +62,44 @@ def here(path: Path) -> str:
     return str(path.relative_to(PROJECT_ROOT) if path.is_relative_to(PROJECT_ROOT) else path)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options; the same names mean the same in every command of the project."""
-    options = Parser(prog="python -m train.list", description="Every task and method of the benchmark, and its state.")
-    options.add_argument("--task", help="only the cells of this task")
-    options.add_argument("--method", type=str.lower, help="only the cells of this method")
-    options.add_argument("--json", action="store_true", help="print one JSON document")
-    return options
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """List tasks and methods.
+
+    Attributes:
+        task: only the cells of this task, with the command that trains each
+        method: only the cells of this method
+        json: print one JSON document
+    """
+
+    task: str | None = None
+    method: Annotated[str | None, cli.reads(str.lower)] = None
+    json: bool = False
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    arguments = parser().parse_args(argv)
-    task, method = arguments.task, arguments.method
+@cli.verb()
+def run(options: Options) -> Any:
+    """List every task and method of the benchmark, and its state.
+
+    quarl tasks
+
+    quarl tasks --task pong
+    """
+    task, method = options.task, options.method
     name = None if task is None else resolve(task)
     cells = [cell for cell in load_cells() if name in (None, cell.name) and method in (None, cell.method)]
     if not cells:
-        print(
-            f"error: no cell has --task {task or 'any'} and --method {method or 'any'}. "
-            + as_typed("Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo"),
-            file=sys.stderr,
+        raise TaskError(
+            f"no cell has --task {task or 'any'} and --method {method or 'any'}.",
+            "Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo",
         )
-        return USAGE
     states = [state_of(cell) for cell in cells]
-    if arguments.json:
-        suites = {
-            suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()
-        }
-        print(json.dumps({"cells": states, "suites": suites}, indent=2))
-        return 0
-    print_table(states)
-    if task is not None or method is not None:
-        print(as_typed("\n".join(state["command"] for state in states)))
-    return 0
+    suites = {suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()}
+    if not options.json:
+        print_table(states)
+    typed = [state["command"] for state in states] if task is not None or method is not None else []
+    return {"cells": states, "suites": suites}, "\n".join(typed)
 
 
 def print_table(states: Sequence[Mapping[str, Any]]) -> None:
@@ -107,7 +107,7 @@ def print_table(states: Sequence[Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=as_typed("python -m train --task TASK --method METHOD"))
+    table = Table(title="python -m train --task TASK --method METHOD")
     for heading in ("task", "method", "suite", "state", "return", "target", "paper", "settings"):
         table.add_column(heading, justify="right" if heading in ("return", "target", "paper") else "left")
     for state in states:
@@ -137,5 +137,7 @@ def shown(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
 
 
+main = cli.of("tasks")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from quarl.airlearning_envs.config import NavigationConfig
     from quarl.airlearning_envs.simulators.simulator import Simulator
 
-EMBEDDED, AIRSIM = SIMULATORS = ("embedded", "airsim")
+EMBEDDED: Literal["embedded"] = "embedded"
+AIRSIM: Literal["airsim"] = "airsim"
+SIMULATORS = (EMBEDDED, AIRSIM)
 
 
 def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, Any]) -> "Simulator | None":

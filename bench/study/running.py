@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.study import records
 from quarl.bench.study.experiment import EpisodePlan, Experiment
@@ -100,9 +101,8 @@ def measured(module: str, cell: StudyCell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
     from quarl.bench.report.machine import this_machine
     from quarl.policy.locate import code_version
-    from quarl.train.__main__ import quiet_libraries
 
-    quiet_libraries()
+    cli.set_environment(cli.LIBRARIES)
     experiment: Experiment = importlib.import_module(module).EXPERIMENT
     code = code_version()  # before the first cell, whatever is edited beside a long run
     began = _cpu_seconds()

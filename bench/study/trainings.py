@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from quarl import cli
 from quarl.bench.study.bundles import open_bundle, quantized
 from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
 from quarl.bench.study.measures.children import started
@@ -128,12 +129,12 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
 
 def requested(words: list[str]) -> RunRequest:
     """The request that ``python -m train`` makes of these arguments; nothing is trained."""
-    from quarl.train.__main__ import make_request, parser, quantization_settings
+    from quarl.train.__main__ import make_request, quantization_settings
     from quarl.train.runs.models import DEFAULT_POLICY
     from quarl.train.runs.presets import load_settings
     from quarl.train.suites.make import make_task
 
-    arguments = parser().parse_args(words)
+    arguments = cli.options("train", words)
     found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
     task = make_task(arguments.task, options=found.task)
     request, _ = make_request(arguments, arguments.method, found, task, quantization_settings(arguments))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from quarl.policy import interruption
-from quarl.policy.errors import PolicyError
-from quarl.policy.hints import Parser, as_typed, refused
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.policy.locate import shown, working_bundle
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import Precision
@@ -19,44 +16,44 @@ from quarl.policy.spec import Precision
 if TYPE_CHECKING:
     from quarl.convert.export_c.writing import Export
 
-EXAMPLES = """examples:
-  python -m convert.export_c --policy III --bits 4
-  python -m convert.export_c --policy I --bits 8 --output-path ~/flight-controller/policy"""
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Export a policy.
+
+    Attributes:
+        policy: I, II, III or a bundle's folder
+        bits: 8, 7 … 2, or mixed
+        output_path: to write, not there yet; default artifacts/c/NAME-BITS
+        accept: also make what acts too differently from the policy
+        json: print one JSON document
+    """
+
+    policy: Annotated[str, Parameter(metavar="NAME")]
+    bits: str = "8"
+    output_path: Annotated[Path | None, Parameter(metavar="FOLDER")] = None
+    accept: bool = False
+    json: bool = False
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = Parser(prog="python -m convert.export_c", description=__doc__, epilog=EXAMPLES)
-    add = made.add_argument
-    add("--policy", required=True, metavar="NAME", help="I, II, III or a bundle's folder")
-    add("--bits", default="8", help="8 (default), 7 … 2, or mixed")
-    add("--output-path", type=Path, metavar="FOLDER", help="to write, not there yet; default artifacts/c/NAME-BITS")
-    add("--accept", action="store_true", help="also make what acts too differently from the policy")
-    add("--json", action="store_true", help="print one JSON document")
-    return made
+@cli.verb(left="no folder was written.")
+def run(options: Options) -> tuple[dict[str, object], str]:
+    """Write a policy as a folder of C, for a flight controller or a microcontroller.
 
+    quarl export-c --policy III --bits 4
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Export; the exit code is 0, or 1 when something was refused (and then no folder was written)."""
-    arguments = parser().parse_args(argv)
+    quarl export-c --policy I --bits 8 --output-path ~/flight-controller/policy
+    """
     from quarl.convert.export_c.writing import export, refuse_taken
 
-    folder: Path | None = arguments.output_path
-    try:
-        with interruption.interruptible():
-            precision = Precision.parse(arguments.bits)
-            bundle = working_bundle(arguments.policy)
-            folder = folder or ARTIFACTS / "c" / f"{bundle.spec.name}-{precision.value}"
-            refuse_taken(folder)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            done = export(bundle, folder, precision, accept=arguments.accept)
-    except (PolicyError, OSError) as error:
-        return refused("convert.export_c", error, folder)
-    except KeyboardInterrupt:
-        print("convert.export_c: interrupted; no folder was written.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    print(json.dumps(as_json(done), indent=2) if arguments.json else as_typed(words_of(done)))
-    return 0
+    precision = Precision.parse(options.bits)
+    bundle = working_bundle(options.policy)
+    folder = options.output_path or ARTIFACTS / "c" / f"{bundle.spec.name}-{precision.value}"
+    refuse_taken(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done = export(bundle, folder, precision, accept=options.accept)
+    return as_json(done), words_of(done)
 
 
 def as_json(done: Export) -> dict[str, object]:
@@ -75,6 +72,8 @@ def words_of(done: Export) -> str:
         f"Next: make -C {folder} test, or test-cortex-m4; {folder}/README.md says how to use it."
     )
 
+
+main = cli.of("export-c")
 
 if __name__ == "__main__":
     raise SystemExit(main())

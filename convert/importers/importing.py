@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import re
@@ -26,6 +25,7 @@ from quarl.convert.importers.chain import (
     state_size,
 )
 from quarl.convert.importers.fold import Folded, fold
+from quarl.convert.importers.options import ImportOptions
 from quarl.convert.importers.proof import Proof, prove
 from quarl.policy.bundle import write_bundle
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
@@ -63,10 +63,8 @@ class Imported:
     returns: dict[str, Any]
 
 
-def import_policy(
-    arguments: argparse.Namespace, fields: tuple[Input, ...], bounds: tuple[tuple[float, float], ...]
-) -> Imported:
-    """Import the policy that the command line names.
+def import_policy(arguments: ImportOptions) -> Imported:
+    """Import the policy that the options name.
 
     Raises:
         ForeignError: it cannot be expressed, something is not said, or it does not act as the original.
@@ -99,10 +97,16 @@ def import_policy(
                 f"the episodes of {task.name} are not seeded one by one, so no returns can be compared on them.",
                 "Add --episodes 0 to compare none, or name a task whose environments are made one by one.",
             )
-    if len(bounds) not in (0, 1, count_outputs(policy)):
-        raise ForeignError(f"--bounds has {len(bounds)} pairs, and the policy {count_outputs(policy)} outputs.")
-    policy = with_task(policy, task, fields, arguments.actions, bounds)
-    rows = recordings.flown(policy, task) if task else recordings.recorded(arguments.observations, policy)
+    if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
+        raise ForeignError(
+            f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(policy)} outputs."
+        )
+    policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
+    if arguments.observations is None:
+        assert task is not None
+        rows = recordings.flown(policy, task)
+    else:
+        rows = recordings.recorded(arguments.observations, policy)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)
@@ -159,7 +163,7 @@ def check_outputs(policy: ForeignPolicy, task: Task) -> None:
 
 
 def specified(
-    arguments: argparse.Namespace, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
+    arguments: ImportOptions, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
 ) -> PolicySpec:
     """The bundle's contract."""
     period = arguments.period or policy.period_s or (task.control_period_s if task else None)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from quarl.policy import interruption
-from quarl.policy.errors import PolicyError
-from quarl.policy.hints import Parser, as_typed, refused
+from cyclopts import Parameter
+
+from quarl import cli
 from quarl.policy.locate import shown, working_bundle
 from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
     from quarl.convert.package.packing import Package
 
-HUB, LEAPP = "hub", "leapp"
-DEFAULT_PRECISIONS = {HUB: "int8,fp32", LEAPP: "int8"}
-EXAMPLES = """examples:
-  python -m convert.package --policy I --output-path artifacts/hub/I
-  python -m convert.package --policy I --output-path artifacts/hub/I-all --precision int8,fp16,fp32
-  python -m convert.package --policy I --output-path artifacts/leapp/I --format leapp"""
+HUB: Literal["hub"] = "hub"
+DEFAULT_PRECISIONS = {HUB: "int8,fp32", "leapp": "int8"}
 WRITTEN = """\
 {% for name, size in package.files.items() %}
 {{ "%11s" | format("{:,}".format(size)) }}  {{ name }}
@@ -40,49 +34,44 @@ Written: {{ folder }}. Next, where leapp is installed: leapp.InferenceManager({{
 {% endif %}"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = Parser(prog="python -m convert.package", description=__doc__, epilog=EXAMPLES)
-    add = made.add_argument
-    add("--policy", required=True, metavar="NAME", help="I, II, III or a bundle's folder")
-    add("--output-path", required=True, type=Path, metavar="FOLDER", help="to write; it must not be there yet")
-    add(
-        "--precision",
-        metavar="PRECISION",
-        help="int8, fp16, …, or several: int8,fp32 (default: int8,fp32; leapp: int8)",
-    )
-    add(
-        "--format",
-        default=HUB,
-        choices=[HUB, LEAPP],
-        help="hub: the bundle with a model card (default); leapp: LEAPP's",
-    )
-    add("--accept", action="store_true", help="also make what acts too differently from the policy")
-    add("--json", action="store_true", help="print one JSON document")
-    return made
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Pack a policy.
+
+    Attributes:
+        policy: I, II, III or a bundle's folder
+        output_path: to write; it must not be there yet
+        precision: int8, fp16, …, or several: int8,fp32 (default: int8,fp32; leapp: int8)
+        format: hub, the bundle with a model card; or leapp, LEAPP's
+        accept: also make what acts too differently from the policy
+        json: print one JSON document
+    """
+
+    policy: Annotated[str, Parameter(metavar="NAME")]
+    output_path: Annotated[Path, Parameter(metavar="FOLDER")]
+    precision: str | None = None
+    format: Literal["hub", "leapp"] = HUB
+    accept: bool = False
+    json: bool = False
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Pack; the exit code is 0, or 1 when something was refused (and then no folder was written)."""
-    arguments = parser().parse_args(argv)
+@cli.verb(left="no folder was written.")
+def run(options: Options) -> tuple[dict[str, object], str]:
+    """Write a policy as a folder for others: a hub's, with a model card, or LEAPP's.
+
+    quarl package --policy I --output-path artifacts/hub/I
+
+    quarl package --policy I --output-path artifacts/leapp/I --format leapp
+    """
     from quarl.convert.package.packing import PackageFormat, pack, refuse_taken
 
-    try:
-        with interruption.interruptible():
-            typed = DEFAULT_PRECISIONS[arguments.format] if arguments.precision is None else arguments.precision
-            precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in typed.split(",")))
-            refuse_taken(arguments.output_path)
-            bundle = working_bundle(arguments.policy)
-            done = pack(
-                bundle, arguments.output_path, PackageFormat(arguments.format), precisions, accept=arguments.accept
-            )
-    except (PolicyError, OSError) as error:
-        return refused("convert.package", error, arguments.output_path)
-    except KeyboardInterrupt:
-        print("convert.package: interrupted; no folder was written.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    print(json.dumps(as_json(done), indent=2) if arguments.json else as_typed(words_of(done)))
-    return 0
+    typed = DEFAULT_PRECISIONS[options.format] if options.precision is None else options.precision
+    precisions = list(dict.fromkeys(Precision.parse(word.strip()) for word in typed.split(",")))
+    refuse_taken(options.output_path)
+    bundle = working_bundle(options.policy)
+    done = pack(bundle, options.output_path, PackageFormat(options.format), precisions, accept=options.accept)
+    return as_json(done), words_of(done)
 
 
 def as_json(done: Package) -> dict[str, object]:
@@ -113,6 +102,8 @@ def words_of(done: Package) -> str:
         yaml=json.dumps(str(folder / f"{done.policy}.yaml"), ensure_ascii=False),
     )
 
+
+main = cli.of("package")
 
 if __name__ == "__main__":
     raise SystemExit(main())

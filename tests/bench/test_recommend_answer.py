@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quarl import cli
 from quarl.bench.recommending.answer import apart, sentences
 from quarl.bench.recommending.deciding import Demand, DeployableArtifact
 from quarl.bench.recommending.measurements import Measurements, Question
@@ -219,11 +220,9 @@ def test_shares_that_no_floor_fits(answer: Answer) -> None:
 
 
 def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
-    from quarl.train.__main__ import parser
-
     command = shlex.split(training_command(balancing(tmp_path / "pole")))
     assert command[:3] == ["python", "-m", "train"]
-    read = parser().parse_args(command[3:])
+    read = cli.options("train", command[3:])
     assert (read.task, read.method, read.model, read.precision) == ("CartPole-v1", "dqn", "2", 8)
     assert read.quantization_method == "quantization-aware"
     assert training_command(balancing(tmp_path / "other", algorithm="distill")) == ""

@@ -194,5 +194,5 @@ def test_a_disk_that_is_full_is_said(
 
     monkeypatch.setattr("quarl.policy.bundle.os.fsync", full)
     assert cli.main(["--policy", str(bundle.path), "--bits", "32"]) == 1
-    assert "fp32.tflite cannot be written: No space left" in capsys.readouterr().err
+    assert "fp32.tflite: No space left" in capsys.readouterr().err
     assert Bundle.load(bundle.path).manifest.artifacts == {}

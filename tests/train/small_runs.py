@@ -19,7 +19,15 @@ TIMES = ("wall_s", "cpu_s")
 
 def train(output: Path, *options: str) -> int:
     few = ["--evaluate-every", "512", "--evaluate-episodes", "3", "--final-episodes", "20"]
-    return command.main([*options, *few, "--output-path", str(output)])
+    return ended([*options, *few, "--output-path", str(output)])
+
+
+def ended(words: list[str]) -> int:
+    """The exit status, wrong usage included."""
+    try:
+        return command.main(words)
+    except SystemExit as error:
+        return int(error.code or 0)
 
 
 def curve(output: Path) -> list[dict[str, str]]:

@@ -82,7 +82,7 @@ def test_the_default_is_the_float_policy_and_the_report_goes_to_a_file(
     report = report_of(capsys, bundle, "--episodes", "1", "--output", str(tmp_path / "new" / "report.json"))
     assert (report["precision"], report["task"]) == ("float", "CartPole-v1")
     assert report["results"][0]["return_interval"] is None  # one episode has none
-    assert json.loads((tmp_path / "new" / "report.json").read_text()) == report
+    assert json.loads((tmp_path / "new" / "report.json").read_text()).items() <= report.items()
     assert evaluate.main(["--input-path", str(bundle.path), "--episodes", "1"]) == 0
     printed = capsys.readouterr().out
     assert "[–] │" in printed
@@ -114,31 +114,31 @@ def test_an_artifact_is_judged_without_tensorflow(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "status", "words"),
     [
-        (["--precision", "int9"], ["int9", "int8"]),
-        (["--precision", "fp16"], ["fp16", "fp32.tflite, int8.tflite", "make convert POLICY=", "BITS=16"]),
-        (["--precision", "int8", "--runtime", "onnxruntime"], ["onnxruntime", "(onnx)", "BITS=8"]),
-        (["--precision", "int8", "--runtime", "torch"], ["torch", "litert"]),
-        (["--runtime", "litert"], ["--precision int8"]),
-        (["--compare"], ["--precision int8"]),
-        (["--episodes", "0"], ["at least 1"]),
-        (["--preset", "hard"], ["--preset", "Leave it out"]),
-        (["--video", "film.avi"], [".mp4 or .gif"]),
-        (["--task", "Acrobot-v1"], ["another observation", "cart_position", "cos_angle_1"]),
+        (["--precision", "int9"], 1, ["int9", "int8"]),
+        (["--precision", "fp16"], 1, ["fp16", "fp32.tflite, int8.tflite", "make convert POLICY=", "BITS=16"]),
+        (["--precision", "int8", "--runtime", "onnxruntime"], 1, ["onnxruntime", "(onnx)", "BITS=8"]),
+        (["--precision", "int8", "--runtime", "torch"], 1, ["torch", "litert"]),
+        (["--runtime", "litert"], 2, ["--precision int8"]),
+        (["--compare"], 2, ["--precision int8"]),
+        (["--episodes", "0"], 2, ["at least 1"]),
+        (["--preset", "hard"], 2, ["--preset", "Leave it out"]),
+        (["--video", "film.avi"], 2, [".mp4 or .gif"]),
+        (["--task", "Acrobot-v1"], 1, ["another observation", "cart_position", "cos_angle_1"]),
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_what_can(
-    bundle: Bundle, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, options: list[str], status: int, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate.main(["--input-path", str(bundle.path), *options]) == 2
+    assert evaluate.main(["--input-path", str(bundle.path), *options]) == status
     printed = capsys.readouterr().err
     assert all(word in printed for word in words), printed
 
 
 def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:
     zoo = Path(__file__).resolve().parents[2] / "zoo" / "I"
-    assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 2
+    assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 1
     assert "make convert POLICY=I BITS=8, and evaluate its working copy: --input-path I" in capsys.readouterr().err
 
 

@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 
+from quarl.policy.errors import QuarlError
+
 REACH_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 40.0  # of which a second or two is Ray's own import
 MODE, TOKEN = "RAY_AUTH_MODE", "token"
 
 
-class ClusterError(RuntimeError):
+class ClusterError(QuarlError, RuntimeError):
     """Ray could not be started or reached, or the cluster is too small."""
+
+    exit_code = 2
 
 
 def refuse_unreachable(address: str | None) -> None:

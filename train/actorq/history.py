@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quarl.policy.errors import QuarlError
 from quarl.train.actorq.actor import PARTS
 from quarl.train.actorq.parameters import COUNTED
 
@@ -21,7 +22,7 @@ Facts = Mapping[str, Any]
 Sums = dict[str, dict[str, float]]
 
 
-class GaveUpError(RuntimeError):
+class GaveUpError(QuarlError, RuntimeError):
     """A process died again and again."""
 
 

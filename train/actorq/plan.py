@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quarl.device.agent.runtimes import import_runtime, installed_runtimes
 from quarl.policy.spec import RuntimeName
 from quarl.train.__main__ import make_request
-from quarl.train.__main__ import parser as train_parser
 from quarl.train.actorq import METHODS
-from quarl.train.actorq.settings import ActorQSettings, option
+from quarl.train.actorq.settings import ActorQSettings
 from quarl.train.methods import default_method, refuse_mismatch
 from quarl.train.runs.models import DEFAULT_POLICY
 from quarl.train.runs.presets import SettingsError, load_settings, parse_overrides
@@ -25,6 +23,9 @@ from quarl.train.suites.names import resolve
 from quarl.train.suites.navigation_options import with_asked
 from quarl.train.suites.task import Task
 
+if TYPE_CHECKING:
+    from quarl.train.actorq.__main__ import Options
+
 ELSEWHERE = {
     "priority_exponent": "type --priority-exponent",
     "importance_exponent": "type --importance-exponent",
@@ -34,8 +35,6 @@ ELSEWHERE = {
     "quant_delay": "the learner computes in floats",
 }
 """Settings of the algorithms that are not looked at here, and what is."""
-NOT_HERE = ("precision", "quantization_method", "quant_delay", "teacher")
-"""Options of ``python -m train`` that mean nothing here."""
 
 
 @dataclass(frozen=True)
@@ -62,68 +61,42 @@ class Plan:
         return make_task(self.request.task, self.preset, self.task_options)
 
 
-def make_plan(arguments: argparse.Namespace) -> Plan:
+def make_plan(options: Options) -> Plan:
     """The plan that the options of ``python -m train.actorq`` and the settings file describe.
 
     Raises:
         SettingsError, TaskError: something is refused; they say what to type.
     """
-    actorq = actorq_settings(arguments)
-    method = arguments.method or default_method(resolve(arguments.task), arguments.policy)
+    actorq, typed = options.actorq, options.task or ""
+    method = options.method or default_method(resolve(typed), options.policy)
     if method not in METHODS:
         raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
-    found = load_settings(arguments.task, method, arguments.policy or DEFAULT_POLICY)
-    found = dataclasses.replace(found, task=with_asked(found.task, arguments))
+    found = load_settings(typed, method, options.policy or DEFAULT_POLICY)
+    found = dataclasses.replace(found, task=with_asked(found.task, options))
     if "curriculum" in found.task:
         raise TaskError(
             "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
             "or train with python -m train."
         )
-    if arguments.workers != 1:
-        raise SettingsError(
-            "--workers means nothing to distributed training: each actor has an environment in a process of its own. "
-            "Leave it out, or type --n-actors."
-        )
     if found.task.get(LOOKS, 1) != 1:
         raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")
-    task = make_task(arguments.task, arguments.preset, found.task)
+    task = make_task(typed, options.preset, found.task)
     refuse_mismatch(method, task)
     if task.is_image:
         raise TaskError(
             f"{task.name} shows images; actors send vectors. Train it with python -m train, or take a task of vectors "
             "such as --task cartpole."
         )
-    for name in parse_overrides(arguments.set):
+    for name in parse_overrides(options.set):
         if name in ELSEWHERE:
             raise SettingsError(f"--set {name} means nothing to distributed training: {ELSEWHERE[name]}.")
     if (runtime := RuntimeName(actorq.runtime)) not in installed_runtimes():
         raise SettingsError(f"--runtime {runtime.value} is not installed here. Type make setup, or take another.")
-    if arguments.batch_size is not None:
-        arguments.set.append(f"minibatch={arguments.batch_size}")
+    if options.batch_size is not None:
+        options = dataclasses.replace(options, set=(*options.set, f"minibatch={options.batch_size}"))
     more = {"actorq": dataclasses.asdict(actorq)}
-    request, settings = make_request(arguments, method, found, task, {}, more)
-    return Plan(request, settings, actorq, arguments.preset, found.task, found.source)
-
-
-def actorq_settings(arguments: argparse.Namespace) -> ActorQSettings:
-    """The settings that were typed, the others at their defaults.
-
-    Raises:
-        SettingsError: one is refused, or an option of ``python -m train`` was typed that means nothing here.
-    """
-    for name in NOT_HERE:
-        if getattr(arguments, name) != train_parser().get_default(name):
-            raise SettingsError(
-                f"{option(name)} means nothing to distributed training: the learner computes in 32 bits "
-                "and the actors in --quantize bits. Leave it out, or use python -m train."
-            )
-    values = {part.name: getattr(arguments, part.name) for part in dataclasses.fields(ActorQSettings)}
-    if values["quantize_communication"] is None:
-        values["quantize_communication"] = values["quantize"]
-    try:
-        return ActorQSettings(**{**values, "step_delays_s": tuple(values["step_delays_s"])})
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    request, settings = make_request(options, method, found, task, {}, more)
+    return Plan(request, settings, actorq, options.preset, found.task, found.source)
 
 
 def make_runtime_ready(actorq: ActorQSettings) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
+from quarl.policy.errors import QuarlError
 from quarl.policy.spec import ArtifactFormat
 from quarl.train.actorq.actor import Actor
 from quarl.train.actorq.learner import LearnerLoop
@@ -34,7 +35,7 @@ RETRY_PAUSE_S = 0.2
 Answer = TypeVar("Answer")
 
 
-class GoneError(RuntimeError):
+class GoneError(QuarlError, RuntimeError):
     """A process died that cannot be replaced."""
 
 

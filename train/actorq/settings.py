@@ -2,72 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.train.runs.presets import SettingsError
 
 BITS = (8, 16, 32)
 RUNTIMES = (RuntimeName.LITERT.value, RuntimeName.TFLITE_RUNTIME.value, RuntimeName.NATIVE.value)
 
-T = TypeVar("T")
-
-
-def setting(default: T, help: str, **typed: Any) -> T:
-    """A field, with what the help says of its option and what else argparse has to know."""
-    help_text = help if "default" in help else f"{help} (default: %(default)s)"
-    kind = {"action": argparse.BooleanOptionalAction} if isinstance(default, bool) else {"type": type(default)}
-    value: T = field(default=default, metadata={"help": help_text, **kind, **typed})
-    return value
-
 
 @dataclass(frozen=True)
 class ActorQSettings:
-    """What ActorQ adds to an algorithm's own settings; the defaults are the original's where it has one."""
+    """What ActorQ adds to an algorithm's own settings; the defaults are the original's where it has one.
 
-    n_actors: int = setting(2, "processes that act, each in one environment of its own")
-    quantize: int = setting(8, "bits of the artifact that actors execute: 8, 16 (half weights) or 32", metavar="BITS")
-    quantize_communication: int = setting(
-        8, "bits of weights sent to actors (default: --quantize, which sends the artifact itself)", metavar="BITS"
-    )
-    actor_update_period: int = setting(30, "steps of an actor between two looks for newer parameters", metavar="STEPS")
-    samples_per_insert: float = setting(
-        16.0, "times a transition is learned from: whoever is ahead, actors or learner, waits; 0: nobody"
-    )
-    replay_shards: int = setting(1, "replay processes; actors are dealt to them, the learner draws from each in turn")
-    insert_every: int = setting(16, "transitions that an actor sends at once")
-    max_staleness: int = setting(
-        2_000,
-        "most that an acting policy may be behind: its actor renews at once or waits, its transitions are refused",
-        metavar="UPDATES",
-    )
-    publish_every: int = setting(
-        0, "updates between two versions of the parameters; 0: a round of updates", metavar="UPDATES"
-    )
-    priority_exponent: float = setting(
-        0.0, "α: transitions are drawn with a probability ∝ |error|^α, e.g. 0.6; 0: all alike"
-    )
-    importance_exponent: float = setting(0.2, "β: how much of the bias of priorities weights take back")
-    correct_mismatch: bool = setting(
-        True, "DQN: a return over several steps ends where the learner would have chosen otherwise than the actor did"
-    )
-    runtime: str = setting(
-        RUNTIMES[0], "executes the actors' artifact, as on a device; native: --quantize 8 only", choices=RUNTIMES
-    )
-    step_delays_s: tuple[float, ...] = setting(
-        (),
-        "seconds that each actor idles a step: a slower simulator, a robot (default: 0)",
-        nargs="+",
-        type=float,
-        metavar="S",
-    )
+    Attributes:
+        n_actors: processes that act, each in one environment of its own
+        quantize: bits of the artifact that actors execute: 8, 16 (half weights) or 32
+        quantize_communication: bits of weights sent to actors; 0: as --quantize, which sends the artifact itself
+        actor_update_period: steps of an actor between two looks for newer parameters
+        samples_per_insert: times a transition is learned from: whoever is ahead, actors or learner, waits; 0: nobody
+        replay_shards: replay processes; actors are dealt to them, the learner draws from each in turn
+        insert_every: transitions that an actor sends at once
+        max_staleness: most that an acting policy may be behind: its actor renews or waits, its transitions are refused
+        publish_every: updates between two versions of the parameters; 0: a round of updates
+        priority_exponent: α: transitions are drawn with a probability ∝ |error|^α, e.g. 0.6; 0: all alike
+        importance_exponent: β: how much of the bias of priorities weights take back
+        correct_mismatch: DQN: a return over several steps ends where the learner would not have chosen as the actor did
+        runtime: executes the actors' artifact, as on a device; native: --quantize 8 only
+        step_delays_s: seconds that each actor idles a step: a slower simulator, a robot (default: 0)
+    """
+
+    n_actors: int = 2
+    quantize: Annotated[int, Parameter(metavar="BITS")] = 8
+    quantize_communication: Annotated[int, Parameter(metavar="BITS")] = 0
+    actor_update_period: Annotated[int, Parameter(metavar="STEPS")] = 30
+    samples_per_insert: float = 16.0
+    replay_shards: int = 1
+    insert_every: int = 16
+    max_staleness: Annotated[int, Parameter(metavar="UPDATES")] = 2_000
+    publish_every: Annotated[int, Parameter(metavar="UPDATES")] = 0
+    priority_exponent: float = 0.0
+    importance_exponent: float = 0.2
+    correct_mismatch: Annotated[bool, Parameter(negative="--no-correct-mismatch")] = True
+    runtime: Literal["litert", "tflite-runtime", "native"] = "litert"
+    step_delays_s: Annotated[tuple[float, ...], Parameter(metavar="S", consume_multiple=True)] = ()
 
     def __post_init__(self) -> None:
+        if not self.quantize_communication:
+            object.__setattr__(self, "quantize_communication", self.quantize)
+
         def check(name: str, is_fine: bool, advice: str) -> None:
             if not is_fine:
-                raise ValueError(f"{option(name)} is {getattr(self, name)}; {advice}.")
+                raise SettingsError(f"{option(name)} is {getattr(self, name)}; {advice}.")
 
         for name in ("n_actors", "actor_update_period", "replay_shards", "insert_every", "max_staleness"):
             check(name, getattr(self, name) >= 1, "take at least 1")
@@ -79,20 +69,22 @@ class ActorQSettings:
         check("importance_exponent", 0.0 <= self.importance_exponent <= 1.0, "take 0 (none) … 1 (all)")
         check("runtime", self.runtime in RUNTIMES, f"actors execute by {', '.join(RUNTIMES[:-1])} or {RUNTIMES[-1]}")
         if not self.artifact_format.holds(self.precision):
-            raise ValueError(
+            raise SettingsError(
                 f"--runtime {self.runtime} executes integers only; --quantize is {self.quantize}. Type --quantize 8, "
                 f"or --runtime {RUNTIMES[0]}."
             )
         fine = all(0.0 <= delay < math.inf for delay in self.step_delays_s)
         check("step_delays_s", fine, "take seconds, one number an actor")
         if len(self.step_delays_s) > self.n_actors:
-            raise ValueError(f"--step-delays-s names {len(self.step_delays_s)} actors of --n-actors {self.n_actors}.")
+            raise SettingsError(
+                f"--step-delays-s names {len(self.step_delays_s)} actors of --n-actors {self.n_actors}."
+            )
         if self.replay_shards > self.n_actors:
-            raise ValueError(
+            raise SettingsError(
                 f"--replay-shards {self.replay_shards} is more than --n-actors {self.n_actors}: one would stay empty."
             )
         if self.publish_every > self.max_staleness:
-            raise ValueError(
+            raise SettingsError(
                 f"--publish-every {self.publish_every} is more than --max-staleness {self.max_staleness}: actors would "
                 "wait for parameters that do not come yet. Take at most as many."
             )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from quarl.policy.errors import QuarlError
 from quarl.policy.files import write_atomically
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
@@ -26,8 +27,10 @@ FILE_NAME = "checkpoint.safetensors"
 ANEW = "Begin anew with --fresh, or go on with the version of the program that wrote it."
 
 
-class CheckpointError(ValueError):
+class CheckpointError(QuarlError, ValueError):
     """A checkpoint is absent, damaged, of another version or of another run."""
+
+    exit_code = 2
 
 
 class Checkpointed(Protocol):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from quarl.policy.errors import QuarlError
 from quarl.train.suites.names import TaskName, resolve
 
 FOLDER = Path(__file__).resolve().parent.parent / "settings"
@@ -27,8 +28,10 @@ DEFAULT_EVALUATIONS = 20  # greedy evaluations in a run, unless the file says ho
 T = TypeVar("T")
 
 
-class SettingsError(ValueError):
+class SettingsError(QuarlError, ValueError):
     """A setting is not known or of the wrong type."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)

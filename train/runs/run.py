@@ -13,6 +13,7 @@ killed is one, too.
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import time
@@ -26,7 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy import interruption
+from quarl.cli import EXIT_INTERRUPTED
+from quarl.policy.errors import QuarlError
 from quarl.train.intervals import brackets
 from quarl.train.runs.checkpoint import Checkpoint, save_checkpoint
 from quarl.train.runs.logs import CurveLog
@@ -41,7 +43,7 @@ CHECKPOINT_EVERY_S = 60.0
 INTERRUPTED = "interrupted"
 
 
-class DivergenceError(ArithmeticError):
+class DivergenceError(QuarlError, ArithmeticError):
     """A loss, a gradient or a weight is no longer finite."""
 
 
@@ -105,7 +107,7 @@ class Run:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note an interruption. Nothing is printed here: what is being printed may be what was interrupted."""
         if self._ended_at_once:
-            interruption.end_at_once()
+            os._exit(EXIT_INTERRUPTED)
         if self._interrupted or not self._waits:
             self._ended_at_once = True
         self._interrupted = True
@@ -114,9 +116,9 @@ class Run:
 
     def _what_is_left(self) -> str:
         if self._saved_step is None:
-            return f"interrupted before there was a checkpoint; {self.untouched}."
+            return f"there was no checkpoint yet; {self.untouched}."
         return (
-            f"interrupted at once; the checkpoint of step {self._saved_step:,} is kept and {self.untouched}. "
+            f"the checkpoint of step {self._saved_step:,} is kept and {self.untouched}. "
             "The same command again goes on from there."
         )
 

@@ -7,3 +7,5 @@ from quarl.policy.errors import QuarlError
 
 class TaskError(QuarlError, ValueError):
     """A task name, or an option of a task, is not known, does not fit, or needs what is not installed."""
+
+    exit_code = 2

@@ -8,29 +8,22 @@ in a moment; otherwise time passes as on a clock while it is not paused.
 
 from __future__ import annotations
 
-if __name__ == "__main__":
-    from quarl.policy import interruption, project_python
-
-    project_python.ensure()
-    interruption.loading()
-
-import argparse
 import contextlib
 import socket
-import sys
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter, validators
+
+from quarl import cli
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
 from quarl.airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, REQUEST, RESPONSE, FrameError, Frames, packed
 from quarl.airlearning_envs.simulators.airsim.stand_in import RpcFault, StandIn, Task
-from quarl.policy import interruption
 
 TICK_S = 0.02
-EXIT_WRONG = 2
 
 
 class Server:
@@ -122,53 +115,41 @@ class Server:
             answer(number, None, result)
 
 
-def _share(text: str) -> float:
-    if not 0.0 <= (value := float(text)) < 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is no share; allowed is 0 to less than 1")
-    return value
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Stand in for AirSim.
+
+    Attributes:
+        dialect: whose RPC
+        port: 0 takes a free one
+        stall: share of the time that simContinueForTime loses: 0 to less than 1
+        speed: simulated seconds a wall second: more than 0 to 1000
+        realtime: simContinueForTime takes its wall seconds
+    """
+
+    dialect: Literal["airsim", "colosseum", "cosys"] = "airsim"
+    port: int = AIRSIM_PORT
+    stall: Annotated[float, Parameter(metavar="SHARE", validator=validators.Number(gte=0.0, lt=1.0))] = 0.0
+    speed: Annotated[float, Parameter(metavar="X", validator=validators.Number(gt=0.0, lte=1000.0))] = 1.0
+    realtime: bool = False
 
 
-def _speed(text: str) -> float:
-    if not 0.0 < (value := float(text)) <= 1000.0:
-        raise argparse.ArgumentTypeError(f"{text} is no speed; allowed is more than 0 to 1000")
-    return value
+@cli.verb(left="the server has ended.")
+def serve(options: Options) -> None:
+    """Stand in for AirSim with one drone of the embedded dynamics, on 127.0.0.1, until Ctrl-C.
+
+    quarl airsim
+
+    quarl airsim --dialect cosys --port 0 --realtime
+    """
+    world = StandIn(Dialect(options.dialect), speed=options.speed, stall=options.stall)
+    with Server(world, options.port, options.realtime) as server:
+        print(f"{options.dialect} on 127.0.0.1:{server.port}; Ctrl-C ends it.", flush=True)
+        threading.Event().wait()
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m airlearning_envs.simulators.airsim.server",
-        description="Stand in for AirSim with one drone of the embedded dynamics, on 127.0.0.1, until Ctrl-C.",
-    )
-    names = [dialect.value for dialect in Dialect]
-    parser.add_argument("--dialect", choices=names, default=names[0], help="whose RPC (default: airsim)")
-    parser.add_argument("--port", type=int, default=AIRSIM_PORT, help="0 takes a free one (default: %(default)s)")
-    parser.add_argument(
-        "--stall", type=_share, default=0.0, metavar="SHARE", help="of the time that simContinueForTime loses"
-    )
-    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help="simulated seconds a wall second")
-    parser.add_argument("--realtime", action="store_true", help="simContinueForTime takes its wall seconds")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve; returns the exit code."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    try:
-        with interruption.interruptible():
-            world = StandIn(Dialect(arguments.dialect), speed=arguments.speed, stall=arguments.stall)
-            with Server(world, arguments.port, arguments.realtime) as server:
-                print(f"{arguments.dialect} on 127.0.0.1:{server.port}; Ctrl-C ends it.", flush=True)
-                threading.Event().wait()
-    except SettingsError as error:
-        print(f"server: {error}\n  next: {parser.prog} --help", file=sys.stderr)
-        return EXIT_WRONG
-    except KeyboardInterrupt:
-        print("server: ended.", file=sys.stderr)
-        return interruption.EXIT_INTERRUPTED
-    return 0
-
+main = cli.of("airsim")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

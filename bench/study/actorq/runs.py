@@ -15,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quarl import cli
 from quarl.bench.command_line import BenchError
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.children import last_words, run_to_end
@@ -151,11 +152,10 @@ def run(words: Sequence[str]) -> Run:
 
 def planned(words: Sequence[str]) -> Plan:
     """The plan that a command would make, for measuring its parts without it."""
-    from quarl.train.actorq.__main__ import parser
     from quarl.train.actorq.plan import make_plan
 
     with redirect_stdout(StringIO()):
-        return make_plan(parser().parse_args([*words, "--quiet"]))
+        return make_plan(cli.options("actorq", [*words, "--quiet"]))
 
 
 # --- what follows -----------------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def test_the_command_says_its_port_and_ends_with_ctrl_c() -> None:
         with Rpc(port=int(line.split(":")[1].split(";")[0]), timeout_s=30.0) as rpc:
             assert rpc.call("getServerVersion") == 4
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=60.0)[1] == "server: ended.\n"
+            assert process.communicate(timeout=60.0)[1] == "interrupted; the server has ended.\n"
         assert process.returncode == 130
     finally:
         process.kill()

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl import cli
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from quarl.train.actorq import plan as planning
-from quarl.train.actorq.__main__ import parser
 from quarl.train.actorq.actor import PARTS
 from quarl.train.actorq.algorithms import NoisyActions, RandomActions, cut_at_disagreement, make_explorer, mismatch
 from quarl.train.actorq.history import breakdown
-from quarl.train.actorq.plan import actorq_settings
 from quarl.train.actorq.settings import RUNTIMES, ActorQSettings
 from quarl.train.actorq.stepping import NO_CHOICE
 from tests.train.actorq.small_plans import make_plan
@@ -219,12 +218,12 @@ def test_limits_of_the_settings_are_allowed() -> None:
 
 
 def test_every_setting_is_an_option() -> None:
-    assert actorq_settings(parser().parse_args(["--task", "cartpole"])) == ActorQSettings()
+    assert cli.options("actorq", ["--task", "cartpole"]).actorq == ActorQSettings()
     words = "--task cartpole --n-actors 3 --quantize 16 --no-correct-mismatch --step-delays-s 0.5 0 --publish-every 7"
     wanted = ActorQSettings(
         3, quantize=16, quantize_communication=16, correct_mismatch=False, step_delays_s=(0.5, 0.0), publish_every=7
     )
-    assert actorq_settings(parser().parse_args(words.split())) == wanted
+    assert cli.options("actorq", words.split()).actorq == wanted
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

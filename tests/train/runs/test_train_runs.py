@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_a_usable_bundle_and_a_checkpoint(tmp_path: Path) -> None:
     assert bundle.spec.provenance["ended"] == "interrupted"
     assert bundle.spec.provenance["code"] == code_version()
     words = [*options, "--steps", "100000000", "--evaluate-every", "512", "--evaluate-episodes", "3"]
-    assert bundle.spec.provenance["command"] == shlex.join(["python", "-m", "train", *words])
+    assert bundle.spec.provenance["command"] == shlex.join(["quarl", "train", *words])
     assert len(bundle.golden().observations) >= 256
     assert (tmp_path / TRAINING_FOLDER / "I" / "checkpoint.safetensors").exists()
 

@@ -145,7 +145,7 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
     monkeypatch.setattr("quarl.train.accelerator.table.accelerated", compiling)
     assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
     printed = capsys.readouterr().err
-    assert printed == f"interrupted before there was a checkpoint; {tmp_path / 'I'} is as it was.\n"
+    assert printed == f"interrupted; there was no checkpoint yet; {tmp_path / 'I'} is as it was.\n"
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert train(tmp_path / "new" / "I", *RUN) == 130
     assert not list((tmp_path / "new").iterdir())
@@ -164,7 +164,7 @@ def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
     monkeypatch.setattr(where, interrupting)
     assert train(tmp_path / "I", *RUN) == 130
     printed = capsys.readouterr().err
-    assert printed.startswith("interrupted at once; the checkpoint of step 1,024 is kept")
+    assert printed.startswith("interrupted; the checkpoint of step 1,024 is kept")
     assert not (tmp_path / "I").exists()
     monkeypatch.undo()
     assert train(tmp_path / "I", *RUN) == 0
@@ -208,7 +208,7 @@ def test_ctrl_c_while_libraries_load_ends_with_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     printed = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert printed.startswith("interrupted ") and printed.count("\n") == 1
+    assert printed.startswith("interrupted; ") and printed.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -46,7 +46,9 @@ def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
 
 
 def test_help_of_a_task_whose_suite_is_missing_still_shows_its_settings() -> None:
-    done = run("from quarl.train.__main__ import main\nsys.exit(main(['--task', 'pong', '--method', 'ppo', '--help']))")
+    done = run(
+        "from quarl.train.__main__ import main\nsys.exit(main(['--task', 'pong', '--method', 'ppo', '--defaults']))"
+    )
     assert done.returncode == 0, done.stderr
     assert "make suites" in done.stdout
     assert "clip_range" in done.stdout

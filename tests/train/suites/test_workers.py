@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 
 from quarl.train import __main__ as command
-from quarl.train.actorq.__main__ import parser as distributed
-from quarl.train.actorq.plan import make_plan
-from quarl.train.runs.presets import SettingsError
 from quarl.train.suites.episodes import EpisodeStream
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.make import make_episodes, make_task
@@ -225,7 +222,5 @@ def test_where_processes_mean_nothing_they_are_refused(
     ):
         assert command.main([*words, "--output-path", str(tmp_path / "I")]) == 2
         assert said in capsys.readouterr().err
-    with pytest.raises(SettingsError, match="type --n-actors"):
-        make_plan(distributed().parse_args(["--task", "cartpole", "--method", "dqn", "--workers", "2"]))
     with pytest.raises(TaskError, match="neither a word"):
         make_task("NoSuchTask-v0", workers=2)

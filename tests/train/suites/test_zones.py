@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl import cli
 from quarl.airlearning_envs.config import PRESETS
 from quarl.airlearning_envs.rules.curriculum import zone_bounds
 from quarl.train.suites.episodes import EpisodeStream
@@ -107,12 +108,11 @@ def test_without_a_curriculum_nothing_is_added_to_checkpoints_and_curves() -> No
 
 
 def test_distributed_training_takes_late_commands_and_no_curriculum() -> None:
-    from quarl.train.actorq.__main__ import parser
     from quarl.train.actorq.plan import make_plan
 
     typed = ["--task", "navigation", "--method", "dqn"]
     with pytest.raises(TaskError, match="--curriculum means nothing to distributed training"):
-        make_plan(parser().parse_args([*typed, "--curriculum"]))
-    plan = make_plan(parser().parse_args([*typed, "--command-latency", "0.2"]))
+        make_plan(cli.options("actorq", [*typed, "--curriculum"]))
+    plan = make_plan(cli.options("actorq", [*typed, "--command-latency", "0.2"]))
     assert plan.make_task().environment.settings["latency"] == {"kind": "fixed", "values_s": [0.2]}
     assert plan.request.settings["task"]["settings"]["latency"]["values_s"] == [0.2]

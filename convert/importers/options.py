@@ -1,0 +1,98 @@
+"""What is said of a foreign policy beside its file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from quarl import cli
+from quarl.convert.importers.chain import Input
+
+
+def read_fields(text: str) -> tuple[Input, ...]:
+    """``NAME:SIZE:UNIT,…`` as the fields of an observation.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found = []
+    for part in text.split(",") if text else []:
+        name, _, rest = part.strip().partition(":")
+        sides, _, unit = rest.partition(":")
+        try:
+            shape = tuple(int(side) for side in sides.split("x"))
+        except ValueError:
+            shape = ()
+        if not name or not shape or min(shape) < 1:
+            raise ValueError(f"{part!r} is there; allowed is NAME:SIZE or NAME:SIZE:UNIT, e.g. joints:12:rad.")
+        found.append(Input(name, shape, unit or "1"))
+    return tuple(found)
+
+
+def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
+    """``LOW:HIGH,…`` as pairs.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found = []
+    for part in text.split(",") if text else []:
+        try:
+            low, high = map(float, part.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"{part!r} is there; allowed is LOW:HIGH, two numbers, the smaller one first.")
+        found.append((low, high))
+    return tuple(found)
+
+
+@Parameter(name="*")
+@dataclass
+class ImportOptions:
+    """Import a policy.
+
+    Attributes:
+        file: a .zip of Stable-Baselines3, .onnx, .keras, a LEAPP folder; with --spec .pt, .pth, .npz, .safetensors
+        name: of the bundle in artifacts/ (default: the file's)
+        task: it flies this task: observations are recorded there, and returns compared
+        observations: array 'observations', recorded from rollouts, without a task
+        vecnormalize: the statistics beside a Stable-Baselines3 zip
+        actions: what the outputs mean, where the file does not say
+        bounds: of --actions clip or scale: one pair, or one for each output, by commas
+        spec: of a plain file of weights: how they are used (docs/import.md)
+        output: of an ONNX graph or a Keras model with several outputs: the one that acts
+        fields: the observation; a size is 3 or 84x84x4
+        period: between two decisions (default: the task's, or the file's)
+        delay: from observation to effect, as it was trained with
+        golden: 'observations' and 'outputs' of the original, to compare with
+        episodes: with --task: so many of original and artifacts; 0: none
+        output_path: of the bundle (default: artifacts/NAME)
+        dry_run: read, compare and print; write nothing
+        json: print one JSON document
+    """
+
+    file: Path
+    _: KW_ONLY
+    name: str | None = None
+    task: Annotated[str | None, Parameter(metavar="ID")] = None
+    observations: Annotated[Path | None, Parameter(metavar="NPZ")] = None
+    vecnormalize: Annotated[Path | None, Parameter(metavar="PKL")] = None
+    actions: Literal["clip", "scale", "as-is", "discrete"] | None = None
+    bounds: Annotated[
+        tuple[tuple[float, float], ...], cli.reads(read_bounds, "LOW:HIGH", allow_leading_hyphen=True)
+    ] = ()
+    spec: Annotated[Path | None, Parameter(metavar="JSON")] = None
+    output: str | None = None
+    fields: Annotated[tuple[Input, ...], cli.reads(read_fields, "NAME:SIZE:UNIT,…")] = ()
+    period: Annotated[float | None, Parameter(metavar="SECONDS")] = None
+    delay: Annotated[float, Parameter(metavar="SECONDS")] = 0.0
+    golden: Annotated[Path | None, Parameter(metavar="NPZ")] = None
+    episodes: int = 20
+    output_path: Annotated[Path | None, Parameter(metavar="FOLDER")] = None
+    dry_run: bool = False
+    json: bool = False
