@@ -115,12 +115,12 @@ class Prefetch(DeviceOptions):
     """Wheels.
 
     Attributes:
-        runtime: all, litert, tflite-runtime, onnxruntime
+        runtime: litert, tflite-runtime, onnxruntime, all; default: those that there are for its Python
         platform: do not ask the device: aarch64, x86_64, armv7l
         python: 3.N, with --platform: its Python; default 3.11
     """
 
-    runtime: str = "all"
+    runtime: str | None = None
     platform: str | None = None
     python: str | None = None
 
@@ -379,21 +379,28 @@ def prefetch(options: Prefetch) -> tuple[Any, str]:
         quarl prefetch --platform aarch64 --python 3.11
     """
     from quarl.device.deploy.connection import connect
-    from quarl.device.deploy.errors import WheelError
+    from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
     from quarl.device.deploy.probe import probe
-    from quarl.device.deploy.wheels import fetch, parse_runtimes, select, select_unseen
+    from quarl.device.deploy.wheels import fetch, parse_runtimes, select, unseen
+    from quarl.policy.spec import RuntimeName
 
-    runtimes = parse_runtimes(options.runtime)
-    if options.platform is not None:
-        wheels = select_unseen(options.platform, options.python or USUAL_PYTHON, runtimes)
-    elif options.python is not None:
+    if options.platform is None and options.python is not None:
         raise WheelError(
             f"--python {options.python} is for a device that is not asked; without --platform {options.target} is.",
             f"--platform aarch64 --python {options.python}",
         )
-    else:
+    if options.platform is None:
         with connect(options.target, identity=options.identity) as connection:
-            wheels = select(probe(connection), runtimes).wheels
+            facts = probe(connection)
+    else:
+        facts = unseen(options.platform, options.python or USUAL_PYTHON)
+    runtimes = parse_runtimes(options.runtime or "all")
+    try:
+        wheels = select(facts, runtimes).wheels
+    except UnsupportedDeviceError:
+        if options.runtime is not None:
+            raise
+        wheels = select(facts, [each for each in runtimes if each is not RuntimeName.TFLITE_RUNTIME]).wheels
     fetched: list[str] = []
 
     def note(wheel: object) -> None:

@@ -156,20 +156,15 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
     )
 
 
-def select_unseen(
-    machine: str, python: str, runtimes: Sequence[RuntimeName], pins: Sequence[Wheel] | None = None
-) -> tuple[Wheel, ...]:
-    """The wheels for a device that cannot be asked. Its C library is taken to be new enough; deployment looks.
+def unseen(machine: str, python: str) -> TargetFacts:
+    """What is assumed of a device that cannot be asked. Its C library is taken to be new enough; deployment looks.
 
     Args:
         machine: as ``uname -m`` says it on the device, e.g. ``aarch64``. On ``armv7l`` numpy is the device's own.
         python: the series of its interpreter, e.g. ``3.11``.
-        runtimes: which.
-        pins: default the project's.
 
     Raises:
         WheelError: ``python`` is no version.
-        UnsupportedDeviceError: there is no wheel for it; says what is supported.
     """
     found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", python)
     if found is None:
@@ -178,8 +173,7 @@ def select_unseen(
     interpreter = PythonFacts(
         "python3", (int(found[1]), int(found[2]), 0), 32 if machine == "armv7l" else 64, "its own"
     )
-    glibc = (sys.maxsize, 0)
-    return select(TargetFacts(machine, "", "", glibc, 0, 0, 0, "", (interpreter,)), runtimes, pins).wheels
+    return TargetFacts(machine, "", "", (sys.maxsize, 0), 0, 0, 0, "", (interpreter,))
 
 
 def supported(pins: Sequence[Wheel]) -> str:

@@ -15,7 +15,7 @@ from quarl import cli
 from quarl.device.deploy import wheels
 from quarl.device.deploy.errors import UnsupportedDeviceError, WheelError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
-from quarl.device.deploy.wheels import Wheel, fetch, load_pins, parse_runtimes, select, select_unseen
+from quarl.device.deploy.wheels import Wheel, fetch, load_pins, parse_runtimes, select, unseen
 from quarl.policy.places import cache_folder
 from quarl.policy.reading import FileRecord
 from quarl.policy.spec import RuntimeName
@@ -122,21 +122,21 @@ def test_runtimes_are_read() -> None:
 @pytest.mark.parametrize("machine", ["aarch64", "arm64", "AARCH64"])
 @pytest.mark.parametrize("python", ["3.11", "3.11.2"])
 def test_wheels_of_a_device_that_is_not_there(machine: str, python: str) -> None:
-    chosen = select_unseen(machine, python, (LITERT, ONNX))
+    chosen = select(unseen(machine, python), (LITERT, ONNX)).wheels
     assert chosen == select(facts("aarch64", "3.11"), (LITERT, ONNX)).wheels
 
 
 def test_32_bit_arm_that_is_not_there_has_its_own_numpy() -> None:
-    assert [str(wheel) for wheel in select_unseen("armv7l", "3.11", (TFLITE,))] == ["tflite-runtime 2.14.0"]
+    assert [str(wheel) for wheel in select(unseen("armv7l", "3.11"), (TFLITE,)).wheels] == ["tflite-runtime 2.14.0"]
 
 
 def test_a_device_that_is_not_there_and_not_supported() -> None:
     with pytest.raises(UnsupportedDeviceError, match=r"Python 3\.9 on aarch64 lacks numpy, ai-edge-litert.*Supported:"):
-        select_unseen("aarch64", "3.9", (LITERT,))
+        select(unseen("aarch64", "3.9"), (LITERT,))
     with pytest.raises(UnsupportedDeviceError, match="on riscv64 lacks"):
-        select_unseen("riscv64", "3.11", (LITERT,))
+        select(unseen("riscv64", "3.11"), (LITERT,))
     with pytest.raises(WheelError, match="'eleven' cannot be read"):
-        select_unseen("aarch64", "eleven", (LITERT,))
+        select(unseen("aarch64", "eleven"), (LITERT,))
 
 
 @pytest.fixture
