@@ -174,8 +174,6 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
         (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
         (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
         (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),
-        (["policy.zip", "--task", "cartpole", "--fields", "a:0"], "--fields has 'a:0'"),
-        (["policy.zip", "--task", "cartpole", "--bounds", "2:1"], "--bounds has '2:1'"),
         (["policy.zip", "--observations", "golden.npz"], "--period"),
         (["policy.zip", "--task", "cartpole", "--period", "0"], "--period more than 0"),
         (["policy.zip", "--task", "cartpole", "--bounds=-1:1,-1:1,-1:1"], "--bounds has 3 pairs"),
@@ -189,6 +187,13 @@ def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
     assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["--fields", "a:0"], ["--bounds", "2:1"], ["--actions", "other"], []])
+def test_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*["policy.zip"] * bool(words), *words])
+    assert ended.value.code == 2
 
 
 def small(*steps: chain.Step) -> ForeignPolicy:
