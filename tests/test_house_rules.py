@@ -82,7 +82,7 @@ MAY_IMPORT_ROOMS |= {
 }
 MAY_IMPORT_PACKAGES = {
     "policy": {"numpy", "safetensors"},
-    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich", "matplotlib", "msgpack"},
+    "airlearning_envs": {"numpy", "gymnasium", "PIL", "imageio", "rich", "matplotlib", "msgpack", "cyclopts", "cli"},
     "device.agent": {"numpy", "tflite_runtime", "ai_edge_litert", "onnxruntime"},
 }
 

@@ -30,6 +30,7 @@ from quarl.convert.importers.proof import Proof, prove
 from quarl.policy.bundle import write_bundle
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
 from quarl.policy.places import ARTIFACTS
+from quarl.policy.reading import MANIFEST_FILE
 from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
@@ -80,12 +81,12 @@ def import_policy(arguments: ImportOptions) -> Imported:
         raise ForeignError(f"--name is {shortened(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
     path = arguments.output_path or ARTIFACTS / name
     if path.exists() and not arguments.dry_run:
-        raise ForeignError(f"{path} exists already.", "Give another --name, or remove it.")
-    if (arguments.task is None) == (arguments.observations is None):
-        raise ForeignError(
-            "observations are needed, from one place: a policy is calibrated and compared on what it sees.",
-            "Add --task ID (a Gymnasium environment), or --observations FILE.npz recorded from rollouts.",
-        )
+        if not arguments.replace:
+            raise ForeignError(f"{path} exists already.", "Add --replace to make it again, or give another --name.")
+        if not (path / MANIFEST_FILE).is_file():
+            raise ForeignError(f"{path} is no bundle, so --replace leaves it.", "Give another --name, or remove it.")
+    if arguments.task is not None and arguments.observations is not None:
+        raise ForeignError("observations come from one place: --task or --observations.", "Leave one of them out.")
     policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec)
     task = None
     if arguments.task is not None:
@@ -97,6 +98,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
                 f"the episodes of {task.name} are not seeded one by one, so no returns can be compared on them.",
                 "Add --episodes 0 to compare none, or name a task whose environments are made one by one.",
             )
+    ask(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
         raise ForeignError(
             f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(policy)} outputs."
@@ -137,6 +139,31 @@ def import_policy(arguments: ImportOptions) -> Imported:
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
 
 
+def ask(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> None:
+    """Ask at once for everything that neither the file says nor the user.
+
+    Raises:
+        ForeignError: says what, and the command to type.
+    """
+    open_questions = {}
+    if task is None and arguments.observations is None:
+        open_questions["--observations rollouts.npz"] = (
+            "what it sees, to calibrate and compare it on: observations from rollouts, or --task ID, a Gymnasium "
+            "environment that also says the period"
+        )
+    if task is None and not (arguments.period or policy.period_s):
+        open_questions["--period 0.02"] = "the time between two decisions, in seconds"
+    if arguments.actions is None and policy.actions is None and not (task and task.is_discrete):
+        open_questions["--actions clip" if arguments.bounds else "--actions as-is"] = (
+            "what its outputs mean: as-is, discrete, clip --bounds LOW:HIGH or scale --bounds LOW:HIGH"
+        )
+    if open_questions:
+        raise ForeignError(
+            f"{policy.source}: it is not known {'; nor '.join(open_questions.values())}.",
+            f"Type, with your values: {arguments.typed()} {' '.join(open_questions)}",
+        )
+
+
 def with_task(
     policy: ForeignPolicy,
     task: Task | None,
@@ -166,9 +193,7 @@ def specified(
     arguments: ImportOptions, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
 ) -> PolicySpec:
     """The bundle's contract."""
-    period = arguments.period or policy.period_s or (task.control_period_s if task else None)
-    if period is None:
-        raise ForeignError("the time between two decisions is not known.", "Add --period SECONDS, for example 0.02.")
+    period = arguments.period or policy.period_s or (task.control_period_s if task else 0.0)
     head = folded.head
     if isinstance(head, DiscreteHead) and task is not None and isinstance(task.head, DiscreteHead):
         head = task.head

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import shlex
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,6 +74,7 @@ class ImportOptions:
         golden: 'observations' and 'outputs' of the original, to compare with
         episodes: with --task: so many of original and artifacts; 0: none
         output_path: of the bundle (default: artifacts/NAME)
+        replace: make the bundle again where it is there already
         dry_run: read, compare and print; write nothing
         json: print one JSON document
     """
@@ -94,5 +97,20 @@ class ImportOptions:
     golden: Annotated[Path | None, Parameter(metavar="NPZ")] = None
     episodes: int = 20
     output_path: Annotated[Path | None, Parameter(metavar="FOLDER")] = None
+    replace: bool = False
     dry_run: bool = False
     json: bool = False
+
+    def typed(self) -> str:
+        """The command that says the same."""
+        words = ["quarl", "import", str(self.file)]
+        for each in dataclasses.fields(self)[1:]:
+            value = getattr(self, each.name)
+            if value == each.default:
+                continue
+            if each.name == "fields":
+                value = ",".join(f"{part.name}:{'x'.join(map(str, part.shape))}:{part.unit}" for part in value)
+            elif each.name == "bounds":
+                value = ",".join(f"{low:g}:{high:g}" for low, high in value)
+            words += [f"--{each.name.replace('_', '-')}", *[str(value)] * (value is not True)]
+        return shlex.join(words)

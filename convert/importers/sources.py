@@ -82,11 +82,17 @@ def read(
             refuse_torchscript(path)
         if spec is None:
             raise ForeignError(
-                f"{path} is a file of weights, which does not say how they are used.", "Add --spec FILE."
+                f"{path} is a file of weights, which does not say how they are used.",
+                "Write the policy's steps to a JSON file (docs/import.md has examples), and add --spec FILE.json"
+                + ". Of observations: give the policy's file, and this one as --observations." * (kind == ".npz"),
             )
         return read_weights(path, spec)
     older = kind in (".h5", ".hdf5")
     step = "If Keras wrote it, load it with Keras 3, and save it again: model.save('policy.keras')." if older else ""
+    if kind == ".json":
+        step = (
+            f"If it says how weights are used, give their file, and it as --spec: quarl import FILE.npz --spec {path}"
+        )
     raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.", step)
 
 

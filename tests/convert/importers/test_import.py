@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from quarl import cli
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.importers import chain, sources
@@ -168,14 +170,13 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["policy.zip"], "observations are needed"),
+        (["policy.zip"], "policy.zip --episodes 0"),
+        (["golden.npz"], "--spec"),
         (["absent.zip", "--task", "cartpole"], "there is no file"),
         (["policy.zip", "--task", "pendulum"], "the fields have 3 elements"),
         (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
         (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
         (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),
-        (["policy.zip", "--task", "cartpole", "--fields", "a:0"], "--fields has 'a:0'"),
-        (["policy.zip", "--task", "cartpole", "--bounds", "2:1"], "--bounds has '2:1'"),
         (["policy.zip", "--observations", "golden.npz"], "--period"),
         (["policy.zip", "--task", "cartpole", "--period", "0"], "--period more than 0"),
         (["policy.zip", "--task", "cartpole", "--bounds=-1:1,-1:1,-1:1"], "--bounds has 3 pairs"),
@@ -189,6 +190,13 @@ def test_what_is_missing_or_wrong_is_said_and_nothing_is_written(
     assert main([*given, "--output-path", str(tmp_path / "imported"), "--episodes", "0"]) == 1
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["--fields", "a:0"], ["--bounds", "2:1"], ["--actions", "other"], []])
+def test_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*["policy.zip"] * bool(words), *words])
+    assert ended.value.code == 2
 
 
 def small(*steps: chain.Step) -> ForeignPolicy:
@@ -356,3 +364,31 @@ def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
         prove(replace(policy, steps=small([], [Activate(Activation.RELU)], []).steps), spec, misread.weights, ROWS,
               (ROWS, wanted.astype(np.float32)))  # fmt: skip
     assert not list(tmp_path.iterdir())
+
+
+def test_everything_that_is_missing_is_asked_for_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = FILES / "keras" / "normalised_tanh.keras"
+    assert main([str(graph), "--name", "mine", "--bounds=-1:1", "--output-path", str(tmp_path / "mine"), "--json"]) == 1
+    asked = json.loads(capsys.readouterr().out)["error"]["next"]
+    words = shlex.split(asked.partition(": ")[2])
+    assert words[:5] == ["quarl", "import", str(graph), "--name", "mine"]
+    assert {"--bounds", "-1:1", "--observations", "--period", "--actions"} <= set(words)
+    options = cli.options("import", words[2:])
+    assert (options.period, options.actions, options.bounds) == (0.02, "clip", ((-1.0, 1.0),))
+
+
+def test_a_json_file_is_answered_with_the_way_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "steps.json").write_text("{}")
+    assert main([str(tmp_path / "steps.json")]) == 1
+    assert "--spec" in capsys.readouterr().err
+
+
+def test_an_import_is_made_again_where_it_is_asked_for(tmp_path: Path) -> None:
+    folder = FILES / "sb3" / "ppo_cartpole"
+    words = [str(folder / "policy.zip"), "--observations", str(folder / "golden.npz"), "--period", "0.02"]
+    words += ["--output-path", str(tmp_path / "mine"), "--name", "mine"]
+    assert main(words) == 0 and main(words) == 1
+    assert main([*words, "--period", "0.04", "--replace"]) == 0
+    assert Bundle.load(tmp_path / "mine").spec.control_period_s == 0.04
+    (tmp_path / "mine" / "manifest.json").unlink()
+    assert main([*words, "--replace"]) == 1
