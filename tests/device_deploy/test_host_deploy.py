@@ -256,10 +256,10 @@ def test_the_command_prints_warnings_and_succeeds(
 ) -> None:
     request = DeployRequest("pi@pi", "P", (Precision.INT8,), (RuntimeName.LITERT,))
     done = DeployResult(request, "0002-b", "0001-a", False, 1, 1, 0, (), (), (), 1.0, ("the card is slow",))
-    monkeypatch.setattr(cli, "deploy", lambda *args, **options: done)
-    monkeypatch.setattr(cli, "working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
+    monkeypatch.setattr("quarl.device.deploy.deploy.deploy", lambda *args, **options: done)
+    monkeypatch.setattr("quarl.policy.locate.working_bundle", lambda name: SimpleNamespace(artifact=lambda *args: None))
     connected = contextlib.nullcontext(SimpleNamespace(name="pi@pi"))
-    monkeypatch.setattr(cli, "connect", lambda target, identity: connected)
+    monkeypatch.setattr("quarl.device.deploy.connection.connect", lambda target, identity: connected)
     assert cli.main(["deploy", "--policy", "P", *(["--json"] if json_wanted else [])]) == 0
     printed = capsys.readouterr()
     assert printed.err == "warning: the card is slow\n"

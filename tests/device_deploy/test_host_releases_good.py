@@ -332,7 +332,7 @@ def test_the_command_line_removes_and_marks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second = bring(connection, name, bare, "a", "b")
-    monkeypatch.setattr(cli, "connect", lambda target, identity: device.connect())
+    monkeypatch.setattr("quarl.device.deploy.connection.connect", lambda target, identity: device.connect())
     assert cli.main(["rollback", "--policy", name]) == 0
     assert f"(before: {second}, not marked bad; --mark-bad does that)" in capsys.readouterr().out
     assert cli.main(["rollback", "--policy", name, "--to", second]) == 0

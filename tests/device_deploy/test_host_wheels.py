@@ -147,7 +147,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("a device or the network was asked")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "connect", forbidden)
+    monkeypatch.setattr("quarl.device.deploy.connection.connect", forbidden)
     monkeypatch.setattr(subprocess, "run", forbidden)
     return cache_folder() / "wheels"
 
