@@ -6,7 +6,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     checkout = Path(__file__).resolve().parent.parent
-    sys.path[0] = str(checkout)
     try:
         import quarl.cli
     except ImportError:

@@ -97,13 +97,12 @@ def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Op
 def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     """Whether a framework's call on the host says anything about this device; says why when it does not."""
     from quarl.bench.report.machine import is_this_machine
-    from quarl.policy.project_python import install_hint
 
     why = "" if bundle.spec.is_discrete else "the policy is continuous"
     if bundle.spec.state_size:
         why = "the policy is recurrent"
     if importlib.util.find_spec("tensorflow") is None:
-        why = install_hint("tensorflow")
+        why = 'tensorflow is not installed. Type: pip install "quarl[train]"'
     if not is_this_machine(served.device):
         why = f"{served.target} is another machine than this one and has no TensorFlow"
     if why:
