@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import Parameter
 
 from quarl.bench import command_line
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.report.tables import Table

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from cyclopts import Group, Parameter, validators
 
 from quarl import cli
+from quarl.policy.console import say
 from quarl.policy.errors import QuarlError
-from quarl.policy.heartbeat import say
 from quarl.policy.spec import Precision, RuntimeName, parse_enum
 
 if TYPE_CHECKING:

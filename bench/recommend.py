@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.command_line import checked
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.recommending.measurements import Question

@@ -14,7 +14,7 @@ from quarl import cli
 from quarl.airlearning_envs.simulators.opening import EMBEDDED, SimulatorOptions, json_object, simulator_options
 from quarl.bench import command_line
 from quarl.bench.command_line import NotNegative, Positive
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.host_flights import Flights

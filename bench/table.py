@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.report.document import Report

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.command_line import NotNegative, Positive
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from quarl.convert.executor import TFLITE_PYTHON
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
 from quarl.device.agent.runtimes import way_to_install
 from quarl.policy.bundle import Bundle
+from quarl.policy.console import heartbeat
 from quarl.policy.errors import BundleError
-from quarl.policy.heartbeat import heartbeat
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values

@@ -14,8 +14,8 @@ try:
     from quarl.device.deploy.deploy import deploy
     from quarl.device.deploy.errors import HostError
     from quarl.device.deploy.probe import probe
+    from quarl.policy.console import as_typed
     from quarl.policy.errors import PolicyError
-    from quarl.policy.hints import as_typed
     from quarl.policy.spec import Precision, RuntimeName
 except ModuleNotFoundError as error:
     sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/ask_device.py")

@@ -21,8 +21,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
+from quarl.policy.console import as_typed, make_room
 from quarl.policy.errors import QuarlError
-from quarl.policy.hints import as_typed, make_room
 from quarl.train.actorq import VARIABLES
 
 if TYPE_CHECKING:

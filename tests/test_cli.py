@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.policy.errors import QuarlError
+from quarl.policy.places import PROJECT_ROOT
 
 ALL = {name: verb for verbs in cli.VERBS.values() for name, verb in verbs.items()}
 QUARL = [sys.executable, "-m", "quarl.cli"]
@@ -29,10 +30,13 @@ def test_what_is_typed_wrong_or_asks_for_help_loads_nothing_heavy(words: Sequenc
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_help_of_every_verb_fits_on_a_screen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_every_verb_fits_on_a_screen(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     cli.main([*name.split(), "--help"])
     shown = capsys.readouterr().out
-    assert shown.startswith(f"Usage: quarl {name}") and shown.count("\n") <= 60
+    assert shown.startswith(f"Usage: quarl {name}") and shown.count("\n") <= 70
     assert f"quarl {name}" in shown.partition("\n")[2], "an example"
 
 
@@ -120,3 +124,29 @@ def test_ctrl_c_ends_with_130() -> None:
         os.kill(running.pid, number)
         _, said = running.communicate(timeout=30)
         assert (running.returncode, said) == (130, "interrupted; one of three is done.\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "verb"),
+    [
+        ("train", "train"),
+        ("train.evaluate", "evaluate"),
+        ("convert", "convert"),
+        ("convert.foreign", "import"),
+        ("device.host", ""),
+        ("device.deploy", ""),
+        ("bench.memory", "bench memory"),
+    ],
+)
+def test_the_former_names_are_the_verbs(module: str, verb: str) -> None:
+    command = [sys.executable, "-m", module, *([] if verb else ["status"]), "--help"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith(f"Usage: quarl {verb or 'status'}"), done.stderr
+
+
+def test_the_benchmark_of_the_user_by_any_python() -> None:
+    """``python bench/latency.py``, word for word, with a Python that has none of the packages."""
+    command = [f"{sys.base_prefix}/bin/python3", "-I", "-S", "bench/latency.py", "--help"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("Usage: quarl bench latency"), done.stderr
+    assert len((PROJECT_ROOT / "bench" / "latency.py").read_text().splitlines()) <= 20

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.policy.places import ARTIFACTS
 from quarl.train.methods import RECURRENT, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
 from quarl.train.options import RunOptions, named

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.train.intervals import Interval, brackets, mean_interval
 from quarl.train.suites.names import Suite, resolve
 from quarl.train.trials import Trial, trials

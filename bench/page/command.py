@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.policy.places import RESULTS
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quarl.bench.report.text import NOT_KNOWN
+from quarl.policy.console import as_typed
 from quarl.policy.errors import QuarlError
-from quarl.policy.hints import as_typed
 from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:

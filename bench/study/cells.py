@@ -22,7 +22,7 @@ from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, ope
 from quarl.bench.study.curves import curve_of, curves_figure
 from quarl.bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.policy.locate import meant
 from quarl.policy.places import ZOO
 from quarl.train.intervals import RETURN_INTERVAL, brackets

@@ -17,7 +17,7 @@ from quarl.bench import command_line
 from quarl.bench.report.figures import FIGURES, save
 from quarl.bench.study import records, running
 from quarl.bench.study.experiment import Results, current, in_order
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ from quarl.bench.study.measures.levels import (
     title_of,
 )
 from quarl.policy.bundle import Bundle
-from quarl.policy.heartbeat import heartbeat
+from quarl.policy.console import heartbeat
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import RESULTS
 from quarl.policy.quantize import FLOAT_BITS, Scheme

@@ -26,7 +26,6 @@ from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
 from quarl.device.deploy.target import Endpoint, Target, resolve, user_name
-from quarl.policy.interruption import interruption_in
 from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
@@ -299,13 +298,7 @@ def connect(
         )
         connection = Connection(transport, target, endpoint, key.fingerprint, again)
         stack.callback(connection.close)
-        try:
-            yield connection
-        except Exception as error:
-            # A file or a channel that Ctrl-C makes close in the middle of a packet ends the connection, too.
-            if (interrupted := interruption_in(error)) is not None:
-                raise interrupted from None
-            raise
+        yield connection
 
 
 def require_reachable(target: Target | str, *, identity: Path | None = None) -> None:

@@ -14,7 +14,3 @@ machine.py     QEMU's command line for both machines
 running.py     start, stop, status: one folder per machine, a copy-on-write card, no process left behind
 naming.py      ssh_config stanza and host key
 """
-
-from quarl.policy import project_python
-
-project_python.begin()

@@ -6,8 +6,7 @@ import math
 import sys
 import time
 
-from quarl.policy.heartbeat import say
-from quarl.policy.hints import as_typed
+from quarl.policy.console import as_typed, say
 
 LINE_EVERY_S = 10.0
 MEASURED_S = 5.0  # of training, before its speed and the time left are shown

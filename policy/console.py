@@ -1,17 +1,30 @@
-"""A line on standard error at least every ten seconds while a command works (host only)."""
+"""What is said while a command works, and how it names the project's command (host only)."""
 
 from __future__ import annotations
 
+import errno
+import re
+import shlex
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from quarl.policy.hints import as_typed
+from pathlib import Path
 
 EVERY_S = 10.0
 _last_line = 0.0
+_COMMAND = re.compile(r"(?<![\w./-])quarl(?= (?:[a-z]+(?:-[a-z]+)*|--help)\b)")
+
+
+def as_typed(text: str) -> str:
+    """The text with ``quarl`` as it works in this shell: with its path where it is not on PATH."""
+    beside = Path(sys.executable).with_name("quarl")
+    if shutil.which("quarl") is not None or not beside.exists():
+        return text
+    here = beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside
+    return _COMMAND.sub(shlex.quote(str(here)), text)
 
 
 def say(text: str) -> None:
@@ -44,3 +57,9 @@ def heartbeat() -> Iterator[None]:
 def _is_bar_drawn() -> bool:
     """Rich stands in for standard error while it draws."""
     return type(sys.stderr).__module__ == "rich.file_proxy"
+
+
+def make_room(error: OSError, otherwise: str = "") -> str:
+    """What to do where an error means that the disk is full, and where it means something else."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "The disk is full: make room, then type the same command again." if is_full else otherwise
