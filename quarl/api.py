@@ -69,7 +69,7 @@ def import_policy(
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
         options: the others of ``python -m quarl.convert.importers``, with ``_`` for ``-``: actions, bounds, fields,
-            period, delay, output, spec, golden, episodes, output_path.
+            period, delay, output, spec, golden, episodes, output_path, replace.
 
     Raises:
         PolicyError: it cannot be expressed, something is not said, or it does not act as the original.

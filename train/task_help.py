@@ -1,4 +1,4 @@
-"""The defaults of one task and method as text, for ``python -m train --task … --method … --help``.
+"""The defaults of one task and method as text, for ``python -m train --task … --method … --defaults``.
 
 Sentences of the settings are those of ``train.algorithms.common.settings.setting``; no TensorFlow is loaded for them.
 """

@@ -30,7 +30,7 @@ NOWHERE = "'nosuchhost.invalid' has no address.*\n  next: Check the name"
 WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
-    "make train POLICY=IV": r"invalid choice: 'IV' \(choose from 'I', 'II', 'III'\)\n  next: .*-m train --help",
+    "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: quarl train --help',
     "make convert BITS=9": "BITS=9 is no known precision; allowed are 32, 16, 8 … 2 and mixed",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",
@@ -46,7 +46,7 @@ WRONG = {  # what is typed: what must be said of it
     f"{PYTHON} bench/table.py nope": "no table 'nope'; there are summary, case-study",
     f"{PYTHON} -m train": "which task.*\n\n.*-m train --task navigation --policy I",
     f"{PYTHON} -m train --task nope": "neither a word of this project nor an id.*-m train.list shows the words",
-    f"{PYTHON} -m train --task navigation --method nope": r"invalid choice: 'nope' \(choose from 'ppo', 'recurrent",
+    f"{PYTHON} -m train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
     f"{PYTHON} -m train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
     f"{PYTHON} -m train.evaluate --input-path nope": NO_POLICY.format("nope"),
     f"{PYTHON} -m convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .make train POLICY=I. or",
