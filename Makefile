@@ -28,8 +28,7 @@ endif
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-# Ctrl-C waits until the command is ready for it: while Python itself starts, it would print a traceback.
-RUN := env --block-signal=INT $(PYTHON)
+QUARL := $(VENV)/bin/quarl
 # The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made anew.
 INSTALLED := $(VENV)/.installed
 ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
@@ -54,15 +53,15 @@ help:
 	@echo
 	@echo "  make setup                             $(VENV) from pinned packages, and the device's wheels"
 	@echo "  make suites                            Box2D, Atari, PyBullet, MuJoCo, dm_control as further tasks"
-	@echo "  make actorq                            Ray, for training with quantized actors: python -m train.actorq"
+	@echo "  make actorq                            Ray, for training with quantized actors: quarl actorq"
 	@echo "  make airsim                            AirSim's own Python clients, in $(AIRSIM)"
 	@echo "  make robots                            ROS 2's and MAVLink's messages: examples/ros2.py, examples/mavlink.py"
 	@echo "  make train POLICY=I                    train a navigation policy         -> artifacts/I"
 	@echo "  make convert BITS=8 [POLICY=III]       TFLite and ONNX, checked          -> artifacts/III/int8.tflite …"
 	@echo "  make deploy TARGET=pi@raspberrypi [POLICY=III] [BITS=8] [RUNTIME=litert] [AGENT=native] over SSH"
 	@echo "  make deploy TARGET=@arena [POLICY=III] a group of fleet.toml, in phases      (docs/fleet.md)"
-	@echo "  $(PYTHON) bench/latency.py --policy III [--target pi@raspberrypi]"
-	@echo "  $(PYTHON) bench/memory.py --policy III   $(PYTHON) bench/success.py --policy III"
+	@echo "  $(QUARL) bench latency --policy III [--target pi@raspberrypi]"
+	@echo "  $(QUARL) bench memory --policy III   $(QUARL) bench success --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
 	@echo "  make training-speed                    against Stable-Baselines3 and RLtools (make peers rltools)"
@@ -79,7 +78,7 @@ help:
 
 # A device that does not answer is named before anything is trained or converted for it. The local one need not be
 # asked, nor a group: a rollout says of each device whether it answers.
-REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(RUN) -m device.deploy reach --target $(TARGET))
+REACHED = $(if $(GROUP)$(filter local,$(TARGET)),,@$(QUARL) reach --target $(TARGET))
 # What was typed, in the place of what fleet.toml says.
 TYPED = $(if $(filter file,$(origin BITS)),,--bits $(BITS)) $(if $(filter file,$(origin AGENT)),,--agent $(AGENT)) \
   $(if $(filter file,$(origin RUNTIME)),,--runtime $(RUNTIME))
@@ -97,7 +96,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 
 suites: $(INSTALLED)
 	$(call install,requirements-suites.txt)
-	@$(RUN) -m train.list
+	@$(QUARL) tasks
 
 actorq: $(INSTALLED)
 	$(call install,requirements-actorq.txt)
@@ -127,54 +126,54 @@ $(RLTOOLS)/.installed: requirements-rltools.txt | $(INSTALLED)
 	@touch $@
 
 training-speed: $(INSTALLED) peers rltools
-	@$(RUN) -m bench.study speed
+	@$(QUARL) study speed
 
 study: $(INSTALLED)
-	@$(RUN) -m bench.study --keep
+	@$(QUARL) study all --keep
 
 study-quick: $(INSTALLED)
-	@$(RUN) -m bench.study --quick
+	@$(QUARL) study all --quick
 
 report: $(INSTALLED)
-	@$(RUN) -m bench.page
+	@$(QUARL) page
 
 demo: $(INSTALLED)
 	$(REACHED)
 	@test ! -f artifacts/I/manifest.json || \
 	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"
 	@test -f artifacts/I/manifest.json || \
-	  $(RUN) -m train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
-	@$(RUN) bench/latency.py --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
-	@$(RUN) bench/success.py --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
-	@$(RUN) bench/table.py case-study --own --target $(TARGET) --output-path results
+	  $(QUARL) train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
+	@$(QUARL) bench latency --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
+	@$(QUARL) bench success --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
+	@$(QUARL) bench table case-study --own --target $(TARGET) --output-path results
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }
-	@$(RUN) -m train --task navigation --policy $(POLICY)
+	@$(QUARL) train --task navigation --policy $(POLICY)
 
 convert: $(INSTALLED)
-	@$(RUN) -m convert --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
+	@$(QUARL) convert --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 
 deploy: $(INSTALLED)
 	$(REACHED)
-	@$(RUN) -m convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
+	@$(QUARL) convert --missing --policy $(POLICIES) --bits $(BITS) $(if $(ACCEPT),--accept)
 	@for policy in $(POLICIES); do \
-	  $(if $(GROUP),$(RUN) -m device.deploy fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
-	  $(RUN) -m device.deploy deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
+	  $(if $(GROUP),$(QUARL) fleet deploy --group $(GROUP) --policy $$policy $(TYPED) $(ROLLOUT), \
+	  $(QUARL) deploy --target $(TARGET) --policy $$policy --bits $(BITS) \
     $(if $(filter native,$(AGENT)),--agent native,--runtime $(RUNTIME))); done
 
 bench: $(INSTALLED)
 	@for policy in $(POLICIES); do $(if $(GROUP),for kind in latency memory success; do \
-	  $(RUN) -m device.deploy fleet run $$kind --group $(GROUP) --policy $$policy; done, \
-	  $(RUN) bench/latency.py --policy $$policy --target $(TARGET); \
-	  $(RUN) bench/memory.py --policy $$policy --target $(TARGET); \
-	  $(RUN) bench/success.py --policy $$policy --target $(TARGET)); done
+	  $(QUARL) fleet run $$kind --group $(GROUP) --policy $$policy; done, \
+	  $(QUARL) bench latency --policy $$policy --target $(TARGET); \
+	  $(QUARL) bench memory --policy $$policy --target $(TARGET); \
+	  $(QUARL) bench success --policy $$policy --target $(TARGET)); done
 
 # WRITE=1: every table and picture of README.md and docs/ is made again from the committed results, byte for byte.
 table: $(INSTALLED)
-	@$(RUN) bench/table.py $(if $(WRITE),--update-docs >/dev/null)
+	@$(QUARL) bench table $(if $(WRITE),--update-docs >/dev/null)
 ifdef WRITE
-	@$(RUN) -m bench.study --stored --update-docs >/dev/null
+	@$(QUARL) study all --stored --update-docs >/dev/null
 endif
 
 docs: $(INSTALLED)
@@ -183,13 +182,13 @@ docs: $(INSTALLED)
 	@echo "artifacts/site/index.html"
 
 wheel: $(INSTALLED)
-	@$(RUN) setup/wheel.py
+	@$(PYTHON) setup/wheel.py
 
 pi: $(INSTALLED)
-	@$(RUN) -m device.virtual_pi start --machine $(MACHINE)
+	@$(QUARL) pi start --machine $(MACHINE)
 
 pi-stop: $(INSTALLED)
-	@$(RUN) -m device.virtual_pi stop
+	@$(QUARL) pi stop
 
 test: $(INSTALLED)
 	@test -e "$(firstword $(subst ::, ,$(TESTS)))" || \

@@ -1,8 +1,8 @@
 """Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
 
-python -m airlearning_envs.compare_flight tests/airlearning_envs/recordings/responses.json
-python -m airlearning_envs.compare_flight mine.json --json
-python -m airlearning_envs.compare_flight mine.json --plot flight.svg --sequence 2
+quarl compare-flight tests/airlearning_envs/recordings/responses.json
+quarl compare-flight mine.json --json
+quarl compare-flight mine.json --plot flight.svg --sequence 2
 
 The drones fly at the recording's altitude with the task's default dynamics and integration steps. Errors are root mean
 squares per component over all recorded states: velocity and position of x and y in the world frame, yaw rate.

@@ -1,11 +1,11 @@
 """Fly episodes with a policy, in the embedded simulator or in AirSim, and say how often it reached the goal.
 
-    python -m airlearning_envs.fly --policy III --episodes 100 --preset hard
-    python -m airlearning_envs.fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
+    quarl fly --policy III --episodes 100 --preset hard
+    quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
 
 The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which is flown with the numpy forward pass.
 --simulator airsim needs AirSim, Colosseum or Cosys-AirSim, or the server that stands in for them:
-``python -m airlearning_envs.simulators.airsim.server``.
+``quarl airsim``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Film one episode: ``python -m airlearning_envs.record --preset hard --policy blind --output flight.gif``.
+"""Film one episode: ``quarl record --preset hard --policy blind --output flight.gif``.
 
 The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which is flown with the numpy forward pass.
 """

@@ -143,7 +143,7 @@ def foreign(options: Options) -> int:
     quarl bench foreign --keep
 
     Every file of tests/convert/importers/files, which the make_*.py there made with the original programs, is imported
-    as python -m convert.importers imports it; nothing is written. Outputs are compared near the observations and 5 to
+    as quarl import imports it; nothing is written. Outputs are compared near the observations and 5 to
     40 standard deviations away, in numpy and in the three runtimes; where the file's task is known, the original, fp32
     and int8 fly the same episodes. --keep stores the answer in results/foreign.json, from where bench/table.py makes
     its table.

@@ -1,4 +1,4 @@
-"""``python bench/latency.py --policy III`` is ``quarl bench latency --policy III``, whatever Python runs it."""
+"""``quarl bench latency --policy III`` is ``quarl bench latency --policy III``, whatever Python runs it."""
 
 import os
 import sys

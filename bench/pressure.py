@@ -65,7 +65,7 @@ def pressure(options: Options) -> int:
     The small III, which never swaps, stands beside it.
 
     quarl bench pressure --target pi@virtual [--held 300]
-    python -m device.virtual_pi start --name roomy --memory 3072       # the same processor, memory enough
+    quarl pi start --name roomy --memory 3072       # the same processor, memory enough
     quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy
 
     With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is

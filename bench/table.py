@@ -129,7 +129,7 @@ def _declared() -> dict[str, Declared]:
 
     return {
         **TABLES,
-        "recommend": Declared("python -m bench.recommend", lambda kept: (answer.kept_table(), [])),
+        "recommend": Declared("quarl recommend", lambda kept: (answer.kept_table(), [])),
         "native": answered("native", native.native_table, "bench/native.py"),
         "peers": answered("peers", peers.peers_table, "-m bench.peers"),
     }
@@ -162,7 +162,7 @@ def _say_what_else_there_is(options: Options) -> None:
     if not options.own and not options.results and store.DEFAULT_STORE.exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
-            "type: python bench/table.py --own"
+            "type: quarl bench table --own"
         )
 
 

@@ -1,4 +1,4 @@
-"""``python -m convert``: a policy's bundle to TFLite, ONNX and native artifacts, each verified in every runtime."""
+"""``quarl convert``: a policy's bundle to TFLite, ONNX and native artifacts, each verified in every runtime."""
 
 from __future__ import annotations
 

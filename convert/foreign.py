@@ -1,4 +1,4 @@
-"""``python -m convert.foreign``: the former name of ``python -m convert.importers``."""
+"""``quarl import``: the former name of ``quarl import``."""
 
 from quarl.convert.importers.__main__ import main
 

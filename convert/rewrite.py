@@ -1,4 +1,4 @@
-"""``python -m convert.rewrite``: a policy's bundle gets weights that int8 computes better; in fp32 nothing changes.
+"""``quarl rewrite``: a policy's bundle gets weights that int8 computes better; in fp32 nothing changes.
 
 Action values have their mean over the actions subtracted; a policy without a normaliser gets one, which its first layer
 takes back (policy/rewrites.py). The bundle is replaced in one step, and only by one that computes the
@@ -71,7 +71,7 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
                 print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"rewritten: {', '.join(done) or 'nothing'}.") from None
-    again = f"Their artifacts are made again: python -m convert --policy {' '.join(options.policy)}"
+    again = f"Their artifacts are made again: quarl convert --policy {' '.join(options.policy)}"
     return {"rewritten": done}, again
 
 

@@ -1,4 +1,4 @@
-"""``python -m device.host VERB``: a former name of ``quarl VERB``."""
+"""``quarl VERB``: a former name of ``quarl VERB``."""
 
 from quarl.cli import main
 

@@ -1,7 +1,7 @@
 """A served policy as the companion computer of ArduPilot or PX4: MAVLink in, velocity setpoints out.
 
     make robots
-    python -m device.deploy serve --target local --policy I
+    quarl serve --target local --policy I
     .venv/bin/python examples/mavlink.py artifacts/local-device/home/quarl/run/I.sock udpin:127.0.0.1:14550 [NORTH EAST]
 
 OBSTACLE_DISTANCE, LOCAL_POSITION_NED and ATTITUDE become the observation of a navigation policy, by the names and units

@@ -1,7 +1,7 @@
 """A served policy as a ROS 2 node, with or without ROS 2: policy/observation comes in, policy/action goes out.
 
     make robots
-    python -m device.deploy serve --target local --policy I
+    quarl serve --target local --policy I
     .venv/bin/python examples/ros2.py artifacts/local-device/home/quarl/run/I.sock [SECONDS]
 
 Both topics are std_msgs/msg/Float32MultiArray. An observation's data are the policy's raw values in the order of its

@@ -83,7 +83,7 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     if not is_file_name(name):
         raise BundleError(
             f"there is no policy {shortened(name)}; allowed are printable names of at most 255 bytes, and paths.",
-            "Type: python -m train --help",
+            "Type: quarl train --help",
         )
     own, shipped = artifacts / name, shipped_folder(name, zoo)
     if own.exists():
@@ -109,7 +109,7 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
     there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known) or 'none'}."
     raise UnknownPolicyError(
         f"there is no policy {name!r}; {there_are}{others}",
-        f"Train one of that name: python -m train --task navigation --policy I --output-path {own_path}",
+        f"Train one of that name: quarl train --task navigation --policy I --output-path {own_path}",
         name=name,
         known=list(known),
     )

@@ -1114,7 +1114,7 @@ class PolicySpec:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another program trained it: ``python -m convert.importers`` says so in its provenance."""
+        """Whether another program trained it: ``quarl import`` says so in its provenance."""
         return str(self.provenance.get("how", "")).startswith("imported from ")
 
     @property

@@ -68,8 +68,8 @@ def import_policy(
         task: id of a Gymnasium environment, on which observations are recorded and returns compared.
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
-        options: the others of ``python -m quarl.convert.importers``, with ``_`` for ``-``: actions, bounds, fields,
-            period, delay, output, spec, golden, episodes, output_path.
+        options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields,
+            period, delay, output, spec, golden, episodes, output_path, replace.
 
     Raises:
         PolicyError: it cannot be expressed, something is not said, or it does not act as the original.
@@ -380,7 +380,7 @@ class Device:
         Args:
             policy: which is deployed.
             rate: decisions a second.
-            options: the others of ``python -m quarl.device.deploy serve``, with ``_`` for ``-``: enable, fallback, …
+            options: the others of ``quarl serve``, with ``_`` for ``-``: enable, fallback, …
         """
         from quarl.device.deploy.serving import Serve, serve
 

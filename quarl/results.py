@@ -191,7 +191,7 @@ class Measured(Printed):
 
     Attributes:
         target: as it was typed.
-        reports: as ``python bench/latency.py --json`` prints them: each has the artifact, the device, the conditions,
+        reports: as ``quarl bench latency --json`` prints them: each has the artifact, the device, the conditions,
             the counts and what was measured.
     """
 
@@ -288,7 +288,7 @@ class Success(Measured):
 
 @dataclass(frozen=True, repr=False)
 class Answer(Printed):
-    """What a device answered to a command, as ``python -m device.deploy VERB --json`` prints it.
+    """What a device answered to a command, as ``quarl VERB --json`` prints it.
 
     Attributes:
         values: by name.

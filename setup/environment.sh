@@ -79,6 +79,6 @@ make_environment
 [ -x .venv/bin/uv ] || logged .venv/bin/python -m pip install "$UV_PINNED" || refuse_packages
 install_requirements requirements.txt || refuse_packages
 logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e . || refuse_packages
-env --block-signal=INT .venv/bin/python -m device.deploy prefetch --target local
+.venv/bin/quarl prefetch --target local
 rm -rf .venv/bootstrap
 pwd >.venv/.installed

@@ -27,14 +27,14 @@ try() { # PYTHON: an interpreter, or a version that uv finds or fetches
   touch "$place/before"
   (
     cd "$place/empty"
-    run() { echo "\$ python $*"; "$place/bin/python" "$@" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }; }
-    run -m quarl.convert.importers "$policy/policy.zip" --vecnormalize "$policy/vecnormalize.pkl" \
+    run() { echo "\$ $*"; "$place/bin/$1" "${@:2}" >"$place/log" 2>&1 || { cat "$place/log"; exit 1; }; }
+    run quarl import "$policy/policy.zip" --vecnormalize "$policy/vecnormalize.pkl" \
       --task Pendulum-v1 --name swing --episodes 2
-    run -m quarl.convert --policy swing --bits 32,8
-    run -m quarl.device.deploy deploy --target local --policy swing --bits 32,8
-    run -m quarl.bench.latency --policy swing --runs 400
-    run -m quarl.bench.success --policy I --episodes 20
-    run -c "
+    run quarl convert --policy swing --bits 32,8
+    run quarl deploy --target local --policy swing --bits 32,8
+    run quarl bench latency --policy swing --runs 400
+    run quarl bench success --policy I --episodes 20
+    run python -c "
 import quarl
 policy = quarl.load('swing')
 with quarl.Device('local') as device:

@@ -45,11 +45,11 @@ fetch() { # WHAT COMMAND…
 }
 echo "Fetching what tests deploy and boot …"
 fetch "AirSim's Python clients" bash setup/airsim.sh .venv-airsim
-fetch "wheels for the Pi" .venv/bin/python -m device.deploy prefetch --platform aarch64
+fetch "wheels for the Pi" .venv/bin/quarl prefetch --platform aarch64
 if command -v qemu-system-aarch64 >/dev/null && command -v mmdebstrap >/dev/null && become_root; then
   cache=${XDG_CACHE_HOME:-$HOME/.cache}
-  fetch "the virtual Pi's image" "${ROOT[@]}" env XDG_CACHE_HOME="$cache" "$PWD/.venv/bin/python" -B -m device.virtual_pi build
+  fetch "the virtual Pi's image" "${ROOT[@]}" env PYTHONDONTWRITEBYTECODE=1 XDG_CACHE_HOME="$cache" "$PWD/.venv/bin/quarl" pi build
 fi
 if command -v qemu-aarch64 >/dev/null && command -v mmdebstrap >/dev/null; then
-  fetch "an arm64 Python to count in" .venv/bin/python bench/instructions.py --prepare
+  fetch "an arm64 Python to count in" .venv/bin/quarl bench instructions --prepare
 fi

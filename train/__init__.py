@@ -1,4 +1,4 @@
-"""Training: an environment in, a bundle out. ``python -m train --help`` is the way in.
+"""Training: an environment in, a bundle out. ``quarl train --help`` is the way in.
 
     algorithms/     one algorithm a file, read from top to bottom; common/ has what two or more share
     networks/       weights, forward passes, steps along gradients

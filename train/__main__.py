@@ -39,9 +39,9 @@ TEACHER = "II"
 PLACES = ("--output-path", "--address")
 AWARE = "quantization-aware"
 EXAMPLES = """\
-  python -m train --task navigation --policy I      the case study's drone; its policies are I (default), II and III
-  python -m train --task cartpole --method dqn      a word of python -m train.list, or an id of Gymnasium
-  python -m train --task my_module:MyTask-v0        your own task, registered with Gymnasium in my_module.py"""
+  quarl train --task navigation --policy I      the case study's drone; its policies are I (default), II and III
+  quarl train --task cartpole --method dqn      a word of quarl tasks, or an id of Gymnasium
+  quarl train --task my_module:MyTask-v0        your own task, registered with Gymnasium in my_module.py"""
 
 
 @Parameter(name="*")
@@ -159,7 +159,7 @@ def next_step(run: Run, bundle: Bundle) -> str:
         return f"{run.untouched[0].upper()}{run.untouched[1:]}. To go on, type the same command again."
     from quarl.policy.locate import shown
 
-    return f"Next: python -m train.evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
+    return f"Next: quarl evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
 
 
 def never_quantized(settings: Any, bits: int, made: int) -> str:

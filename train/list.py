@@ -92,7 +92,7 @@ def run(options: Options) -> Any:
     if not cells:
         raise TaskError(
             f"no cell has --task {task or 'any'} and --method {method or 'any'}.",
-            "Any Gymnasium id trains all the same: python -m train --task CartPole-v1 --method ppo",
+            "Any Gymnasium id trains all the same: quarl train --task CartPole-v1 --method ppo",
         )
     states = [state_of(cell) for cell in cells]
     suites = {suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()}
@@ -107,7 +107,7 @@ def print_table(states: Sequence[Mapping[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="python -m train --task TASK --method METHOD")
+    table = Table(title="quarl train --task TASK --method METHOD")
     for heading in ("task", "method", "suite", "state", "return", "target", "paper", "settings"):
         table.add_column(heading, justify="right" if heading in ("return", "target", "paper") else "left")
     for state in states:

@@ -1,4 +1,4 @@
-"""The defaults of one task and method as text, for ``python -m train --task … --method … --help``.
+"""The defaults of one task and method as text, for ``quarl train --task … --method … --defaults``.
 
 Sentences of the settings are those of ``train.algorithms.common.settings.setting``; no TensorFlow is loaded for them.
 """
@@ -40,7 +40,7 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     )
     every = found.evaluate_every or max(found.steps // DEFAULT_EVALUATIONS, 1)
     lines = [
-        f"python -m train --task {name.word or name.canonical} --method {method}",
+        f"quarl train --task {name.word or name.canonical} --method {method}",
         "",
         *described(name, found.task, method),
         f"network     {network_words(name, policy, model, found.network)}",

@@ -1,4 +1,4 @@
-"""What ``python -m train.evaluate`` judges on: presets, or with ``--zones`` four zones of goal distance of each."""
+"""What ``quarl evaluate`` judges on: presets, or with ``--zones`` four zones of goal distance of each."""
 
 from __future__ import annotations
 

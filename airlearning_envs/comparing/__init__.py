@@ -1,1 +1,1 @@
-"""The embedded simulator beside recorded flights; ``python -m airlearning_envs.compare_flight``."""
+"""The embedded simulator beside recorded flights; ``quarl compare-flight``."""

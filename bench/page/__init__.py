@@ -1,1 +1,1 @@
-"""``python -m bench.page``: everything that was measured as one HTML page."""
+"""``quarl page``: everything that was measured as one HTML page."""

@@ -1,4 +1,4 @@
-"""``python -m bench.page``."""
+"""``quarl page``."""
 
 from quarl.bench.page.command import main
 

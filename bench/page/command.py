@@ -98,7 +98,7 @@ def page(options: Options) -> int:
     quarl page --output /tmp/report.html
 
     It is self-contained: opened by a double click, it needs no network and no script. Tables and pictures are those of
-    the commands that measured (make table, python -m bench.study NAME), made from results/ and zoo/. Nothing is
+    the commands that measured (make table, quarl study NAME), made from results/ and zoo/. Nothing is
     measured; what is not stored yet is left out with a line that says which command makes it.
     """
     from quarl.bench.page.sources import RESULTS, ZOO, Sources

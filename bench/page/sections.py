@@ -89,7 +89,7 @@ def study_entries(sources: Sources) -> list[Entry]:
     """One for each study that measures, and for each that joins what others measured."""
     return [
         # what joins others' rows measures nothing itself
-        Entry(name, asks[0].upper() + asks[1:], f"python -m bench.study {'cells' if is_joined else name} --keep")
+        Entry(name, asks[0].upper() + asks[1:], f"quarl study {'cells' if is_joined else name} --keep")
         for name, (_, asks) in STUDIES.items()
         if (is_joined := name in sources.joined) or name in sources.studies
     ]

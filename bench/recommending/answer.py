@@ -208,12 +208,12 @@ def sentences(verdict: Verdict) -> dict[str, Any]:
 
 
 def kept_table() -> Table:
-    """The table of the stored answer, with its sentences; ``python -m bench.recommend … --output`` writes it there.
+    """The table of the stored answer, with its sentences; ``quarl recommend … --output`` writes it there.
 
     Raises:
         StoreError: nothing is stored.
     """
-    command = "python -m bench.recommend II --output results/recommend.json"
+    command = "quarl recommend II --output results/recommend.json"
     verdict = Verdict.of_document(kept_answer(answer_file(RECOMMEND), command))
     (table,) = CANDIDATES(verdict)
     words = sentences(verdict)

@@ -1,4 +1,4 @@
-"""What ``python -m bench.recommend`` measures: artifacts in a temporary copy, latency on the target, episodes here.
+"""What ``quarl recommend`` measures: artifacts in a temporary copy, latency on the target, episodes here.
 
 The bundle is not touched: it is converted in a copy, through the parity gate. The copy's artifacts are deployed to the
 target, timed in turns, and the release that served before serves again afterwards. Then each artifact plays the same

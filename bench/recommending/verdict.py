@@ -194,6 +194,6 @@ def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
     task, name = str(provenance.get("task", "navigation")), bundle.spec.name
     model = "" if network.convolutions else f" --model {','.join(map(str, network.hidden))}"
     return (
-        f"python -m train --task {task} --method {method}{model} --quantization-method quantization-aware "
+        f"quarl train --task {task} --method {method}{model} --quantization-method quantization-aware "
         f"--precision {bits} --output-path artifacts/{name}-qat{bits}"
     )

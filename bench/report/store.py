@@ -59,7 +59,7 @@ def read_results(path: Path) -> list[Report]:
         reports = json_lines.read(path, Report.from_json)
     except FileNotFoundError:
         raise StoreError(
-            f"{path} does not exist: nothing was measured yet.\n  next: python bench/latency.py --policy I"
+            f"{path} does not exist: nothing was measured yet.\n  next: quarl bench latency --policy I"
         ) from None
     found: dict[str, Report] = {}
     for report in reports:

@@ -1,1 +1,1 @@
-"""Experiments, one room a question: ``python -m bench.study NAME``."""
+"""Experiments, one room a question: ``quarl study NAME``."""

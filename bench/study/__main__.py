@@ -1,4 +1,4 @@
-"""``python -m bench.study [NAME]``: one experiment, or without a name every one that measures quantization."""
+"""``quarl study all [NAME]``: one experiment, or without a name every one that measures quantization."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ Executed by {{ rows | map(attribute="executed_by") | joined }} on {{ results.whe
 of the run that made the policy, not of those before it, from each bundle's policy.json.
 {{ results.games }}
 {% if unjudged %}
-Not judged yet: {{ unjudged | join(", ") }} (python -m bench.study cells --keep).
+Not judged yet: {{ unjudged | join(", ") }} (quarl study cells --keep).
 {% endif %}
 {{ sources }}
 {% for cell in rows | map(attribute="cell") if cell.tried %}
@@ -343,7 +343,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
             raise command_line.BenchError(
                 f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
                 "Nothing was changed.",
-                f"python -m bench.study cells --take {source} --force, if it shall replace it all the same",
+                f"quarl study cells --take {source} --force, if it shall replace it all the same",
             )
     row: dict[str, Any] = {
         "preset": result.preset,
@@ -374,7 +374,7 @@ def cell_name(bundle: Bundle) -> str:
         raise command_line.BenchError(
             f"{bundle.path}/policy.json does not say where the policy comes from: its provenance lacks "
             f"{', '.join(missing)}.",
-            "train it with python -m train, which writes them",
+            "train it with quarl train, which writes them",
         )
     return f"{resolve(str(origin['task'])).short_name}-{origin['algorithm']}"
 
@@ -407,7 +407,7 @@ def cells(options: Options) -> int:
         return command.run(__name__, options)
     with heartbeat():
         name = take(options.take, BENCHMARK, options.episodes or EPISODES, options.force)
-    command_line.say(f"next: python -m bench.study cells {name} --keep")
+    command_line.say(f"next: quarl study cells {name} --keep")
     return cli.EXIT_OK
 
 

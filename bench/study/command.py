@@ -150,13 +150,13 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
     if options.update_docs and options.subjects:
         raise command_line.UsageError(
             f"--update-docs fills the page with all that is kept, not with {', '.join(options.subjects)} alone.",
-            f"python -m bench.study {experiment.name} --stored --update-docs",
+            f"quarl study {experiment.name} --stored --update-docs",
         )
     found = _stored(experiment, options) if options.stored else _measured(module, experiment, options, subjects)
     if options.subjects or options.update_docs:  # the page is of the committed ones
         found = [record for record in found if record["subject"] in subjects]
     if not found:
-        raise command_line.BenchError("nothing is stored.", f"python -m bench.study {experiment.name} --keep")
+        raise command_line.BenchError("nothing is stored.", f"quarl study {experiment.name} --keep")
     results = Results(experiment, found)
     return show(options, results.tables(), results.figures, results.plain(), options.update_docs)
 
@@ -166,8 +166,7 @@ def _stored(experiment: Experiment, options: Options) -> list[Record]:
     found = in_order(experiment, current(experiment, kept))
     if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
         command_line.say(
-            f"left out, measured of other weights: {', '.join(stale)}; "
-            f"next: python -m bench.study {experiment.name} --keep"
+            f"left out, measured of other weights: {', '.join(stale)}; next: quarl study {experiment.name} --keep"
         )
     return found
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joined:
-    """One question that other studies' rows answer; ``python -m bench.study NAME``.
+    """One question that other studies' rows answer; ``quarl study NAME``.
 
     Attributes:
         kept: (folder of the records; None: results/study) → what tables and pictures are made of. Raises a BenchError

@@ -28,7 +28,7 @@ brackets 95 % intervals, of errors from the same episodes with both (ratio of pa
 fp32, fp16, int8: artifacts as {{ rows | map(attribute="executed_by") | joined }} executes them, \
 {{ rows | map(attribute="episodes") | map("string") | joined }} different greedy episodes each; int8 has integer \
 weights and activations, as a device executes it. Quarl 8 bits: the paper's quantizer on the weights alone, simulated \
-(python -m bench.study sweep --weights-only), on other episodes.
+(quarl study sweep --weights-only), on other episodes.
 The paper's: single figures without intervals, of its own networks and training.
 Measured on {{ results.where }}.
 """
@@ -64,7 +64,7 @@ def kept(folder: Path | None) -> Kept:
     """
     found = Kept(*(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
     if not found.judged.found:
-        raise command_line.BenchError("no bundle was judged yet.", "python -m bench.study cells --keep")
+        raise command_line.BenchError("no bundle was judged yet.", "quarl study cells --keep")
     return found
 
 

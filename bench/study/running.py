@@ -1,7 +1,7 @@
 """Measuring the cells of an experiment: which are missing, in processes here or on a Ray cluster, and by which code.
 
 On a cluster as many are measured at a time as it has CPUs, spread over its machines. Every machine has the project at
-the same path, as ``python -m train.actorq --address`` wants it, too.
+the same path, as ``quarl actorq --address`` wants it, too.
 """
 
 from __future__ import annotations

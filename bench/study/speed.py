@@ -170,7 +170,7 @@ def one_core() -> Iterator[None]:
 
 
 def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
-    """One ``python -m train``, and what its bundle says."""
+    """One ``quarl train``, and what its bundle says."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
         command = [sys.executable, "-m", "quarl.train", "--task", cell.task, "--method", cell.method]

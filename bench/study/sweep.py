@@ -51,7 +51,7 @@ Relative error of the return, %, by bits of the weights
 Error: (fp32 − quantized) / |fp32| of the mean return over the same episodes, with its 95 % interval (Student's t); \
 negative: better than fp32; 0: less than 0.005 % in all three numbers; without brackets: all episodes are equal.
 Episodes of each: {{ rows | map(attribute="floats.episodes") | map("thousands") | unique | join(", ") }}. Simulated in \
-float; how a device executes each width is said by `python -m bench.study sweep POLICY`. –: not measured.
+float; how a device executes each width is said by `quarl study sweep POLICY`. –: not measured.
 {{ results.games }}
 {{ results.measured }}
 """

@@ -105,7 +105,7 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
     Args:
         cell: what is trained.
         seed: everything random follows from it.
-        words: further ones of ``python -m train``.
+        words: further ones of ``quarl train``.
 
     Raises:
         BenchError: training failed, or ended without the quantizers that were asked for.
@@ -128,7 +128,7 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
 
 
 def requested(words: list[str]) -> RunRequest:
-    """The request that ``python -m train`` makes of these arguments; nothing is trained."""
+    """The request that ``quarl train`` makes of these arguments; nothing is trained."""
     from quarl.train.__main__ import make_request, quantization_settings
     from quarl.train.runs.models import DEFAULT_POLICY
     from quarl.train.runs.presets import load_settings

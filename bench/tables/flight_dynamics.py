@@ -8,10 +8,7 @@ from typing import Any
 from quarl.bench.report.pivot import Pivot
 
 DYNAMICS, RISES = "flight-dynamics", "flight-rises"
-COMMAND = (
-    "python -m airlearning_envs.compare_flight tests/airlearning_envs/recordings/*.json "
-    "--keep results/flight-dynamics.json"
-)
+COMMAND = "quarl compare-flight tests/airlearning_envs/recordings/*.json --keep results/flight-dynamics.json"
 MEASURES = {
     "velocity m/s": "velocity_rmse_m_s",
     "position m": "position_rmse_m",

@@ -102,7 +102,7 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     Raises:
         StoreError: none is stored.
     """
-    missing = "no flights with latency are stored yet.\n  next: python bench/success.py --policy I --late 50,100"
+    missing = "no flights with latency are stored yet.\n  next: quarl bench success --policy I --late 50,100"
     return standing_on(FLOWN_LATE, late_rows(selection, preset), missing)
 
 

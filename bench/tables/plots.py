@@ -48,7 +48,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
         if flown := [(report, report.success) for report in reports if report and report.success]:
             found[policy] = flown
     if not found:
-        raise StoreError("no success is stored yet.\n  next: python bench/success.py --policy I")
+        raise StoreError("no success is stored yet.\n  next: quarl bench success --policy I")
     best = selection.best_success(BLIND, None, preset)
     blind = _percent(best.success) if best is not None and best.success else None
     figure = Figure(figsize=(max(7.0, 2.2 + 2.3 * len(found)), 4.6), layout="constrained")
@@ -103,7 +103,7 @@ def latency_figure(selection: Selection) -> Figure:
 
     rows = _latency_rows(selection)
     if not rows:
-        raise StoreError("no latency is stored yet.\n  next: python bench/latency.py --policy I")
+        raise StoreError("no latency is stored yet.\n  next: quarl bench latency --policy I")
     figure = Figure(figsize=(8.4, 1.9 + 0.36 * len(rows)), layout="constrained")
     axes = figure.subplots()
     ticks: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The tables of bench/native.py and python -m bench.peers: what one decision takes in each program, beside LiteRT."""
+"""The tables of bench/native.py and quarl peers: what one decision takes in each program, beside LiteRT."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tables of what was measured on devices and of kept answers, by name, each with the command that measures for it.
 
-bench/table.py prints them and fills docs/ with them; python -m bench.page shows them in its sections.
+bench/table.py prints them and fills docs/ with them; quarl page shows them in its sections.
 """
 
 from __future__ import annotations
@@ -125,22 +125,22 @@ TABLES: dict[str, Declared] = {
         plots.figures,
     ),
     flights.LATENCY_FLOWN: Declared(
-        "python bench/success.py --policy I --late 50,100",
+        "quarl bench success --policy I --late 50,100",
         lambda kept: flights.latency_flown(kept.selection(flights.LATENCY_FLOWN), kept.preset),
     ),
     virtual_pi.VIRTUAL_PI: Declared(
-        "python bench/instructions.py --policy I,II,III",
+        "quarl bench instructions --policy I,II,III",
         lambda kept: virtual_pi.virtual_pi(kept.reports(virtual_pi.VIRTUAL_PI), kept.preset),
     ),
     flights.ZOO: Declared("make train POLICY=I", _origins),
     flight_dynamics.DYNAMICS: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RECORDINGS)),
     flight_dynamics.RISES: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RISES)),
     simulators.AIRSIM_FLIGHTS: Declared(
-        "python bench/success.py --policy I --on host --simulator airsim --episodes 200",
+        "quarl bench success --policy I --on host --simulator airsim --episodes 200",
         lambda kept: simulators.airsim_flights(kept.reports(simulators.AIRSIM_FLIGHTS), kept.preset),
     ),
     case_study.DEPTH: Declared(
-        "python bench/success.py --policy II-depth",
+        "quarl bench success --policy II-depth",
         lambda kept: case_study.depth(kept.selection(case_study.DEPTH), kept.preset),
     ),
     foreign.FOREIGN.name: answered("foreign", foreign.FOREIGN.table, "bench/foreign.py"),
@@ -148,7 +148,6 @@ TABLES: dict[str, Declared] = {
     "loop-punctuality": answered("loop", loop.PUNCTUALITY.table, "bench/loop.py"),
     "loop-punctuality-emulated": answered("device-loop", loop.PUNCTUALITY.table, "bench/loop.py --target pi@virtual"),
     **{
-        f"trained-{each}": Declared(f"python -m train --method {each}", partial(_trained, each))
-        for each in trained.METHODS
+        f"trained-{each}": Declared(f"quarl train --method {each}", partial(_trained, each)) for each in trained.METHODS
     },
 }

@@ -15,7 +15,7 @@ from quarl.bench.report.tables import Table
 AIRSIM_FLIGHTS = "airsim-flights"
 MISSING = """\
 no flights in another simulator are stored yet, or none without --simulator beside them.
-  next: python bench/success.py --policy I --on host --simulator airsim --episodes 200"""
+  next: quarl bench success --policy I --on host --simulator airsim --episodes 200"""
 WORDS = """\
 The same {{ rows[0].report.success.episodes }} layouts in the embedded simulator and over AirSim's RPC, {{ preset }}
 {{ machines }}

@@ -223,5 +223,5 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
     Raises:
         StoreError: nothing was counted yet.
     """
-    missing = "nothing was counted for the virtual Pi yet.\n  next: python bench/instructions.py --policy I,II,III"
+    missing = "nothing was counted for the virtual Pi yet.\n  next: quarl bench instructions --policy I,II,III"
     return standing_on(DEVICE, rows_of(reports, preset, target), missing)

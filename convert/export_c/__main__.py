@@ -1,4 +1,4 @@
-"""``python -m convert.export_c``: a policy as a folder of C, for a flight controller or a microcontroller."""
+"""``quarl export-c``: a policy as a folder of C, for a flight controller or a microcontroller."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Policies of other programs, read into bundles: ``python -m convert.importers``."""
+"""Policies of other programs, read into bundles: ``quarl import``."""

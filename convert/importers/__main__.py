@@ -1,4 +1,4 @@
-"""``python -m convert.importers``: a policy that another program trained becomes a bundle, if it acts as the original.
+"""``quarl import``: a policy that another program trained becomes a bundle, if it acts as the original.
 
 It prints what it read, what it left out and what it took for granted, compares the bundle's outputs with the original's
 in numpy and in every runtime, near the recorded observations and far from them, and writes nothing that differs.

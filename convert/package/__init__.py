@@ -1,1 +1,1 @@
-"""Bundles on their way out, as folders that others read: ``python -m convert.package``."""
+"""Bundles on their way out, as folders that others read: ``quarl package``."""

@@ -1,4 +1,4 @@
-"""``python -m convert.package``: a policy as a folder for others: a hub's, with a model card, or LEAPP's."""
+"""``quarl package``: a policy as a folder for others: a hub's, with a model card, or LEAPP's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Made for it: {{ made | join(", ") }}.
 {% endif %}
 {% if hub %}
 Written: {{ folder }}, a bundle with a model card. \
-Next: python -m device.deploy deploy --policy {{ typed }} --bits {{ bits }}
+Next: quarl deploy --policy {{ typed }} --bits {{ bits }}
 {% else %}
 Written: {{ folder }}. Next, where leapp is installed: leapp.InferenceManager({{ yaml }})
 {% endif %}"""

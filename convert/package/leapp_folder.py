@@ -200,7 +200,7 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
         "python version": platform.python_version(),
         "torch version": None,
         "warp version": None,
-        "written by": "python -m convert.package",
+        "written by": "quarl package",
     }
     return {"models": {spec.name: node}, "pipeline": pipeline, "system information": system}
 

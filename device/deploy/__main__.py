@@ -1,4 +1,4 @@
-"""``python -m device.deploy VERB``: the former name of ``quarl VERB``."""
+"""``quarl VERB``: the former name of ``quarl VERB``."""
 
 from quarl.cli import main
 

@@ -104,7 +104,7 @@ class AgentSession:
                     raise ReleaseError(
                         f"{self._connection.name} has no {'release ' + self._release if self._release else 'release'} "
                         f"of policy {self._policy}.",
-                        f"python -m device.deploy deploy --target {self._connection.target} --policy {self._policy}",
+                        f"quarl deploy --target {self._connection.target} --policy {self._policy}",
                     )
                 if line.startswith(_PID):
                     folder = self._remember(line[len(_PID) :].decode(errors="replace"))

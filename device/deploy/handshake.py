@@ -36,10 +36,7 @@ _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 def accept_command(target: Target, fingerprint: str) -> str:
     """The command with which a person accepts a host key after comparing its fingerprint."""
-    return (
-        f"python -m device.deploy accept-host-key --target {shlex.quote(str(target))} "
-        f"--fingerprint {shlex.quote(fingerprint)}"
-    )
+    return f"quarl accept-host-key --target {shlex.quote(str(target))} --fingerprint {shlex.quote(fingerprint)}"
 
 
 def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -> Finding:

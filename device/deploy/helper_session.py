@@ -138,24 +138,24 @@ def helper_error(device: str, failure: Any) -> HostError:
     if code == "trust":
         return TrustError(
             f"{device} does not trust it: {message}.",
-            "python -m device.deploy signers shows who may sign there; a deployment signs the release anew.",
+            "quarl signers shows who may sign there; a deployment signs the release anew.",
         )
     if code == "release":
-        return ReleaseError(f"On {device} {message}.", "python -m device.deploy releases shows them.")
+        return ReleaseError(f"On {device} {message}.", "quarl releases shows them.")
     if code == "damaged":
         return VerificationError(
             f"On {device} {message}.",
-            "Deploy the policy again, or go to another release; python -m device.deploy releases shows which are good.",
+            "Deploy the policy again, or go to another release; quarl releases shows which are good.",
         )
     if code == "serving":
         return ReleaseError(
             f"On {device} {message}. Nothing was removed.",
-            "python -m device.deploy rollback first, or remove --all for the whole policy.",
+            "quarl rollback first, or remove --all for the whole policy.",
         )
     if code == "in-use":
         return ReleaseError(f"On {device} {message}. Nothing was removed.", "End it first, or add --force.")
     if code in ("trial", "service"):
-        known = {"trial": "python -m device.deploy serving shows what serves.", "service": "Serve without --enable."}
+        known = {"trial": "quarl serving shows what serves.", "service": "Serve without --enable."}
         return ServiceError(f"On {device} {message}.", str(error.get("next") or known[code]))
     if code == "layout":
         return RemoteCommandError(

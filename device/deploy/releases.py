@@ -199,7 +199,7 @@ def _require_serving(connection: Connection, wanted: str | None, serving: str | 
     if wanted not in (None, serving):
         raise ReleaseError(
             f"{connection.name} serves {serving or 'no release'} and not {wanted}: somebody changed that. It was left.",
-            f"python -m device.deploy releases --target {connection.target} shows what there is.",
+            f"quarl releases --target {connection.target} shows what there is.",
         )
 
 
@@ -260,7 +260,7 @@ def _before(known: Sequence[Release], serving: str | None, policy: str, connecti
         good = [release.name for release in reversed(some) if not release.why_not and release.name != serving]
         if good:
             return good
-    look = f"python -m device.deploy releases --target {connection.target}"
+    look = f"quarl releases --target {connection.target}"
     if not older:
         raise ReleaseError(
             f"{connection.name} has no release of {policy} before {serving or 'the first'}.",

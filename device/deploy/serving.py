@@ -173,7 +173,7 @@ def serving(options: Serving) -> tuple[Any, str]:
     if done["settings"] is None:
         raise ServiceError(
             f"{options.policy} is not served on {name}.",
-            f"python -m device.deploy serve --target {options.target} --policy {options.policy} --rate 50",
+            f"quarl serve --target {options.target} --policy {options.policy} --rate 50",
         )
     boot = "at each boot" if done["settings"]["enable"] else "not at boot"
     why = f" ({done['why']})" if done["why"] else ""

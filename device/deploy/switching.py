@@ -103,7 +103,7 @@ def switch_on(
         failed.serving_unknown = True
         either = f"{serving} or {release}" if serving else f"{release} or none"
         failed.also(f"Whether {either} serves is unknown (asked again: {why.message})")
-        command = f"python -m device.deploy releases --target {connection.target} --policy {policy}"
+        command = f"quarl releases --target {connection.target} --policy {policy}"
         failed.advise(f"Look which one serves before you start it: {command}")
         raise failed from None
     if now == release and now != serving:

@@ -1,8 +1,8 @@
 """A Raspberry Pi 3b that anyone can start: four emulated Cortex-A53 cores, 1 GiB, Debian arm64, sshd.
 
-    python -m device.virtual_pi start                    # or: make pi
-    python -m device.deploy status --target pi@virtual     # from here on it is a device like any other
-    python -m device.virtual_pi stop                     # or: make pi-stop
+    quarl pi start                    # or: make pi
+    quarl status --target pi@virtual     # from here on it is a device like any other
+    quarl pi stop                     # or: make pi-stop
 
 What makes ``pi@virtual`` a name is what would make any host one: a stanza in an ssh_config file (address, port, key)
 and a line in known_hosts, both written when the machine starts. Nothing else in the house knows about it.

@@ -119,7 +119,7 @@ def start(options: Start) -> tuple[Any, str]:
         f"  make deploy TARGET={machine.target}",
         f"  ssh -F {naming.config_file(machine.name)} {machine.target}      (as root: root@{machine.name})",
         f"  console: {begun.serial}",
-        "  make pi-stop" if not name else f"  python -m device.virtual_pi stop{name}",
+        "  make pi-stop" if not name else f"  quarl pi stop{name}",
     ]
     return begun, "\n".join(lines)
 

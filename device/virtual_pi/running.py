@@ -142,7 +142,7 @@ def start(
             if running.settings != settings or fresh:
                 raise StartError(
                     f"{running.target} runs already, as another machine ({running.settings.description}).",
-                    f"python -m device.virtual_pi stop --name {name}, or --name second for one beside it.",
+                    f"quarl pi stop --name {name}, or --name second for one beside it.",
                 )
             return Started(running, 0.0, True, False, False, folder / "serial.log")
         new_card = prepare_card(folder, image, fresh, tell)
@@ -298,7 +298,7 @@ def reboot(name: str = naming.DEFAULT_NAME) -> Started:
     """
     machine = find(name)
     if machine is None:
-        raise StartError(f"{USER}@{name} does not run.", f"python -m device.virtual_pi start --name {name}")
+        raise StartError(f"{USER}@{name} does not run.", f"quarl pi start --name {name}")
     stop(name)
     return start(name, machine.settings)
 

@@ -135,7 +135,7 @@ def test_the_page_shows_what_is_printed_and_stored(capsys: pytest.CaptureFixture
     again = tmp_path / "kept.json"
     assert compare_flight.main([*paths, "--keep", str(again)]) == 0
     now, then = (json.loads(path.read_text()) for path in (again, KEPT))
-    assert now == approximately(then), f"type: python -m airlearning_envs.compare_flight … --keep {KEPT.name}"
+    assert now == approximately(then), f"type: quarl compare-flight … --keep {KEPT.name}"
     capsys.readouterr()
     assert compare_flight.main([str(RECORDINGS / NAMES[0])]) == 0
     page = (DOCS / "flight-dynamics.md").read_text(encoding="utf-8")

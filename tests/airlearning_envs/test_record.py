@@ -1,4 +1,4 @@
-"""Filming a flight: python -m airlearning_envs.record."""
+"""Filming a flight: quarl record."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_all_missing_packages_are_named_in_one_command(
 @needs_qemu
 def test_a_real_policy_is_counted_the_same_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not sysroot.place().exists():
-        pytest.skip("a test fetches nothing: python bench/instructions.py --prepare")
+        pytest.skip("a test fetches nothing: quarl bench instructions --prepare")
     common = ["--policy", "I", "--runtime", "litert", "--results", str(tmp_path / "results.jsonl"), "--json"]
 
     def counted(precisions: str) -> list[dict[str, dict[str, int]]]:

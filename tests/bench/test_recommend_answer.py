@@ -122,7 +122,7 @@ def test_fewer_than_8_bits_run_as_int8_does(answer: Answer) -> None:
 def test_a_lower_floor_comes_with_what_may_help_instead(answer: Answer) -> None:
     sure = candidate("fp32", 4000, low=0.999)
     made = answer(sure, candidate("int8", 2000, quality=Estimate(0.94, 0.93, 0.95)))
-    assert change(made)["training"].startswith("python -m train --task CartPole-v1 --method dqn ")
+    assert change(made)["training"].startswith("quarl train --task CartPole-v1 --method dqn ")
     assert what_would_change_it(made) == (
         "What would change it: with --success-floor 0.93, 2.11 % lower, it would be int8 with litert; to keep the "
         f"floor, train with quantizers (not measured here): {change(made)['training']}."
@@ -171,7 +171,7 @@ def test_nothing_reaches_the_floor(answer: Answer) -> None:
         "Deadline 20 ms: kept by 2; the quickest is int8 with litert, p99 4.00 µs.",
     )
     assert what_would_change_it(made) == (
-        "Nearest: python -m bench.recommend II --success-floor 0.9 --deadline-ms 20 --preset hard --episodes 100 would "
+        "Nearest: quarl recommend II --success-floor 0.9 --deadline-ms 20 --preset hard --episodes 100 would "
         "give fp32 with litert."
     )
     # half of the interval is 0.04, 0.01 would do: 16 times the episodes
@@ -199,7 +199,7 @@ def test_nothing_keeps_the_deadline(answer: Answer) -> None:
         "deadline.",
     )
     assert what_would_change_it(made) == (
-        "Nearest: python -m bench.recommend II --success-floor 0.95 --deadline-ms 0.004 would give int8 with litert."
+        "Nearest: quarl recommend II --success-floor 0.95 --deadline-ms 0.004 would give int8 with litert."
     )
 
 

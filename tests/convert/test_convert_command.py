@@ -1,4 +1,4 @@
-"""``python -m convert``: what it prints, writes and refuses."""
+"""``quarl convert``: what it prints, writes and refuses."""
 
 from __future__ import annotations
 

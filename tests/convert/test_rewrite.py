@@ -1,4 +1,4 @@
-"""python -m convert.rewrite: the same policy in fp32 with its files, atomically; refused where nothing applies."""
+"""quarl rewrite: the same policy in fp32 with its files, atomically; refused where nothing applies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_bundle_is_rewritten_in_place(
     assert "int8.tflite" in before.manifest.artifacts
     assert rewrite.main(["--policy", path]) == 0
     printed = capsys.readouterr().out
-    assert "the mean over the actions is subtracted" in printed and f"python -m convert --policy {path}" in printed
+    assert "the mean over the actions is subtracted" in printed and f"quarl convert --policy {path}" in printed
 
     after = Bundle.load(values.path)
     assert after.spec.provenance == {"algorithm": "dqn", "rewrites": ["centred", "normalised"]}

@@ -115,10 +115,7 @@ def test_unknown_key_message_has_the_fingerprint_and_the_command(tmp_path: Path)
     with pytest.raises(UnknownHostKeyError) as caught:
         check_host_key(TARGET, ENDPOINT, KEY, known(tmp_path))
     assert KEY.fingerprint in caught.value.message
-    assert (
-        f"python -m device.deploy accept-host-key --target pi@10.0.0.7:2200 --fingerprint {KEY.fingerprint}"
-        in caught.value.next_step
-    )
+    assert f"quarl accept-host-key --target pi@10.0.0.7:2200 --fingerprint {KEY.fingerprint}" in caught.value.next_step
 
 
 def test_changed_key_message_is_loud_and_names_the_line(tmp_path: Path) -> None:

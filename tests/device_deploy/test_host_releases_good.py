@@ -266,7 +266,7 @@ def test_cut_after_the_switch_and_not_to_be_reached(
             rollback(through, name) if verb == "rollback" else install(through, payload, bare)
     assert f"Whether {serving} or {wanted} serves is unknown" in caught.value.message
     assert "still serves" not in caught.value.message
-    assert f"python -m device.deploy releases --target {through.target} --policy {name}" in caught.value.next_step
+    assert f"quarl releases --target {through.target} --policy {name}" in caught.value.next_step
     assert list_releases(connection).policies[name].current == wanted
 
 

@@ -12,7 +12,7 @@ from tests.first_hour.conftest import Workshop
 
 pytestmark = pytest.mark.slow
 TRAIN = (
-    ".venv/bin/python -m train --task cartpole --method dqn --output-path artifacts/mine "
+    ".venv/bin/quarl train --task cartpole --method dqn --output-path artifacts/mine "
     "--steps 30000 --evaluate-every 2000 --evaluate-episodes 20 --final-episodes 400"
 )
 BEFORE = f"{TRAIN} --seed 1 --steps 4000"

@@ -30,7 +30,7 @@ NOWHERE = "'nosuchhost.invalid' has no address.*\n  next: Check the name"
 WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
-    "make train POLICY=IV": r"invalid choice: 'IV' \(choose from 'I', 'II', 'III'\)\n  next: .*-m train --help",
+    "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: quarl train --help',
     "make convert BITS=9": "BITS=9 is no known precision; allowed are 32, 16, 8 … 2 and mixed",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",
@@ -41,12 +41,12 @@ WRONG = {  # what is typed: what must be said of it
     "make deploy POLICY=i": "no policy 'i'; did you mean I\\?",
     "make pi MACHINE=nope": r"invalid choice: 'nope' \(choose from 'virt', 'raspi3b'\)\n  next: .*start --help",
     "make test TESTS=tests/nope.py": "tests/nope.py: there is no such file. Type",
-    f"{PYTHON} bench/latency.py": "required: --policy\n  next: .venv/bin/python bench/latency.py --help",
+    f"{PYTHON} bench/latency.py": "required: --policy\n  next: .venv/bin/quarl bench latency --help",
     f"{PYTHON} bench/latency.py --policy I --precision int9": "'int9' is not known; allowed are fp32, fp16, int8",
     f"{PYTHON} bench/table.py nope": "no table 'nope'; there are summary, case-study",
     f"{PYTHON} -m train": "which task.*\n\n.*-m train --task navigation --policy I",
     f"{PYTHON} -m train --task nope": "neither a word of this project nor an id.*-m train.list shows the words",
-    f"{PYTHON} -m train --task navigation --method nope": r"invalid choice: 'nope' \(choose from 'ppo', 'recurrent",
+    f"{PYTHON} -m train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
     f"{PYTHON} -m train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
     f"{PYTHON} -m train.evaluate --input-path nope": NO_POLICY.format("nope"),
     f"{PYTHON} -m convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .make train POLICY=I. or",
@@ -57,7 +57,7 @@ FOREIGN = ("-m train --task cartpole", "bench/latency.py --policy I", "examples/
 ELSEWHERE = {  # what is typed in / with the folder's name in front of it
     "python3 {}/bench/table.py case-study": "Policy|policy",
     "make -C {} table": "policy",
-    "{}/.venv/bin/python -m train.list --task cartpole": "CartPole-v1-dqn.json",
+    "{}/.venv/bin/quarl tasks --task cartpole": "CartPole-v1-dqn.json",
     "{}/.venv/bin/python {}/bench/table.py summary": "policy",
 }
 FULL = {  # what is typed: the folder that is a disk of its own, and the kB that are left there

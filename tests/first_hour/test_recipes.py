@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOTING = '#!/bin/bash\necho "python $*" >>calls\ncase " $* " in *" --target nowhere "*) exit 1;; esac\n'
 """Notes what it was called with; a device called nowhere is not there."""
-REACH = "python -m device.deploy reach --target"
+REACH = "quarl reach --target"
 
 
 @pytest.fixture
@@ -56,29 +56,29 @@ def test_the_local_device_is_not_started_only_to_look(checkout: Path, target: st
 def test_a_group_is_deployed_to_in_phases_with_what_was_typed_alone(checkout: Path) -> None:
     status, _, calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I")
     last = " ".join(calls[-1].split())
-    assert status == 0 and last == "python -m device.deploy fleet deploy --group arena --policy I"
+    assert status == 0 and last == "quarl fleet deploy --group arena --policy I"
     more = ["BITS=4", "RUNTIME=native", "ROLLOUT=--canary 2 --soak 60"]
     calls = typed(checkout, "deploy", "TARGET=@arena", "POLICY=I", *more)[2]
     assert calls[-1].endswith("--policy I --bits 4 --runtime native --canary 2 --soak 60")
-    assert calls[0].startswith("python -m convert --missing --policy I --bits 4"), "nobody is asked before"
+    assert calls[0].startswith("quarl convert --missing --policy I --bits 4"), "nobody is asked before"
     calls = typed(checkout, "bench", "TARGET=@arena", "POLICY=I")[2]
     kinds = ("latency", "memory", "success")
-    assert calls == [f"python -m device.deploy fleet run {kind} --group arena --policy I" for kind in kinds]
+    assert calls == [f"quarl fleet run {kind} --group arena --policy I" for kind in kinds]
     status, printed, calls = typed(checkout, "demo", "TARGET=@arena")
     assert status == 2 and not calls and "is a group of devices, and the demo is for one" in printed
 
 
 def test_the_demo_says_where_it_trains_nothing_and_what_trains_anew(checkout: Path) -> None:
     _, printed, calls = typed(checkout, "demo")
-    assert "Nothing is trained" not in printed and calls[0].startswith("python -m train --task navigation --policy I")
+    assert "Nothing is trained" not in printed and calls[0].startswith("quarl train --task navigation --policy I")
     bundle = checkout / "artifacts" / "I"
     bundle.mkdir(parents=True)
     (bundle / "manifest.json").touch()
     _, printed, calls = typed(checkout, "demo")
-    assert calls[0].startswith("python bench/latency.py")
+    assert calls[0].startswith("quarl bench latency")
     (line,) = [line for line in printed.splitlines() if line.startswith("Nothing is trained: ")]
     assert "Policy I is artifacts/I" in line
     again = line.partition("type: ")[2].partition("; make demo")[0]
     subprocess.run(["bash", "-c", again], cwd=checkout, check=True)
     _, printed, calls = typed(checkout, "demo")
-    assert calls[0].startswith("python -m train") and (checkout / "artifacts" / "I-before" / "manifest.json").exists()
+    assert calls[0].startswith("quarl train") and (checkout / "artifacts" / "I-before" / "manifest.json").exists()

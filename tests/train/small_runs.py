@@ -1,4 +1,4 @@
-"""Small training runs typed as a user types them, for the tests of ``python -m train``."""
+"""Small training runs typed as a user types them, for the tests of ``quarl train``."""
 
 from pathlib import Path
 

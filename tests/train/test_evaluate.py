@@ -1,4 +1,4 @@
-"""``python -m train.evaluate``: artifacts through a device's runtime, comparison, refusals, films."""
+"""``quarl evaluate``: artifacts through a device's runtime, comparison, refusals, films."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""``python -m train.evaluate --zones``: each zone of goal distance judged by itself."""
+"""``quarl evaluate --zones``: each zone of goal distance judged by itself."""
 
 import json
 from pathlib import Path

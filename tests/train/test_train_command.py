@@ -1,4 +1,4 @@
-"""``python -m train``: when it ends, what it writes, its help, and its messages."""
+"""``quarl train``: when it ends, what it writes, its help, and its messages."""
 
 import dataclasses
 import json
@@ -68,7 +68,7 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], ["which task?", "python -m train --task navigation --policy I", "--task my_module:MyTask-v0"]),
+        ([], ["which task?", "quarl train --task navigation --policy I", "--task my_module:MyTask-v0"]),
         (["--steps", "5"], ["which task?", "--task cartpole"]),
         (["--task", "NoSuch-v0"], ["NoSuch-v0", "navigation", "CartPole-v1"]),
         (["--task", "cartpol"], ["cartpol", "Did you mean cartpole?"]),

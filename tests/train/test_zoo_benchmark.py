@@ -50,7 +50,7 @@ def test_a_bundle_is_whole_and_says_where_it_comes_from_and_what_it_reached(name
     assert column(rows, "return")[1]
     assert any(column(rows, heading)[1] for heading in rows[0] if heading.startswith("greedy_return"))
     assert len(np.unique(bundle.golden().actions, axis=0)) > 1  # one that always does the same would pass any gate
-    assert row["episodes"] >= 100, f"type: python -m bench.study cells --take zoo/benchmark/{name}"
+    assert row["episodes"] >= 100, f"type: quarl study cells --take zoo/benchmark/{name}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 BEGAN = time.monotonic()
 EXAMPLES = """\
-  python -m train.actorq --task cartpole --method dqn --n-actors 4
-  python -m train.actorq --task dm_control,cartpole_balance --method d4pg --model 512,512"""
+  quarl actorq --task cartpole --method dqn --n-actors 4
+  quarl actorq --task dm_control,cartpole_balance --method d4pg --model 512,512"""
 
 
 @Parameter(name="*")

@@ -62,7 +62,7 @@ class Plan:
 
 
 def make_plan(options: Options) -> Plan:
-    """The plan that the options of ``python -m train.actorq`` and the settings file describe.
+    """The plan that the options of ``quarl actorq`` and the settings file describe.
 
     Raises:
         SettingsError, TaskError: something is refused; they say what to type.
@@ -76,7 +76,7 @@ def make_plan(options: Options) -> Plan:
     if "curriculum" in found.task:
         raise TaskError(
             "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
-            "or train with python -m train."
+            "or train with quarl train."
         )
     if found.task.get(LOOKS, 1) != 1:
         raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")
@@ -84,7 +84,7 @@ def make_plan(options: Options) -> Plan:
     refuse_mismatch(method, task)
     if task.is_image:
         raise TaskError(
-            f"{task.name} shows images; actors send vectors. Train it with python -m train, or take a task of vectors "
+            f"{task.name} shows images; actors send vectors. Train it with quarl train, or take a task of vectors "
             "such as --task cartpole."
         )
     for name in parse_overrides(options.set):

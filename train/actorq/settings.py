@@ -1,4 +1,4 @@
-"""The settings of a run's actors, replay and parameters: each is an option of ``python -m train.actorq``."""
+"""The settings of a run's actors, replay and parameters: each is an option of ``quarl actorq``."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def drawn(task: Task, draw: Callable[[], Any]) -> Frame:
     except Exception as error:  # OpenGL, GLFW, EGL, pygame: each raises what it likes
         raise TaskError(
             f"the task {task.name} cannot draw itself here ({type(error).__name__}: {error}). MuJoCo without a screen "
-            "needs a software renderer: apt-get install libosmesa6, then MUJOCO_GL=osmesa python -m train.evaluate …"
+            "needs a software renderer: apt-get install libosmesa6, then MUJOCO_GL=osmesa quarl evaluate …"
         ) from error
     if picture.ndim != 3 or picture.shape[2] != 3:
         raise TaskError(f"the task {task.name} draws no pictures (it gave {picture.shape}). Leave out --video.")

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 
-from quarl.policy.console import as_typed, say
+from quarl.policy.console import say
 
 LINE_EVERY_S = 10.0
 MEASURED_S = 5.0  # of training, before its speed and the time left are shown
@@ -81,7 +81,7 @@ class TrainingProgress:
         if self._quiet and not always:
             return
         if self._bar:
-            self._bar.console.print(as_typed(text), highlight=False, soft_wrap=True)
+            self._bar.console.print(text, highlight=False, soft_wrap=True)
         else:
             say(text)
 

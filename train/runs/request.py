@@ -22,7 +22,7 @@ holds the bundle of what had been learned."""
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The requested run, under the names of the command line's options (``python -m train --help``).
+    """The requested run, under the names of the command line's options (``quarl train --help``).
 
     Attributes:
         task, policy, method: their names.

@@ -47,7 +47,7 @@ class Cell:
     @property
     def command(self) -> str:
         """The command that trains the cell."""
-        return f"python -m train --task {self.task} --method {self.method}"
+        return f"quarl train --task {self.task} --method {self.method}"
 
 
 def load_cells(path: Path = FILE) -> tuple[Cell, ...]:

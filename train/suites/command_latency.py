@@ -12,7 +12,7 @@ from quarl.train.suites.errors import TaskError
 
 ALLOWED = (
     "allowed are seconds (0.2), the least and the most of them (0.05,0.4), or the file of a device's report "
-    "(python bench/latency.py --policy I --path decide --json > report.json)"
+    "(quarl bench latency --policy I --path decide --json > report.json)"
 )
 
 
@@ -49,7 +49,7 @@ def _of_report(path: Path) -> CommandLatency:
     if len(found) != 1:
         raise TaskError(
             f"--command-latency {path} has the latencies of {len(found)} artifacts; allowed is one. Measure one: "
-            "python bench/latency.py --policy I --precision int8 --path decide --no-baseline --json > report.json"
+            "quarl bench latency --policy I --precision int8 --path decide --no-baseline --json > report.json"
         )
     try:
         return CommandLatency(LatencyKind.EMPIRICAL, tuple(value / 1e9 for value in found[0]))

@@ -194,7 +194,7 @@ def import_own_module(environment_id: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise TaskError(
                 f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
-                f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER python -m train …"
+                f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER quarl train …"
             ) from error
         cause = message_of(error)
         raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {cause}") from error
@@ -304,5 +304,5 @@ def unknown_task(text: str, reason: str) -> str:
     hint = f"Did you mean {', '.join(near)}? " if near else ""
     return (
         f"--task {text} is neither a word of this project nor an id that Gymnasium can make ({reason.strip()}). {hint}"
-        "python -m train.list shows the words; others are navigation and CartPole-v1."
+        "quarl tasks shows the words; others are navigation and CartPole-v1."
     )

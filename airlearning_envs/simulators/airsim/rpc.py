@@ -23,7 +23,7 @@ AIRSIM_PORT = 41451
 LARGEST_FRAME_BYTES = 16 << 20
 """Largest message, bytes; a depth picture of 256 x 144 is 184 kB."""
 _CHUNK_BYTES = 1 << 16
-_STAND_IN = "python -m airlearning_envs.simulators.airsim.server"
+_STAND_IN = "quarl airsim"
 
 
 class AirSimError(SettingsError):

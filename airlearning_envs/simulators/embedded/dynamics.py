@@ -20,7 +20,7 @@ propellers, 1.3 / 8, 1.225 kg/m^3. No constant is fitted to a flight but the lim
 delay.
 
 Left out: the rotors' lag of 12 ms and the drag's difference from face to face. Compared with recordings by
-``python -m airlearning_envs.compare_flight``.
+``quarl compare-flight``.
 """
 
 from __future__ import annotations

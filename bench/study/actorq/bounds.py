@@ -58,7 +58,7 @@ class Layout:
     """A run and the cores that it has.
 
     Attributes:
-        n_actors, insert_every, actor_update_period, samples_per_insert: as ``python -m train.actorq`` has them.
+        n_actors, insert_every, actor_update_period, samples_per_insert: as ``quarl actorq`` has them.
         rows: transitions of one round of the learner.
         cores: number of cores that all processes share.
     """

@@ -76,7 +76,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
 
 
 def typed(model: str, **more: object) -> list[str]:
-    """Words of ``python -m train.actorq`` for one actor of that network."""
+    """Words of ``quarl actorq`` for one actor of that network."""
     words = f"--task {CARTPOLE_BALANCE} --model {model} --method d4pg --n-actors 1 --samples-per-insert 0".split()
     return words + [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 

@@ -1,4 +1,4 @@
-"""Runs of ``python -m train.actorq`` as a user types them: which are compared, their plans, what their bundles say."""
+"""Runs of ``quarl actorq`` as a user types them: which are compared, their plans, what their bundles say."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ActorQCell:
 
     @property
     def words(self) -> list[str]:
-        """The options of ``python -m train.actorq``, but for the actors' bits and the seed."""
+        """The options of ``quarl actorq``, but for the actors' bits and the seed."""
         return ["--task", self.task, "--method", self.method, "--steps", str(self.steps), *self.more.split()]
 
 
@@ -121,7 +121,7 @@ def run(words: Sequence[str]) -> Run:
     """Do one run; its bundle is read and thrown away.
 
     Args:
-        words: what is typed after ``python -m train.actorq``, without ``--output-path``.
+        words: what is typed after ``quarl actorq``, without ``--output-path``.
 
     Raises:
         BenchError: it failed, with its last words, or took too long.
@@ -130,7 +130,7 @@ def run(words: Sequence[str]) -> Run:
     from quarl.train.actorq import VARIABLES
     from quarl.train.runs.logs import CURVE_FILE, read_curve
 
-    typed = f"python -m train.actorq {' '.join(words)}"
+    typed = f"quarl actorq {' '.join(words)}"
     with tempfile.TemporaryDirectory() as temporary:
         bundle = Path(temporary) / "bundle"
         command = [sys.executable, "-m", "quarl.train.actorq", *words, "--quiet", "--output-path", str(bundle)]

@@ -39,7 +39,7 @@ OF_A_WIDTH = ("inference_s", "build_s", "version_server_s", "renew_s", "version_
 SERVICE_NOTES = """\
 {% set measured = rows | selectattr("bits", "eq", 32) | unique(attribute="command") | list %}
 Service times, in seconds of one processor
-python -m train.actorq {{ usual }} {{ measured | join("; ", attribute="command") }}. An insertion has \
+quarl actorq {{ usual }} {{ measured | join("; ", attribute="command") }}. An insertion has \
 {{ measured | map(attribute="measures.insert_every") | map("string") | joined }} transitions, a round \
 {% for each in measured %}{{ each.measures.updates }} updates of {{ each.measures.rows // each.measures.updates }} \
 ({{ each.network }}){{ ", " if not loop.last }}{% endfor %}. Handing over, building, fetching and opening are of one \
@@ -53,7 +53,7 @@ Replay and parameter process through Ray; without Ray an insertion and a round's
 RUN_NOTES = """\
 {% set seconds = rows | map(attribute="measures.seconds") | list %}
 What service times allow, beside real runs on the same cores
-One run of python -m train.actorq each, counted over {{ seconds | min | fixed }} … {{ seconds | max | fixed }} s after \
+One run of quarl actorq each, counted over {{ seconds | min | fixed }} … {{ seconds | max | fixed }} s after \
 the rounds that compile. Bound: what the service times allow on \
 {{ rows | map(attribute="measures.cores") | map("string") | joined }} cores; nothing was fitted to these runs.
 The bound is off by {{ off[0] | fixed }} % in steps/s (geometric mean), at most by {{ off[1] | fixed }} %.
@@ -227,7 +227,7 @@ def scaling(options: Options) -> int:
     quarl study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
     quarl study actorq-scaling --stored --update-docs       fills docs/actorq.md
 
-    A subject is a network and further words of python -m train.actorq. Measured are the parts of an actor, of the
+    A subject is a network and further words of quarl actorq. Measured are the parts of an actor, of the
     learner, of replay and parameter process, by real calls to train/actorq. Operational bounds
     (bench/study/actorq/bounds.py) say from these how fast a run can be, with fp32 and with int8 broadcast; beside real
     runs, with all processes on this machine's cores. A row's value is steps/s: of a run, or where no number of actors

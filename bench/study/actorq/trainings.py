@@ -95,7 +95,7 @@ def identity(subject: str) -> str:
     """The command of a cell: rows of another command are stale."""
     if subject not in CELLS:
         raise command_line.UsageError(f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}")
-    return f"python -m train.actorq {' '.join(CELLS[subject].words)}"
+    return f"quarl actorq {' '.join(CELLS[subject].words)}"
 
 
 def seeds(options: command.Options, subject: str) -> EpisodePlan:

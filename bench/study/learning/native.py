@@ -83,7 +83,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
         UsageError: it is a policy for which no length of a training is known.
     """
     if subject not in STEPS:
-        raise command_line.UsageError(f"{subject} is none of {', '.join(STEPS)}.", "python -m bench.study native II")
+        raise command_line.UsageError(f"{subject} is none of {', '.join(STEPS)}.", "quarl study native II")
     learning = [{"bits": LEARNED_BITS, "penalty": penalty} for penalty in options.penalties]
     return [{}, LITERT, *({"bits": bits} for bits in AFTERWARDS), *learning]
 
@@ -98,12 +98,12 @@ def perceptron(name: str) -> Bundle:
     bundle = load(name)
     if bundle.spec.network.convolutions:
         raise command_line.UsageError(
-            f"{name} has convolutions; this study is of perceptrons.", f"python -m bench.study sweep {name}"
+            f"{name} has convolutions; this study is of perceptrons.", f"quarl study sweep {name}"
         )
     if (trained := bundle.spec.quantization) is not None:
         raise command_line.UsageError(
             f"{name} was trained with quantizers of {trained.bits} bits; this study is of policies trained in floats.",
-            f"python -m bench.study sweep {name} --scheme symmetric",
+            f"quarl study sweep {name} --scheme symmetric",
         )
     return bundle
 

@@ -2,7 +2,7 @@
 
 Each tensor of the int8 policy has one map from its range to 256 levels (policy/reference.py). The table shows how
 much of that range single extreme values take: where the 0.1 and 99.9 percentiles lie far inside minimum and maximum,
-most values share few levels. ``python -m bench.study weights BUNDLE --activations`` prints it.
+most values share few levels. ``quarl study weights BUNDLE --activations`` prints it.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _why(result: Result) -> str:
 def _next(result: Result) -> str:
     back = [target for target, state in result.states.items() if state is State.ROLLBACK_FAILED]
     if back:
-        look = f"python -m device.deploy releases --target {back[0]}"
+        look = f"quarl releases --target {back[0]}"
         return f"Look at {back[0]} first: {look}; then the same command again."
     if State.REPLACED in result.counts:
         return "Agree on who rolls out; then type the same command again, or the other one."

@@ -55,7 +55,7 @@ def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
         if record is None:
             raise ReleaseError(
                 f"{member.target} serves no release of {policy}.",
-                f"python -m device.deploy fleet deploy --policy {policy}",
+                f"quarl fleet deploy --policy {policy}",
             )
         precision = question.precision.value if question.precision else record["precisions"][0]
         runtime = question.runtime.value if question.runtime else record["runtimes"][0]

@@ -43,7 +43,7 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
         group, policy = options.target.removeprefix(GROUP_SIGN), shlex.quote(options.policy)
         raise SomeFailedError(
             f"A group is deployed to in phases, and {options.target} is one.",
-            f"python -m device.deploy fleet deploy --group {group} --policy {policy}",
+            f"quarl fleet deploy --group {group} --policy {policy}",
         )
     if getattr(options, "fingerprint", None) is not None:
         raise SomeFailedError(

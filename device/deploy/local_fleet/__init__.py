@@ -1,6 +1,6 @@
 """An embedded fleet: many SSH devices in one process on loopback, for trying rollouts, with faults to inject and heal.
 
-    python -m device.deploy.local_fleet --devices 20
+    quarl local-fleet --devices 20
 
 layout.py         names of the devices, and where their files are
 faults.py         what can be wrong with a device, kept in its folder

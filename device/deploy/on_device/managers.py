@@ -26,7 +26,7 @@ _STOP_S, _BEGUN_S = 15.0, 60.0
 _STATE = "quarl-state"  # as supervise.py names it
 _NO_STATE: dict[str, Any] = {"state": "stopped", "pid": 0, "restarts": 0, "renewals": 0, "why": ""}
 UNIT = """\
-# Written by python -m device.deploy serve; unserve removes it.
+# Written by quarl serve; unserve removes it.
 [Unit]
 Description=Policy {policy} in the robot's loop
 StartLimitIntervalSec=60

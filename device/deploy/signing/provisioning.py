@@ -51,7 +51,7 @@ def key_for(
         if trust["by_root"] or key.fingerprint in signers | revoked:
             return key, trust
         return key, _changed(session, add=[key.public])
-    provision = f"python -m device.deploy signers --target {shlex.quote(str(connection.target))}"
+    provision = f"quarl signers --target {shlex.quote(str(connection.target))}"
     if not signers:
         raise TrustError(
             f"{connection.name} does not know yet whose policies it may run. Nothing was sent.",

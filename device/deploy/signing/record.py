@@ -123,6 +123,6 @@ def check_as_device(connection: Connection, signed: SignedRecord, trust: Mapping
         except HelperError as error:
             raise TrustError(
                 f"{connection.name} would not trust this release: {error}. Nothing was sent.",
-                f"python -m device.deploy signers --target {connection.target} shows who may sign there and adds "
+                f"quarl signers --target {connection.target} shows who may sign there and adds "
                 "others; --sign-key KEY signs with another key.",
             ) from None

@@ -1,4 +1,4 @@
-"""``python -m airlearning_envs.fly``: in the embedded simulator, in the stand-in, and what is wrong."""
+"""``quarl fly``: in the embedded simulator, in the stand-in, and what is wrong."""
 
 from __future__ import annotations
 

@@ -353,12 +353,12 @@ def test_the_command_writes_one_file_and_says_what_is_missing(
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"]
     assert answer["bytes"] == output.stat().st_size
-    assert answer["missing"]["How few bits does a policy take?"] == "python -m bench.study sweep --keep"
+    assert answer["missing"]["How few bits does a policy take?"] == "quarl study sweep --keep"
     assert html_report.main(arguments) == 0
     heard = capsys.readouterr()
     assert heard.out == f"{output}\n"
     assert (
-        "left out, for nothing is stored: How few bits does a policy take? (type: python -m bench.study sweep --keep)"
+        "left out, for nothing is stored: How few bits does a policy take? (type: quarl study sweep --keep)"
         in heard.err
     )
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]

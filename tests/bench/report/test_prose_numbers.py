@@ -74,7 +74,7 @@ def test_a_measured_number_is_written_by_a_command(path: Path) -> None:
         ("int8 is 4.33× as fast, in 27.5 µs.", ["4.33×", "27.5 µs"]),
         ("The paper has 60 % there.", []),
         ("Held for 40 steps, `0.5 s`, seed 7, 64 units.", []),
-        ("    python -m train --minutes 3\n\n<!-- table:a -->\n| 3 s |\n<!-- /table:a -->", []),
+        ("    quarl train --minutes 3\n\n<!-- table:a -->\n| 3 s |\n<!-- /table:a -->", []),
         ("    make demo   # about 4 minutes", ["4 minutes"]),
         ("10. An item,\n    with 13 % in it.", ["13 %"]),
     ],

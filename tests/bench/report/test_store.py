@@ -62,7 +62,7 @@ def test_several_writers_at_once_lose_nothing(tmp_path: Path, latency_report: Ma
 
 def test_damage_and_absence_are_said(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    with pytest.raises(StoreError, match=r"results\.jsonl does not exist.*\n.*python bench/latency.py"):
+    with pytest.raises(StoreError, match=r"results\.jsonl does not exist.*\n.*quarl bench latency"):
         store.read_results(path)
     path.write_bytes(b"\x80rubbish")
     with pytest.raises(StoreError, match=r"results\.jsonl cannot be read.*damaged"):

@@ -287,7 +287,7 @@ def test_a_measured_latency_flown_has_its_own_column(success_report: Make) -> No
 def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
     with pytest.raises(StoreError, match=r"make demo"):
         case_study(Selection.of_target([]))
-    with pytest.raises(StoreError, match=r"python bench/success\.py .*--late"):
+    with pytest.raises(StoreError, match=r"quarl bench success .*--late"):
         latency_flown(Selection.of_target([latency_report()]))
     with pytest.raises(StoreError, match="make train"):
         zoo_table(Path("no-such-folder"), Selection(()))

@@ -43,7 +43,7 @@ def test_rates_of_a_learning_curve_by_hand() -> None:
 
 
 def test_a_run_that_fails_says_why() -> None:
-    with pytest.raises(BenchError, match=r"python -m train\.actorq --task nowhere --method dqn ended with"):
+    with pytest.raises(BenchError, match=r"quarl train\.actorq --task nowhere --method dqn ended with"):
         runs.run(["--task", "nowhere", "--method", "dqn"])
 
 
@@ -186,7 +186,7 @@ def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.Mo
 
 
 def test_what_was_trained_with_other_words_is_stale(training: Recorded) -> None:
-    old = {**training(32), "identity": "python -m train.actorq --steps 7"}
+    old = {**training(32), "identity": "quarl actorq --steps 7"}
     assert current(trainings.EXPERIMENT, [training(8), old]) == [training(8)]
     with pytest.raises(UsageError, match="there is no cell 'pong'"):
         trainings.about("pong")

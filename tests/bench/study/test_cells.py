@@ -166,7 +166,7 @@ def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
     monkeypatch.setattr(cells, "BENCHMARK", zoo)
     fresh = balancing(tmp_path / "trial-17")
     assert cells.main(["--take", str(fresh.path), "--episodes", "3"]) == cli.EXIT_OK
-    assert "next: python -m bench.study cells cartpole-dqn --keep" in capsys.readouterr().err
+    assert "next: quarl study cells cartpole-dqn --keep" in capsys.readouterr().err
     placed = Bundle.load(zoo / "cartpole-dqn")
     assert placed.spec.name == "cartpole-dqn"
     row = placed.spec.provenance["judged"][0]
@@ -231,4 +231,4 @@ def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
     made = found.tables()
     for path in pages():
         text = path.read_text(encoding="utf-8")
-        assert filled(text, made) == text, "type: python -m bench.study cells --stored --update-docs"
+        assert filled(text, made) == text, "type: quarl study cells --stored --update-docs"

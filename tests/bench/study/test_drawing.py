@@ -15,7 +15,7 @@ TYPED = "from quarl.bench.study.__main__ import main\n"
 
 
 def typed(*words: str) -> str:
-    """The script that types a command of ``python -m bench.study``, which has to end well."""
+    """The script that types a command of ``quarl study``, which has to end well."""
     return f"assert main({list(words)!r}) == 0\n"
 
 

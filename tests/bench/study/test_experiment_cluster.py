@@ -18,7 +18,7 @@ LIMIT_S = 300.0
 
 
 def measured(*words: str) -> dict[str, list[object]]:
-    """The printed rows of ``python -m bench.study sweep``, in a process of its own, by condition."""
+    """The printed rows of ``quarl study sweep``, in a process of its own, by condition."""
     typed = [sys.executable, "-m", "quarl.bench.study", "sweep", *words, "--json"]
     done = subprocess.run(typed, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     rows = json.loads(done.stdout)["rows"]

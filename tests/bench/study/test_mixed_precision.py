@@ -134,7 +134,7 @@ def test_the_papers_networks() -> None:
 
 def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
     text = (ROOT / "docs" / "mixed-precision.md").read_text(encoding="utf-8")
-    assert filled(text, stored(EXPERIMENT).tables()) == text, "python -m bench.study mixed --stored --update-docs"
+    assert filled(text, stored(EXPERIMENT).tables()) == text, "quarl study mixed --stored --update-docs"
 
 
 # --- catch --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""python -m bench.study sweep: what its widths mean, paired episodes, its tables and pictures, and what it reads."""
+"""quarl study sweep: what its widths mean, paired episodes, its tables and pictures, and what it reads."""
 
 from __future__ import annotations
 

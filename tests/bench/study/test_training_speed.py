@@ -189,4 +189,4 @@ def test_the_zoos_words_for_settings() -> None:
 
 def test_the_committed_table_is_that_of_the_committed_rows() -> None:
     text = (ROOT / "docs" / "algorithms" / "training-speed.md").read_text(encoding="utf-8")
-    assert filled(text, stored(EXPERIMENT).tables()) == text, "python -m bench.study speed --stored --update-docs"
+    assert filled(text, stored(EXPERIMENT).tables()) == text, "quarl study speed --stored --update-docs"

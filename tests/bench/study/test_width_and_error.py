@@ -118,4 +118,4 @@ def test_the_committed_page_is_that_of_the_kept_measurements() -> None:
     bundles = [Bundle.load(path.parent) for path in sorted(ZOO.glob("**/manifest.json"))]
     made = table_of(points(bundles, stored(cells.EXPERIMENT), stored(sweep.EXPERIMENT)))
     page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
-    assert filled(page, [made]) == page, "type: python -m bench.study width --update-docs"
+    assert filled(page, [made]) == page, "type: quarl study width --update-docs"

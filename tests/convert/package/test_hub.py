@@ -1,4 +1,4 @@
-"""``python -m convert.package``: the folder is a bundle, whole or not there, and its card says what it holds."""
+"""``quarl package``: the folder is a bundle, whole or not there, and its card says what it holds."""
 
 from __future__ import annotations
 

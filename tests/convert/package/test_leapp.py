@@ -1,4 +1,4 @@
-"""``python -m convert.package --format leapp``: the folder says what the policy is, and LEAPP runs it."""
+"""``quarl package --format leapp``: the folder says what the policy is, and LEAPP runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m train.actorq`` in a process of its own, what it prints, and the processes that it starts and leaves."""
+"""``quarl actorq`` in a process of its own, what it prints, and the processes that it starts and leaves."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert_only_ours(run.printed)
     bundle = Bundle.load(run.output)
     origin, reported = bundle.spec.provenance, run.reported
-    # As in python -m train: the policy is called like the folder that was typed.
+    # As in quarl train: the policy is called like the folder that was typed.
     named = [bundle.spec.name, *(origin[each] for each in ("task", "algorithm", "seed"))]
     assert named == ["bundle", "CartPole-v1", "dqn", 3]
     assert bundle.spec.network.hidden == (64, 64)
@@ -292,7 +292,7 @@ def test_a_cluster_that_wants_a_token(
 WRONG = {
     "nobody at the address": (["--address", "127.0.0.1:1"], "no Ray cluster answers at --address 127.0.0.1:1"),
     "not an address": (["--address", "127.0.0.1"], "--address 127.0.0.1 is not HOST:PORT or auto"),
-    "images": (["--task", "breakout", "--method", "dqn"], "Train it with python -m train"),
+    "images": (["--task", "breakout", "--method", "dqn"], "Train it with quarl train"),
     "training in 8 bits": (["--precision", "8"], "--precision"),
     "too fresh": (["--max-staleness", "3", "--set", "updates=8"], "Type --max-staleness 16 or more"),
     "too many shards": (["--replay-shards", "3"], "--replay-shards 3 is more than --n-actors 2"),

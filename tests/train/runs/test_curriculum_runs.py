@@ -1,4 +1,4 @@
-"""``python -m train --curriculum``: zones open, are logged, and a run that was killed goes on to the same bits."""
+"""``quarl train --curriculum``: zones open, are logged, and a run that was killed goes on to the same bits."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``python -m train``: runs reproduce, resume, are interrupted, diverge."""
+"""``quarl train``: runs reproduce, resume, are interrupted, diverge."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""``python -m train.list``: the paper's cells, their figures and their state."""
+"""``quarl tasks``: the paper's cells, their figures and their state."""
 
 import json
 from pathlib import Path
@@ -31,14 +31,14 @@ def test_the_list_as_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> 
     assert len(cells) == len(load_cells())
     row = next(cell for cell in cells if (cell["task"], cell["method"]) == ("cartpole", "dqn"))
     assert row["settings"] == "train/settings/classic/CartPole-v1-dqn.json"
-    assert row["command"] == "python -m train --task cartpole --method dqn"
+    assert row["command"] == "quarl train --task cartpole --method dqn"
     assert (row["installed"], row["target"], row["paper"]["fp32"]) == (True, 500, 500)
 
 
 def test_the_table_can_be_narrowed_and_gives_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--task", "ALE/Pong-v5"]) == 0
     shown = capsys.readouterr().out
-    assert "python -m train --task pong --method ppo" in shown
+    assert "quarl train --task pong --method ppo" in shown
     assert "breakout" not in shown.split("Words:")[0]
     assert command.main(["--task", "navigation"]) == 2
     assert "no cell has --task navigation" in capsys.readouterr().err

@@ -21,7 +21,7 @@ ENGINE = 'What computes the updates: "tensorflow" (compiled), or "numpy", which 
 
 
 def setting(default: T, sentence: str) -> T:
-    """A field of a settings dataclass, with the sentence that ``python -m train --task … --help`` prints for it."""
+    """A field of a settings dataclass, with the sentence that ``quarl train --task … --help`` prints for it."""
     value: T = field(default=default, metadata={"sentence": sentence})
     return value
 
