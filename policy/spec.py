@@ -1067,6 +1067,30 @@ class PolicySpec:
         require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {allowed}.")
 
     @property
+    def fallback_example(self) -> str:
+        """What may be typed for a fallback action: the one nearest to zero, as a rule no movement."""
+        if isinstance(self.head, DiscreteHead):
+            return "--fallback 0"
+        ends = zip(self.head.low, self.head.high) if self.is_bounded else [(0.0, 0.0)] * self.head.size
+        return "--fallback=" + ",".join(f"{min(max(0.0, low), high):g}" for low, high in ends)
+
+    def fallback_or(self, given: tuple[float, ...]) -> tuple[float, ...]:
+        """The fallback action: the one that is given, or else the policy's own.
+
+        Raises:
+            SpecError: there is none, or it is no action of the policy.
+        """
+        fallback = given or self.fallback
+        require(
+            bool(fallback),
+            f"policy {self.name!r} declares no fallback action, and a loop needs one: before the first observation, "
+            "and when one is stale or not finite.",
+            f"Name it, for example: {self.fallback_example}",
+        )
+        self.check_fallback(fallback)
+        return fallback
+
+    @property
     def observation_size(self) -> int:
         """Number of floats of the flattened observation, states included."""
         return sum(f.size for f in self.observation)

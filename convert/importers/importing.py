@@ -216,6 +216,7 @@ def specified(
         environment=task.environment if task else EnvironmentSpec("foreign"),
         provenance=origin,
         delay_s=arguments.delay,
+        fallback=arguments.fallback,
     )
 
 

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.convert.importers.chain import Input
+from quarl.device.agent.loop.options import read_action
 
 
 def read_fields(text: str) -> tuple[Input, ...]:
@@ -71,6 +72,7 @@ class ImportOptions:
         fields: the observation; a size is 3 or 84x84x4
         period: between two decisions (default: the task's, or the file's)
         delay: from observation to effect, as it was trained with
+        fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
         golden: 'observations' and 'outputs' of the original, to compare with
         episodes: with --task: so many of original and artifacts; 0: none
         output_path: of the bundle (default: artifacts/NAME)
@@ -94,6 +96,7 @@ class ImportOptions:
     fields: Annotated[tuple[Input, ...], cli.reads(read_fields, "NAME:SIZE:UNIT,…")] = ()
     period: Annotated[float | None, Parameter(metavar="SECONDS")] = None
     delay: Annotated[float, Parameter(metavar="SECONDS")] = 0.0
+    fallback: Annotated[tuple[float, ...], cli.reads(read_action, "ACTION", allow_leading_hyphen=True)] = ()
     golden: Annotated[Path | None, Parameter(metavar="NPZ")] = None
     episodes: int = 20
     output_path: Annotated[Path | None, Parameter(metavar="FOLDER")] = None

@@ -39,6 +39,9 @@ format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span)
 {{ brackets(row.minus_original_interval, "+.2f") }}{% endif %}
 
 {% endfor %}
+{% if not spec.fallback %}
+  fallback     none; a robot's loop needs one, named here or with quarl serve: {{ spec.fallback_example }}
+{% endif %}
 {% if path %}
 Written: {{ path }}. Next: make convert BITS=8 POLICY={{ spec.name if at_home else path }}
 {% else %}

@@ -23,7 +23,8 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
 from quarl.device.deploy.switching import begin
 from quarl.device.deploy.text import printable
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.reading import SPEC_FILE
+from quarl.policy.spec import PolicySpec, Precision, RuntimeName
 
 TRIAL_S, MOST_MISSED, MEMORY_MB = 5.0, 10_000.0, 256
 LEAST_WATCHDOG_S, WATCHDOG_PERIODS = 3.0, 10
@@ -121,6 +122,8 @@ def serve(options: Serve) -> tuple[Any, str]:
     watchdog_s = max(LEAST_WATCHDOG_S, WATCHDOG_PERIODS / options.rate) if options.rate else USUAL_WATCHDOG_S
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, state):
+            if (spec := _spec_of(connection, options.policy)) is not None:
+                spec.fallback_or(options.fallback)
             settings = {
                 "arguments": [*artifact_of(state, precision, runtime, connection.name), *options.typed()],
                 "enable": options.enable,
@@ -139,6 +142,12 @@ def serve(options: Serve) -> tuple[Any, str]:
         f"{options.policy}: release {done['release']} serves in the loop on {name}, kept by {done['manager']}, {boot}."
     )
     return done, f"{text}\n{_loop_text(options.policy, done['loop'])}"
+
+
+def _spec_of(connection: Connection, policy: str) -> PolicySpec | None:
+    """The spec of the release that serves; None of one without Python, which has none."""
+    read = connection.run(f"cat ~/quarl/policies/{policy}/current/bundle/{SPEC_FILE}", check=False)
+    return PolicySpec.from_json(read.stdout) if read.exit_status == 0 else None
 
 
 @on_groups

@@ -109,7 +109,7 @@ class Service:
         self._hello = self._agent.answer(Hello())
         self._longest = REQUEST_BYTES + BYTES_PER_VALUE * spec.observation_size
         number = release_number(self._release)
-        decider = Decider(serving, checked_fallback(spec, settings.fallback), number, self._timing.stale_ns)
+        decider = Decider(serving, spec.fallback_or(settings.fallback), number, self._timing.stale_ns)
         _require_that_frames_fit(spec)
         description = Description(
             self._timing.period_ns, spec.observation_size, spec.output_size, decider.brought_size, int(spec.is_discrete)
@@ -216,24 +216,6 @@ def _too_much(received: str, allowed: str) -> AgentError:
         f"{received} is not answered within a loop, which a batch would keep from its deadlines; {allowed}.",
         "Send one observation a request, or batches to the agent: run-agent.",
     )
-
-
-def checked_fallback(spec: PolicySpec, given: tuple[float, ...]) -> tuple[float, ...]:
-    """The fallback action: the one that is given, or else the policy's own.
-
-    Raises:
-        SpecError: there is none, or it is no action of the policy.
-    """
-    fallback = given or spec.fallback
-    example = "--fallback 0" if spec.is_discrete else "--fallback=" + ",".join(["0"] * spec.output_size)
-    if not fallback:
-        raise SpecError(
-            f"policy {spec.name!r} declares no fallback action, and a loop needs one: before the first observation, "
-            "and when one is stale or not finite.",
-            f"Name it, for example: {example}",
-        )
-    spec.check_fallback(fallback)
-    return fallback
 
 
 def _require_that_frames_fit(spec: PolicySpec) -> None:
