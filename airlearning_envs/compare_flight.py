@@ -114,7 +114,6 @@ def run(options: Options) -> None:
     """Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
 
     quarl compare-flight tests/airlearning_envs/recordings/responses.json
-
     quarl compare-flight mine.json --plot flight.svg --sequence 2
     """
     _check(options)

@@ -110,9 +110,8 @@ def in_words(found: dict[str, Any]) -> str:
 def run(options: Options) -> int:
     """Fly episodes with a policy and say how often it reached the goal.
 
-    quarl fly --policy III --episodes 100 --preset hard
-
-    quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
+        quarl fly --policy III --episodes 100 --preset hard
+        quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
 
     Exit status: 0 done, 1 cut short (the finished episodes are shown), 2 wrong arguments, 130 interrupted.
     """

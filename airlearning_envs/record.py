@@ -155,7 +155,6 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
     """Film one episode.
 
     quarl record --policy III --preset hard --output flight.mp4
-
     quarl record --policy blind --episode 3
     """
     if options.output.suffix.lower() not in (".gif", ".mp4"):

@@ -139,8 +139,8 @@ ANSWER = answer_command.AnswerCommand(
 def foreign(options: Options) -> int:
     """Foreign policies: how far each imported one is from its original, and what both earn on the same episodes.
 
-    quarl bench foreign
-    quarl bench foreign --keep
+        quarl bench foreign
+        quarl bench foreign --keep
 
     Every file of tests/convert/importers/files, which the make_*.py there made with the original programs, is imported
     as quarl import imports it; nothing is written. Outputs are compared near the observations and 5 to

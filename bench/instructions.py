@@ -45,8 +45,8 @@ class Options(command_line.Storing):
 def instructions(options: Options) -> int:
     """What one decision costs a Cortex-A53, without owning one: instructions, loads, stores, cache misses, time.
 
-    quarl bench instructions --policy III
-    quarl bench instructions --policy I,II,III --precision int8 --runtime litert --json
+        quarl bench instructions --policy III
+        quarl bench instructions --policy I,II,III --precision int8 --runtime litert --json
 
     The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and a QEMU plugin counts between two
     marker instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's

@@ -207,8 +207,8 @@ ANSWERS = {
 def loop(options: Options) -> int:
     """How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?
 
-    quarl bench loop --policy I
-    quarl bench loop --policy I --target pi@raspberrypi --rates 4,50,200 --loads idle,cpu,memory,card --seconds 60
+        quarl bench loop --policy I
+        quarl bench loop --policy I --target pi@raspberrypi --rates 4,50,200 --loads idle,cpu,memory,card --seconds 60
 
     Two questions. Paced by observations: what a round trip takes, beside a bare echo of the same frame between the same
     two processes, in turn; the loop's own share, beside the runtime's call; the same with polling before each wait.

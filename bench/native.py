@@ -95,9 +95,9 @@ ANSWER = answer_command.AnswerCommand(
 def native(options: Options) -> int:
     """The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
 
-    quarl bench native
-    quarl bench native --policy I,pong-dqn --precision int8
-    quarl bench native --keep
+        quarl bench native
+        quarl bench native --policy I,pong-dqn --precision int8
+        quarl bench native --keep
 
     Every contestant has a process of its own; they take turns on one core, batch 1, one thread, from Python's call to
     the action, with another golden observation at every decision. With fewer than 8 bits the others run what they have:

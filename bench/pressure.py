@@ -64,9 +64,9 @@ def pressure(options: Options) -> int:
 
     The small III, which never swaps, stands beside it.
 
-    quarl bench pressure --target pi@virtual [--held 300]
-    quarl pi start --name roomy --memory 3072       # the same processor, memory enough
-    quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy
+        quarl bench pressure --target pi@virtual [--held 300]
+        quarl pi start --name roomy --memory 3072       # the same processor, memory enough
+        quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy
 
     With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
     more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for

@@ -76,9 +76,9 @@ class Options(command_line.Timing, command_line.Targeting, command_line.Printing
 def recommend(options: Options) -> int:
     """Which precision and which runtime should this policy be deployed with? Measured, not looked up.
 
-    quarl recommend II --preset shipped --success-floor 0.95 --deadline-ms 20
-    quarl recommend cartpole-dqn --target pi@raspberrypi
-    quarl recommend path/to/bundle --episodes 300 --json --output answer.json
+        quarl recommend II --preset shipped --success-floor 0.95 --deadline-ms 20
+        quarl recommend cartpole-dqn --target pi@raspberrypi
+        quarl recommend path/to/bundle --episodes 300 --json --output answer.json
 
     Candidates are fp32, fp16 and int8 in every runtime that the target can have, and mixed and 4 bits in the native
     engine. Each is converted in a temporary copy, deployed over SSH, timed in turns with the others, and plays the same

@@ -65,9 +65,9 @@ class Options(SimulatorOptions, command_line.DeviceOptions):
 def success(options: Options) -> int:
     """How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it.
 
-    quarl bench success --policy I --precision int8 --episodes 1000 --seed 7
-    quarl bench success --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
-    quarl bench success --policy I,II,III --precision int8 --episodes 3000 --late 0,50,100,200,400
+        quarl bench success --policy I --precision int8 --episodes 1000 --seed 7
+        quarl bench success --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
+        quarl bench success --policy I,II,III --precision int8 --episodes 3000 --late 0,50,100,200,400
 
     --on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides
     (hardware in the loop). --on host: both here, with the numpy reference of that precision and no device at all.

@@ -67,10 +67,10 @@ class Options(command_line.Reading):
 def table(options: Options) -> int:
     """The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from.
 
-    quarl bench table                       on the terminal, of the measurements that are committed
-    quarl bench table --own                 of what this machine has measured
-    quarl bench table --markdown            as Markdown
-    quarl bench table case-study --output-path /tmp/pictures
+        quarl bench table                       on the terminal, of the measurements that are committed
+        quarl bench table --own                 of what this machine has measured
+        quarl bench table --markdown            as Markdown
+        quarl bench table case-study --output-path /tmp/pictures
 
     --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results
     takes the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.

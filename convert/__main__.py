@@ -57,7 +57,6 @@ def convert(options: Options) -> None:
     """Shrink policies to TFLite, ONNX and native artifacts, each verified in every runtime.
 
     quarl convert --policy III --bits 8
-
     quarl convert --policy path/to/bundle --bits 32,16,4 --format tflite --json
     """
     started = time.perf_counter()

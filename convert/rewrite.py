@@ -56,7 +56,6 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
     """Give bundles weights that int8 computes better; nothing is written of what cannot be rewritten.
 
     quarl rewrite --policy artifacts/mine
-
     quarl rewrite --policy cartpole-dqn,mountaincar-dqn --json
     """
     done: dict[str, list[str]] = {}

@@ -192,7 +192,8 @@ def options(name: str, words: Sequence[str]) -> Any:
 
 def app(typed: str = "") -> App:
     """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
-    from importlib import metadata
+    import inspect
+    from importlib import import_module, metadata
 
     from cyclopts import App, Group, Parameter
 
@@ -212,9 +213,12 @@ def app(typed: str = "") -> App:
                 top.command(inner[first])
             place, place_in = (inner[first], "Verbs") if second else (top, group)
             shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
-            if name != typed:
-                shape["help"] = each.about
-            place.command(each.where, **shape)
+            if name == typed:
+                module, _, function = each.where.partition(":")
+                run = getattr(import_module(module), function)
+                place.command(run, help=inspect.getdoc(run), **shape)
+            else:
+                place.command(each.where, help=each.about, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
 

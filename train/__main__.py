@@ -99,9 +99,8 @@ def refuse_without(*modules: str) -> None:
 def train(options: Options) -> int:
     """Train a policy and write its bundle; the same command again goes on with a run that was interrupted.
 
-    quarl train --task navigation --policy I --method ppo
-
-    quarl train --task breakout --method dqn --defaults
+        quarl train --task navigation --policy I --method ppo
+        quarl train --task breakout --method dqn --defaults
 
     Exit status: 0 trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active;
     130 interrupted (a bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).

@@ -80,7 +80,6 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
     """Judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
 
     quarl evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
-
     quarl evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare
     """
     with heartbeat():

@@ -83,7 +83,6 @@ def run(options: Options) -> Any:
     """List every task and method of the benchmark, and its state.
 
     quarl tasks
-
     quarl tasks --task pong
     """
     task, method = options.task, options.method

@@ -93,9 +93,9 @@ class Options(command_line.Printing):
 def page(options: Options) -> int:
     """One HTML file of everything that is stored: findings, this machine's own, every study, every bundle.
 
-    quarl page                            results/report.html
-    quarl page --open                     and show it in the browser
-    quarl page --output /tmp/report.html
+        quarl page                            results/report.html
+        quarl page --open                     and show it in the browser
+        quarl page --output /tmp/report.html
 
     It is self-contained: opened by a double click, it needs no network and no script. Tables and pictures are those of
     the commands that measured (make table, quarl study NAME), made from results/ and zoo/. Nothing is

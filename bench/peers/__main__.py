@@ -106,9 +106,9 @@ def peers(options: Options) -> int:
     """The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
 
     make peers                                   once: the other programs, in an environment of their own
-    quarl peers
-    quarl peers --policy I
-    quarl peers --keep                 stores the answer in results/peers.json, for docs/native.md
+        quarl peers
+        quarl peers --policy I
+        quarl peers --keep                 stores the answer in results/peers.json, for docs/native.md
 
     Every contestant has a process of its own; they take turns on one core, batch 1, one thread, with another golden
     observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C. Each

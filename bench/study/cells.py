@@ -391,10 +391,10 @@ def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
 def cells(options: Options) -> int:
     """What the benchmark's policies reach in each precision, as the artifact that a device's runtime executes.
 
-    quarl study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
-    quarl study cells --keep                     judges what is new or has changed
-    quarl study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
-    quarl study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
+        quarl study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
+        quarl study cells --keep                     judges what is new or has changed
+        quarl study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
+        quarl study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
 
     A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the
     artifacts of one runtime then play the same episodes, so that a difference between precisions is one of pairs. The

@@ -57,8 +57,8 @@ def everything(options: Options) -> int:
     make study                            measures what is not kept yet: after an interruption it goes on
     make study-quick                      the paper's tables of what is kept; few episodes of what is not, which are not
                                               kept; pictures in artifacts/study-quick
-    quarl study all --stored        the tables of what is kept
-    quarl study all --stored --update-docs    and the pictures and tables of docs/ from them
+        quarl study all --stored        the tables of what is kept
+        quarl study all --stored --update-docs    and the pictures and tables of docs/ from them
 
     It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps the
     bit widths. It trains and times nothing: what needs that is only shown. Each step is a command of its own, printed

@@ -177,8 +177,8 @@ def ptq(options: command.JoinedOptions) -> int:
     was quantized: positive where the quantized policy earns less. (The paper's means per algorithm follow from its
     returns in that way.)
 
-    quarl study ptq                  the tables
-    quarl study ptq --update-docs    fills docs/study.md
+        quarl study ptq                  the tables
+        quarl study ptq --update-docs    fills docs/study.md
 
     Nothing is measured here: the rows are those of the studies cells and sweep.
     """

@@ -276,10 +276,10 @@ def speed(options: Options) -> int:
     """Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
 
     make peers rltools                                once: the others, in environments of their own
-    quarl study speed                       five cells, three seeds, both in turn (about ten minutes)
-    quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
-    quarl study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
-    quarl study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
+        quarl study speed                       five cells, three seeds, both in turn (about ten minutes)
+        quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
+        quarl study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
+        quarl study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
 
     Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals
     the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is

@@ -330,15 +330,15 @@ EXPERIMENT = Experiment(
 def sweep(options: Options) -> int:
     """How few bits can a policy take? Post-training quantization to every width, the same episodes with each.
 
-    quarl study sweep cartpole-dqn
-    quarl study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
-    quarl study sweep I --bits 32 --activation-bits 3
-    quarl study sweep --keep                      measures what is not kept yet of all committed policies
-    quarl study sweep --stored --update-docs      fills docs/study.md, draws the pictures
+        quarl study sweep cartpole-dqn
+        quarl study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
+        quarl study sweep I --bits 32 --activation-bits 3
+        quarl study sweep --keep                      measures what is not kept yet of all committed policies
+        quarl study sweep --stored --update-docs      fills docs/study.md, draws the pictures
 
-    quarl is the paper's affine quantizer, per tensor, of weights and activations; quarl-released is what its released
-    script computes instead (weights only); symmetric is what devices run, per output channel, with activations of 8
-    bits where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
+    Schemes: `quarl` is the paper's affine quantizer, per tensor, of weights and activations; `quarl-released` is what
+    its released script computes instead (weights only); `symmetric` is what devices run, per output channel, with
+    activations of 8 bits where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
     --scheme and the options about activations all of these are measured. Of one policy the table has every width, and
     says how a device would execute it; of several the widths that decide. Quantization is simulated in float.
     """

@@ -70,10 +70,10 @@ class Options(command.Drawing):
 def weights(options: Options) -> int:
     """Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it.
 
-    quarl study weights cartpole-dqn -b 4
-    quarl study weights II -b 8 --scheme symmetric --output-path /tmp/view
-    quarl study weights cartpole-dqn cartpole-ppo cartpole-a2c
-    quarl study weights II --activations
+        quarl study weights cartpole-dqn -b 4
+        quarl study weights II -b 8 --scheme symmetric --output-path /tmp/view
+        quarl study weights cartpole-dqn cartpole-ppo cartpole-a2c
+        quarl study weights II --activations
 
     Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too);
     several bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's

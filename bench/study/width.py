@@ -249,8 +249,8 @@ JOINED = Joined(
 def width(options: command.JoinedOptions) -> int:
     """Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles.
 
-    quarl study width                  the table and what it supports, in words
-    quarl study width --update-docs    fills docs/weights.md, draws the pictures
+        quarl study width                  the table and what it supports, in words
+        quarl study width --update-docs    fills docs/weights.md, draws the pictures
 
     Nothing is measured here. Width: largest minus smallest weight of a policy (all layers, no biases), and that range
     in standard deviations. Error: the paper's, (fp32 − quantized) / |fp32| of the mean return; negative where the

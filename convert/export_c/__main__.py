@@ -42,7 +42,6 @@ def run(options: Options) -> tuple[dict[str, object], str]:
     """Write a policy as a folder of C, for a flight controller or a microcontroller.
 
     quarl export-c --policy III --bits 4
-
     quarl export-c --policy I --bits 8 --output-path ~/flight-controller/policy
     """
     from quarl.convert.export_c.writing import export, refuse_taken

@@ -19,7 +19,6 @@ def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
     """Make a bundle of a policy that another program trained, if it acts as the original.
 
     quarl import ppo.zip --vecnormalize vecnormalize.pkl --task Pendulum-v1 --name swing
-
     quarl import policy.onnx --observations rollouts.npz --actions as-is --period 0.02 --name go2
     """
     from quarl.convert.importers.importing import import_policy

@@ -61,7 +61,6 @@ def run(options: Options) -> tuple[dict[str, object], str]:
     """Write a policy as a folder for others: a hub's, with a model card, or LEAPP's.
 
     quarl package --policy I --output-path artifacts/hub/I
-
     quarl package --policy I --output-path artifacts/leapp/I --format leapp
     """
     from quarl.convert.package.packing import PackageFormat, pack, refuse_taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
@@ -68,7 +68,7 @@ class Start(Named):
         init: busybox is sooner up; systemd is as a Pi has it, for services
     """
 
-    machine: MachineKind = MachineKind.VIRT
+    machine: Literal["virt", "raspi3b"] = "virt"
     memory: PositiveInt = MEMORY_MB
     no_swap: bool = False
     fresh: bool = False
@@ -107,7 +107,9 @@ def start(options: Start) -> tuple[Any, str]:
     quarl pi start
     quarl pi start --machine raspi3b --name slow
     """
-    settings = MachineSettings(options.machine, options.memory, not options.no_swap, options.clock, options.init)
+    settings = MachineSettings(
+        MachineKind(options.machine), options.memory, not options.no_swap, options.clock, options.init
+    )
     begun = running.start(options.name, settings, fresh=options.fresh, tell=_say)
     machine = begun.machine
     took = "runs already" if begun.already else f"is up, SSH lets us in after {begun.seconds:.1f} s"

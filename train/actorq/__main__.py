@@ -49,9 +49,8 @@ class Options(RunOptions):
 def train(options: Options) -> int:
     """Train D4PG or DQN with quantized actors, on this machine or on a Ray cluster.
 
-    quarl actorq --task cartpole --method dqn --n-actors 4 --priority-exponent 0.6
-
-    quarl actorq --task dm_control,cartpole_balance --method d4pg --model 512,512
+        quarl actorq --task cartpole --method dqn --n-actors 4 --priority-exponent 0.6
+        quarl actorq --task dm_control,cartpole_balance --method d4pg --model 512,512
 
     Exit status: 0 trained; 1 training diverged, or a process died again and again; 2 wrong usage, or no cluster; 130
     interrupted (a bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).

@@ -140,7 +140,6 @@ def serve(options: Options) -> None:
     """Stand in for AirSim with one drone of the embedded dynamics, on 127.0.0.1, until Ctrl-C.
 
     quarl airsim
-
     quarl airsim --dialect cosys --port 0 --realtime
     """
     world = StandIn(Dialect(options.dialect), speed=options.speed, stall=options.stall)

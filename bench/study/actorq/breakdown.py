@@ -268,9 +268,9 @@ EXPERIMENT = Experiment(
 def breakdown(options: Options) -> int:
     """Where does an actor's time go, in fp32, fp16 and int8?
 
-    quarl study actorq-breakdown 512,512
-    quarl study actorq-breakdown --keep                     measures what is not kept yet of both networks
-    quarl study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
+        quarl study actorq-breakdown 512,512
+        quarl study actorq-breakdown --keep                     measures what is not kept yet of both networks
+        quarl study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
 
     One actor of cartpole balance on its own, with parameters that change as if a learner were at work. Actor, replay
     and parameter server are the processes of a real run (train/actorq/cluster.py); in the learner's place the same

@@ -221,11 +221,11 @@ EXPERIMENT = Experiment(
 def scaling(options: Options) -> int:
     """How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows.
 
-    quarl study actorq-scaling 512,512 --no-runs            service times, and what follows from them
-    quarl study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
-    quarl study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
-    quarl study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
-    quarl study actorq-scaling --stored --update-docs       fills docs/actorq.md
+        quarl study actorq-scaling 512,512 --no-runs            service times, and what follows from them
+        quarl study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
+        quarl study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
+        quarl study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
+        quarl study actorq-scaling --stored --update-docs       fills docs/actorq.md
 
     A subject is a network and further words of quarl actorq. Measured are the parts of an actor, of the
     learner, of replay and parameter process, by real calls to train/actorq. Operational bounds

@@ -267,9 +267,9 @@ EXPERIMENT = Experiment(
 def native(options: Options) -> int:
     """What do the packed artifacts of the native engine reach, and how many of a network's rows have to be active?
 
-    quarl study native --keep                      I, II and III: trains four policies of two bits for each
-    quarl study native II --penalties 0,0.1 --episodes 100
-    quarl study native --stored --update-docs      fills docs/native.md, draws its picture
+        quarl study native --keep                      I, II and III: trains four policies of two bits for each
+        quarl study native II --penalties 0,0.1 --episodes 100
+        quarl study native --stored --update-docs      fills docs/native.md, draws its picture
 
     Artifacts of 8, 4, 2 and mixed bits, quantized after training, and of 2 bits (ternary weights, activations of 2
     bits) that the policy learned by itself: it begins with its own weights and is distilled onto the grid, with and

@@ -285,9 +285,9 @@ EXPERIMENT = of_cells(
 def qat(options: Options) -> int:
     """Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes.
 
-    quarl study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
-    quarl study qat cartpole-ppo --bits 4,2 --seeds 5
-    quarl study qat --stored --update-docs         fills docs/study.md, draws the picture
+        quarl study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
+        quarl study qat cartpole-ppo --bits 4,2 --seeds 5
+        quarl study qat --stored --update-docs         fills docs/study.md, draws the picture
 
     For every cell and seed: a float training, and one with quantizers (QAT) for every width, of the same settings, seed
     and steps. The same episodes are flown with the float policy, with that policy quantized after training (PTQ:
