@@ -1,7 +1,7 @@
 """Fly episodes with a policy, in the embedded simulator or in AirSim, and say how often it reached the goal.
 
-    quarl fly --policy III --episodes 100 --preset hard
-    quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
+        quarl fly --policy III --episodes 100 --preset hard
+        quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
 
 The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which is flown with the numpy forward pass.
 --simulator airsim needs AirSim, Colosseum or Cosys-AirSim, or the server that stands in for them:

@@ -12,6 +12,7 @@ import difflib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -216,7 +217,11 @@ def app(typed: str = "") -> App:
             if name == typed:
                 module, _, function = each.where.partition(":")
                 run = getattr(import_module(module), function)
-                place.command(run, help=inspect.getdoc(run), **shape)
+                # cyclopts takes away the first line's indentation, which makes a block of the examples.
+                told = re.sub(
+                    r"(?:^    .*\n?)+", "```text\n\\g<0>\n```\n", inspect.getdoc(run) or "", flags=re.MULTILINE
+                )
+                place.command(run, help=told, **shape)
             else:
                 place.command(each.where, help=each.about, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)

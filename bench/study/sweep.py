@@ -338,7 +338,8 @@ def sweep(options: Options) -> int:
 
     Schemes: `quarl` is the paper's affine quantizer, per tensor, of weights and activations; `quarl-released` is what
     its released script computes instead (weights only); `symmetric` is what devices run, per output channel, with
-    activations of 8 bits where the weights have fewer. The observation and the outputs keep 8 bits or more (policy/simulate.py). Without
+    activations of 8 bits where the weights have fewer. The observation and the outputs keep 8 bits or more
+    (policy/simulate.py). Without
     --scheme and the options about activations all of these are measured. Of one policy the table has every width, and
     says how a device would execute it; of several the widths that decide. Quantization is simulated in float.
     """

@@ -1,6 +1,6 @@
 """A server that stands in for AirSim: one drone of the embedded dynamics behind AirSim's RPC, on this machine only.
 
-    quarl airsim --dialect airsim --port 41451
+        quarl airsim --dialect airsim --port 41451
 
 Without ``--realtime`` ``simContinueForTime`` takes no wall time, so that a program which steps the simulator is tried
 in a moment; otherwise time passes as on a clock while it is not paused.
