@@ -217,15 +217,18 @@ def app(typed: str = "") -> App:
             if name == typed:
                 module, _, function = each.where.partition(":")
                 run = getattr(import_module(module), function)
-                # cyclopts takes away the first line's indentation, which makes a block of the examples.
-                told = re.sub(
-                    r"(?:^    .*\n?)+", "```text\n\\g<0>\n```\n", inspect.getdoc(run) or "", flags=re.MULTILINE
-                )
+                examples = re.compile(r"(?:^ *quarl [a-z].*\n?)+", re.MULTILINE)
+                told = examples.sub(_block, inspect.getdoc(run) or "")
                 place.command(run, help=told, **shape)
             else:
                 place.command(each.where, help=each.about, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
+
+
+def _block(lines: re.Match[str]) -> str:
+    """Lines that stay lines in Markdown."""
+    return "```text\n" + "\n".join(line.strip() for line in lines[0].splitlines()) + "\n```\n"
 
 
 def overview() -> str:
