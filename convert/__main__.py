@@ -106,7 +106,9 @@ def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
 def _all_names() -> list[str]:
     names = sorted(path.parent.name for path in ZOO.glob(f"*/{MANIFEST_FILE}"))
     if not names:
-        raise BundleError("the zoo is empty and no policy was named.", "Train one: make train POLICY=I")
+        raise BundleError(
+            "the zoo is empty and no policy was named.", "Train one: quarl train --task navigation --policy I"
+        )
     return names
 
 

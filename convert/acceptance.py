@@ -59,7 +59,7 @@ def hold_to_floor(
     reasons = f" Its calibration: {' '.join(warnings)}" if warnings else ""
     raise AcceptanceError(
         f"{spec.name}/{file} acts too differently from the policy that was trained: {found:.1%} ({what}, on the golden "
-        f"observations), allowed is {FLOOR:.0%}. Nothing was written.{reasons}",
+        f"observations), allowed is {FLOOR:.0%}. It was not written.{reasons}",
         "Take more bits, train with --quantization-method quantization-aware, or write it all the same: --accept "
-        "(make convert ACCEPT=1).",
+        "(make: ACCEPT=1).",
     )

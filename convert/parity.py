@@ -50,7 +50,7 @@ def check(
     if error > allowed:
         raise ParityError(
             f"{where}: golden vector {vector}, output {output} is off by {reference.describe(error, output)}; "
-            f"allowed are {reference.describe(allowed, output)}. Nothing was written."
+            f"allowed are {reference.describe(allowed, output)}. It was not written."
         )
     worst = float(errors[0].max())
     agreement = 1.0
@@ -66,22 +66,22 @@ def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, s
     if outputs.shape != shape or outputs.dtype != np.float32:
         raise ParityError(
             f"{where}: the outputs are {outputs.dtype}{list(outputs.shape)}, "
-            f"not float32{list(shape)} for {shape[0]} golden vectors. Nothing was written."
+            f"not float32{list(shape)} for {shape[0]} golden vectors. It was not written."
         )
     broken = ~np.isfinite(outputs).all(axis=1)
     if broken.any():
-        raise ParityError(f"{where}: golden vector {int(broken.argmax())} gives NaN or infinity. Nothing was written.")
+        raise ParityError(f"{where}: golden vector {int(broken.argmax())} gives NaN or infinity. It was not written.")
     wanted = choose_actions(spec, outputs)
     if actions.shape != wanted.shape or actions.dtype.kind != wanted.dtype.kind:
         raise ParityError(
             f"{where}: the actions are {actions.dtype}{list(actions.shape)}, not {wanted.dtype}{list(wanted.shape)}. "
-            "Nothing was written."
+            "It was not written."
         )
     wrong = (actions != wanted).reshape(len(outputs), -1).any(axis=1)
     if wrong.any():
         vector = int(wrong.argmax())
         raise ParityError(
             f"{where}: golden vector {vector}: the action {actions[vector]} is not that of its own outputs, "
-            f"{wanted[vector]}. Nothing was written."
+            f"{wanted[vector]}. It was not written."
         )
     return outputs

@@ -19,7 +19,7 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     Raises:
         BundleError: it is another one, or its expected outputs, tolerance or step are others; names which.
     """
-    next_step = f"Convert it again: make convert BITS={entry.precision.typed} POLICY={bundle.spec.name}"
+    next_step = f"Convert it again: quarl convert --bits {entry.precision.typed} --policy {bundle.spec.name}"
     try:
         candidate = build(bundle, entry.precision, entry.format)
     except QuantizationError as error:

@@ -286,10 +286,10 @@ def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], wh
         raise BundleError(
             f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
             f"artifact; the file of that one is {file}, its golden_file {golden}.",
-            f"Convert again: make convert BITS={entry.precision.typed}",
+            f"Convert again: quarl convert --bits {entry.precision.typed}",
         )
     if golden not in files:
-        raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: make convert")
+        raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: quarl convert")
 
 
 def _require_not_negative(name: str, *numbers: float | None) -> None:
@@ -407,7 +407,11 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     try:
         found = _status(path)
         if found is None:
-            hint = "Train one (make train POLICY=I) or name one that exists." if path.name == MANIFEST_FILE else ""
+            hint = (
+                "Train one (quarl train --task navigation --policy I) or name one that exists."
+                if path.name == MANIFEST_FILE
+                else ""
+            )
             raise BundleError(f"{path} is missing.", hint)
         _refuse_special(path, found)  # opening a device may already do something
         # Should it be another one by now: a link is not followed, and a FIFO does not wait for who writes to it.
@@ -829,7 +833,7 @@ class BundleFiles:
         raise BundleError(
             f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
             f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
-            f"Type: make convert BITS={precision.typed} POLICY={self.spec.name}",
+            f"Type: quarl convert --bits {precision.typed} --policy {self.spec.name}",
         )
 
     def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
@@ -879,7 +883,7 @@ class BundleFiles:
             raise BundleError(
                 f"{self.path / entry.golden_file}: the tolerance is {max(shares):.3g} of what output "
                 f"{shares.index(max(shares))} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
-                f"Type: make convert BITS={entry.precision.typed} POLICY={self.spec.name}",
+                f"Type: quarl convert --bits {entry.precision.typed} --policy {self.spec.name}",
             )
 
     @property

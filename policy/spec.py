@@ -128,7 +128,7 @@ class Precision(Enum):
             if precision.bits == bits:
                 return precision
         raise SpecError(
-            f"BITS={bits} is no known precision; allowed are 32, 16, 8 … 2 and mixed.", "Type BITS=8, for example."
+            f"{bits} bits are no known precision; allowed are 32, 16, 8 … 2 and mixed.", "Type --bits 8 or BITS=8."
         )
 
     @classmethod

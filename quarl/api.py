@@ -69,7 +69,7 @@ def import_policy(
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
         options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields,
-            period, delay, output, spec, golden, episodes, output_path, replace.
+            period, delay, fallback, output, spec, golden, episodes, output_path, replace.
 
     Raises:
         PolicyError: it cannot be expressed, something is not said, or it does not act as the original.
@@ -79,7 +79,7 @@ def import_policy(
     from quarl.convert.importers.options import ImportOptions, read_bounds, read_fields
 
     readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(PATHS, Path)
-    readers |= {"fields": read_fields, "bounds": read_bounds}
+    readers |= {"fields": read_fields, "bounds": read_bounds, "fallback": tuple}
     given = {"name": name, "task": task, "observations": observations, "vecnormalize": vecnormalize, **options}
     said = {option: readers.get(option, _as_it_is)(value) for option, value in given.items() if value is not None}
     done = imported(ImportOptions(Path(file), **said))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
 from quarl.policy.console import as_typed, make_room
 from quarl.policy.errors import QuarlError
+from quarl.policy.places import cache_folder
 from quarl.train.actorq import VARIABLES
 
 if TYPE_CHECKING:
@@ -268,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     left = "nothing was begun."
     named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
+    cache = cache_folder()  # by themselves these two make a folder in HOME
+    set_environment({"KERAS_HOME": str(cache / "keras"), "MPLCONFIGDIR": str(cache / "matplotlib")})
     set_environment(named[name].environment if name else {})
     with _interruptible() as pressed:
         try:
@@ -390,9 +393,6 @@ class _Pipe(io.FileIO):
 
 def typed() -> NoReturn:
     """Run ``quarl``."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "quarl")
-    os.environ.setdefault("KERAS_HOME", str(cache / "keras"))  # by themselves these two make a folder in HOME
-    os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
     if not sys.stdout.isatty():
         out = io.BufferedWriter(_Pipe(sys.stdout.fileno(), "w", closefd=False))
         sys.stdout = io.TextIOWrapper(out, encoding=sys.stdout.encoding, errors=sys.stdout.errors)

@@ -271,7 +271,7 @@ def quantization_settings(options: Options) -> dict[str, Any]:
         raise SettingsError(
             f"--precision {bits}: without more, training is done in 32 bits. Type --quantization-method "
             f"{AWARE} to learn with quantizers, or quantize what was trained with --precision 32: "
-            f"make convert POLICY=NAME BITS={bits}"
+            f"quarl convert --bits {bits} --policy NAME"
         )
     if delay is not None:
         raise SettingsError("--quant-delay means nothing without --quantization-method quantization-aware.")

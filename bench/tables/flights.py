@@ -150,4 +150,6 @@ def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
     Raises:
         StoreError: there is no bundle.
     """
-    return standing_on(ORIGIN, origins(zoo, selection), f"{zoo} holds no bundle yet.\n  next: make train POLICY=I")
+    return standing_on(
+        ORIGIN, origins(zoo, selection), f"{zoo} holds no bundle yet.\n  next: quarl train --task navigation --policy I"
+    )

@@ -132,7 +132,7 @@ TABLES: dict[str, Declared] = {
         "quarl bench instructions --policy I,II,III",
         lambda kept: virtual_pi.virtual_pi(kept.reports(virtual_pi.VIRTUAL_PI), kept.preset),
     ),
-    flights.ZOO: Declared("make train POLICY=I", _origins),
+    flights.ZOO: Declared("quarl train --task navigation --policy I", _origins),
     flight_dynamics.DYNAMICS: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RECORDINGS)),
     flight_dynamics.RISES: Declared(flight_dynamics.COMMAND, partial(_dynamics, flight_dynamics.OF_RISES)),
     simulators.AIRSIM_FLIGHTS: Declared(

@@ -43,7 +43,7 @@ format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span)
   fallback     none; a robot's loop needs one, named here or with quarl serve: {{ spec.fallback_example }}
 {% endif %}
 {% if path %}
-Written: {{ path }}. Next: make convert BITS=8 POLICY={{ spec.name if at_home else path }}
+Written: {{ path }}. Next: quarl convert --bits 8 --policy {{ spec.name if at_home else path }}
 {% else %}
 Nothing was written: --dry-run.
 {% endif %}

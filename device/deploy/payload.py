@@ -157,7 +157,7 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
             checked = ", ".join(name.value for name in entry.runtimes) or "none"
             raise BundleError(
                 f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
-                f"Type: make convert BITS={precision.typed} POLICY={bundle.spec.name}, or choose another --runtime.",
+                f"Type: quarl convert --bits {precision.typed} --policy {bundle.spec.name}, or take another --runtime.",
             )
         if entry.file not in names:
             try:
@@ -171,7 +171,9 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
         try:
             data = verified(bundle.path / name, record, record.size)
         except BundleError as error:
-            raise BundleError(f"{error} Nothing was sent.", f"Type: make convert POLICY={bundle.spec.name}") from error
+            raise BundleError(
+                f"{error} Nothing was sent.", f"Type: quarl convert --policy {bundle.spec.name}"
+            ) from error
         files.append(PayloadFile(f"{BUNDLE}/{name}", data))
     return files
 

@@ -276,7 +276,7 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
     if found.locked_by is not None:
         who = f"{found.locked_by.get('user')}@{found.locked_by.get('host')}"
         lines.append(printable(f"being deployed to by {who}"))
-    return "\n".join(lines) or f"Nothing is deployed on {name}. Type: make deploy"
+    return "\n".join(lines) or f"Nothing is deployed on {name}. Type: quarl deploy"
 
 
 @on_groups

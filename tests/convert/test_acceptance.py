@@ -62,7 +62,7 @@ def test_another_policys_weights_are_refused(bundle: Bundle, runtimes: Runtimes,
     swapped = put(bundle, WEIGHTS_FILE, save(others))
     before = same_files(bundle.path)
     # fp32 is held to the outputs that training recorded; what is rounded, to acting like them
-    with pytest.raises(ParityError if precision is Precision.FP32 else AcceptanceError, match="Nothing was written"):
+    with pytest.raises(ParityError if precision is Precision.FP32 else AcceptanceError, match="It was not written"):
         pipeline.convert(swapped, precision, TFLITE, runtimes)
     assert same_files(bundle.path) == before
 
@@ -77,7 +77,7 @@ def test_a_narrow_calibration_is_refused_with_its_reason_and_written_when_it_is_
     before = same_files(bundle.path)
     assert cli.main(arguments) == 1
     refused = capsys.readouterr().err
-    assert f"allowed is {FLOOR:.0%}. Nothing was written." in refused and "--accept" in refused
+    assert f"allowed is {FLOOR:.0%}. It was not written." in refused and "--accept" in refused
     assert "lie outside the calibrated range" in refused
     assert same_files(bundle.path) == before
 

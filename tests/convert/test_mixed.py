@@ -107,7 +107,7 @@ def test_a_bundle_keeps_its_assignment(bundle: Bundle, runtimes: Runtimes, capsy
     # Another format of the same bundle gets the same bits, whatever would be chosen now.
     other = dict.fromkeys(wanted, 8)
     edited = change(written.path, other)
-    with pytest.raises(BundleError, match=r"mixed.native is not what .*make convert BITS=mixed"):
+    with pytest.raises(BundleError, match=r"mixed.native is not what .*quarl convert --bits mixed"):
         check_artifact(edited, edited.artifact(Precision.MIXED, NATIVE))
     convert(edited, Precision.MIXED, TFLITE, runtimes)
     assert Bundle.load(bundle.path).artifact(Precision.MIXED, TFLITE).layer_bits == other

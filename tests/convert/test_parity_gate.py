@@ -75,7 +75,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
         "golden vector",
         "steps",
         "allowed are 0.50 steps",
-        "Nothing was written",
+        "It was not written",
     ):
         assert word in printed
 

@@ -269,7 +269,9 @@ def test_a_precision_that_was_never_converted_is_refused_with_the_command_that_m
     pilot: Bundle, start_agent: Start
 ) -> None:
     reply = start_agent(pilot.path).request("load", precision="fp16")
-    assert reply["error"]["code"] == "bundle" and reply["error"]["next"] == "Type: make convert BITS=16 POLICY=pilot"
+    assert (
+        reply["error"]["code"] == "bundle" and reply["error"]["next"] == "Type: quarl convert --bits 16 --policy pilot"
+    )
     assert not reply["error"]["message"].endswith(reply["error"]["next"])
 
 

@@ -174,7 +174,7 @@ def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, 
 
 
 def test_a_precision_that_was_not_converted_says_how(bundle: Bundle) -> None:
-    with pytest.raises(BundleError, match="make convert BITS=16 POLICY=tiny"):
+    with pytest.raises(BundleError, match="quarl convert --bits 16 --policy tiny"):
         build_payload(bundle, [Precision.FP16], [LITERT], WHEELS)
 
 

@@ -310,7 +310,7 @@ def test_the_command_line_says_what_is_wrong_before_it_connects(
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(tmp_path / "device"))
     for arguments, message in (
         (["--policy", str(bundle.path), "--bits", "9"], "allowed are 32, 16, 8 … 2 and mixed"),
-        (["--policy", str(bundle.path), "--bits", "16"], "make convert BITS=16"),
+        (["--policy", str(bundle.path), "--bits", "16"], "quarl convert --bits 16"),
         (["--policy", str(bundle.path), "--runtime", "torch"], "allowed are tflite-runtime"),
         (["--policy", str(tmp_path / "absent")], "missing"),
         (["--policy", str(bundle.path), "--target", "a b"], "cannot be read"),

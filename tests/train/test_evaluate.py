@@ -139,7 +139,7 @@ def test_what_cannot_be_judged_is_refused_with_what_can(
 def test_a_bundle_of_the_zoo_is_pointed_to_its_working_copy(capsys: pytest.CaptureFixture[str]) -> None:
     zoo = Path(__file__).resolve().parents[2] / "zoo" / "I"
     assert evaluate.main(["--input-path", str(zoo), "--precision", "int8"]) == 1
-    assert "make convert POLICY=I BITS=8, and evaluate its working copy: --input-path I" in capsys.readouterr().err
+    assert "quarl convert --bits 8 --policy I, and evaluate its working copy: --input-path I" in capsys.readouterr().err
 
 
 def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> None:

@@ -85,7 +85,7 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "gym,CartPole-v1", "--method", "d4pg"], ["d4pg takes continuous", "CartPole-v1"]),
         (
             [*NAVIGATION, "--precision", "8"],
-            ["--precision 8", "--quantization-method quantization-aware", "make convert POLICY=NAME BITS=8"],
+            ["--precision 8", "--quantization-method quantization-aware", "quarl convert --bits 8 --policy NAME"],
         ),
         (["--task", "cartpole", "--model", "nature"], ["nature does not fit CartPole-v1"]),
         (["--task", "navigation", "--preset", "extreme"], ["extreme", "hard", "shipped"]),

@@ -43,14 +43,14 @@ def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runti
         raise BundleError(
             f"{bundle.path} has no {precision.value} artifact for {runtime.value} "
             f"({runtime.artifact_format.value}); it has {there or 'none'}.",
-            f"Type: make convert POLICY={name_or_path} BITS={precision.typed}{then}",
+            f"Type: quarl convert --bits {precision.typed} --policy {name_or_path}{then}",
         )
     entry = bundle.artifact(precision, runtime.artifact_format)
     if runtime not in entry.runtimes:
         raise BundleError(
             f"{bundle.path / entry.file} was not verified in {runtime.value}, only in "
             f"{', '.join(sorted(name.value for name in entry.runtimes))}.",
-            f"Type: make convert POLICY={name_or_path} BITS={precision.typed}",
+            f"Type: quarl convert --bits {precision.typed} --policy {name_or_path}",
         )
     return entry
 

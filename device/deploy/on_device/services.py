@@ -190,7 +190,7 @@ class Services(Upkeep):
                     raise HelperError(
                         "service",
                         f"{self.policy} is served with the {option} {wanted}, and the release has {', '.join(there)}",
-                        next="Deploy both (make deploy with BITS or RUNTIME), serve with the other, or unserve first.",
+                        next="Deploy both (quarl deploy --bits …), serve with the other, or unserve first.",
                     )
 
     def settle(self) -> list[str]:

@@ -45,7 +45,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
     if RuntimeName.NATIVE not in entry.runtimes:
-        raise PackError(f"{entry.file} was not checked in the native engine.", "Type: make convert")
+        raise PackError(f"{entry.file} was not checked in the native engine.", "Type: quarl convert")
     if bundle.spec.state_size:
         raise PackError(
             f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
