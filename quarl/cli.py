@@ -277,7 +277,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
             except (CycloptsError, ValueError) as error:  # a ValueError of options that exclude each other
-                print(f"error: {error}\n  next: {as_typed(f'quarl {name}').rstrip()} --help", file=sys.stderr)
+                said = _unknown_option(name, words) or str(error)
+                print(f"error: {said}\n  next: {as_typed(f'quarl {name} --help')}", file=sys.stderr)
                 raise SystemExit(EXIT_USAGE) from None
             left = getattr(run, "left", left)
             return _answer(run(*bound.args, **bound.kwargs), "--json" in words)
@@ -288,6 +289,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _failed(error, "--json" in words)
     print(as_typed(f"interrupted; {left}"), file=sys.stderr)
     return EXIT_INTERRUPTED
+
+
+def _unknown_option(name: str, words: Sequence[str]) -> str:
+    """What is said of an option that there is not; the library tells of what is missing first."""
+    place = app(name)
+    for word in name.split():
+        place = place[word]
+    names = {each for argument in place.assemble_argument_collection() for each in argument.names}
+    known = sorted(each for each in names if each.replace("--no-", "--") not in names - {each})
+    for word in words:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in {*known, "--help"}:
+            near = difflib.get_close_matches(option, known)
+            return f"There is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"
+    return ""
 
 
 def _require_known(words: Sequence[str]) -> None:

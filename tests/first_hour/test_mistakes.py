@@ -16,22 +16,22 @@ from tests.first_hour.conftest import Ended, Workshop
 from tests.namespaces import own
 
 pytestmark = pytest.mark.slow
-PYTHON = ".venv/bin/python"
+PYTHON, QUARL = ".venv/bin/python", ".venv/bin/quarl"
 DEBIANS = Path("/usr/bin/python3.11")
 LOOPBACK = (
     "import fcntl, socket, struct; "  # SIOCSIFFLAGS: IFF_UP, IFF_RUNNING
     "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 0x41))"
 )
 LATENCY = f"{PYTHON} bench/latency.py --policy I --runs 20 --warmup 2 --no-baseline"
-TRAIN = f"{PYTHON} -m train --task cartpole --method ppo --steps 3000 --final-episodes 5 --output-path artifacts/tiny"
+TRAIN = f"{QUARL} train --task cartpole --method ppo --steps 3000 --final-episodes 5 --output-path artifacts/tiny"
 NO_POLICY = "no policy '{0}'; known are I, II, III.*next|no policy '{0}'; known are I, II, III.*Train one of that name"
 NOWHERE = "'nosuchhost.invalid' has no address.*\n  next: Check the name"
 
 WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
-    "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: quarl train --help',
-    "make convert BITS=9": "BITS=9 is no known precision; allowed are 32, 16, 8 … 2 and mixed",
+    "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: .*quarl train --help',
+    "make convert BITS=9": "9 bits are no known precision; allowed are 32, 16, 8 … 2 and mixed",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
     "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",
     "make deploy POLICY=I TARGET=pi@@pi": "TARGET='pi@@pi' cannot be read.*Allowed: local, host, user@host.*\n  next: ",
@@ -39,23 +39,26 @@ WRONG = {  # what is typed: what must be said of it
     "make demo TARGET=pi@127.0.0.1:1": "127.0.0.1 port 1 cannot be reached: Connection refused.*\n  next: Is the SSH",
     "make deploy POLICY=I TARGET=": "TARGET is empty. Allowed: local, .*Type, for example: make deploy TARGET=pi@raspb",
     "make deploy POLICY=i": "no policy 'i'; did you mean I\\?",
-    "make pi MACHINE=nope": r"invalid choice: 'nope' \(choose from 'virt', 'raspi3b'\)\n  next: .*start --help",
+    "make pi MACHINE=nope": r'Invalid value "nope" for --machine.*"virt", "raspi3b".*\n  next: .*pi start --help',
     "make test TESTS=tests/nope.py": "tests/nope.py: there is no such file. Type",
-    f"{PYTHON} bench/latency.py": "required: --policy\n  next: .venv/bin/quarl bench latency --help",
-    f"{PYTHON} bench/latency.py --policy I --precision int9": "'int9' is not known; allowed are fp32, fp16, int8",
-    f"{PYTHON} bench/table.py nope": "no table 'nope'; there are summary, case-study",
-    f"{PYTHON} -m train": "which task.*\n\n.*-m train --task navigation --policy I",
-    f"{PYTHON} -m train --task nope": "neither a word of this project nor an id.*-m train.list shows the words",
-    f"{PYTHON} -m train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
-    f"{PYTHON} -m train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
-    f"{PYTHON} -m train.evaluate --input-path nope": NO_POLICY.format("nope"),
-    f"{PYTHON} -m convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .make train POLICY=I. or",
-    f"{PYTHON} -m convert --policy 'my own'": "Train one of that name: .*--output-path 'artifacts/my own'",
-    f"{PYTHON} -m device.deploy nope": "invalid choice: 'nope' .choose from 'deploy'.*\n  next: .venv/bin/python -m",
+    f"{PYTHON} bench/latency.py": "--policy requires an argument.*\n  next: .venv/bin/quarl bench latency --help",
+    f"{QUARL} bench latency --policy I --precision int9": "'int9' is not known; allowed are fp32, fp16, int8",
+    f"{QUARL} bench latency --step 5": "no option --step",
+    f"{QUARL} bench latency --polici I": "Did you mean --policy",
+    f"{QUARL} bench table nope": "no table 'nope'; there are summary, case-study",
+    f"{QUARL} train": "which task.*\n\n.*quarl train --task navigation --policy I",
+    f"{QUARL} train --task nope": "neither a word of this project nor an id.*quarl tasks shows the words",
+    f"{QUARL} train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
+    f"{QUARL} train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
+    f"{QUARL} evaluate --input-path nope": NO_POLICY.format("nope"),
+    f"{QUARL} convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .*quarl train --task",
+    f"{QUARL} convert --policy 'my own'": "Train one of that name: .*--output-path 'artifacts/my own'",
+    f"{QUARL} nope": "there is no `.*quarl nope`.*\n  next: .venv/bin/quarl --help",
+    f"{QUARL} rolback --policy I": "Did you mean rollback",
 }
-FOREIGN = ("-m train --task cartpole", "bench/latency.py --policy I", "examples/ask_device.py", "examples/own_task.py")
+FOREIGN = ("bench/latency.py --policy I", "examples/ask_device.py", "examples/own_task.py")
 ELSEWHERE = {  # what is typed in / with the folder's name in front of it
-    "python3 {}/bench/table.py case-study": "Policy|policy",
+    "python3 {}/bench/latency.py --help": "Usage: quarl bench latency",
     "make -C {} table": "policy",
     "{}/.venv/bin/quarl tasks --task cartpole": "CartPole-v1-dqn.json",
     "{}/.venv/bin/python {}/bench/table.py summary": "policy",
@@ -67,7 +70,7 @@ FULL = {  # what is typed: the folder that is a disk of its own, and the kB that
     LATENCY: ("results", 64),
 }
 DISK_KB = 250_000
-OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{PYTHON} bench/table.py --own case-study")
+OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{QUARL} bench table --own case-study")
 
 
 def apart(namespace: Literal["mount", "net"], script: str) -> str:
@@ -111,7 +114,7 @@ def test_without_an_environment_the_reader_is_told_to_make_it(bare: Workshop, wo
         pytest.skip(f"there is no {DEBIANS}")
     ended = bare.typed(f"{DEBIANS} {words}")
     ended.is_one_clear_message()
-    assert re.search(r"(lacks|No module) .*\n?.*make .*setup", ended.text) and len(ended.text.splitlines()) <= 2, (
+    assert re.search(r"(not set up|No module) .*\n?.*make .*setup", ended.text) and len(ended.text.splitlines()) <= 2, (
         ended.text
     )
 
@@ -186,7 +189,7 @@ def test_without_a_network_what_needs_none_works(workshop: Workshop, command: st
 def test_without_a_network_a_host_is_not_found_and_wheels_are_not_fetched(workshop: Workshop, tmp_path: Path) -> None:
     command = offline("make deploy POLICY=I TARGET=pi@no-such.invalid")
     refused(workshop, command, "'no-such.invalid' has no address.*\n  next: Check the name")
-    command = offline(f"{PYTHON} -m device.deploy prefetch --runtime litert")
+    command = offline(f"{QUARL} prefetch --runtime litert")
     printed = "could not download .*: the package index could not be reached.*\n  next: Is this machine online"
     refused(workshop, command, printed, XDG_CACHE_HOME=str(tmp_path))
 
