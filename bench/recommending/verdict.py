@@ -170,7 +170,7 @@ def change(decision: Decision, question: Question, has_success: bool, training: 
         **asdict(new),
         "factor": found.factor,
         "would_be": named(answer),
-        "command": shlex.join(["python", "-m", "bench.recommend", question.bundle, *limits, *question.options]),
+        "command": shlex.join(["quarl", "recommend", question.bundle, *limits, *question.options]),
         "episodes": episodes and max(episodes, question.episodes + 1),
         "training": training if trains and not episodes and training else None,
     }

@@ -99,7 +99,7 @@ def converted(file: Path, observations: Path, name: Path, output: int | None = N
 def next_command(graph: Path, pairs: Path, name: str, more: list[str]) -> str:
     """The command that imports both files."""
     options = ["--observations", str(pairs), "--golden", str(pairs), "--actions", "as-is", "--period", "0.02", *more]
-    return shlex.join(["python", "-m", "convert.importers", str(graph), *options, "--name", name])
+    return shlex.join(["quarl", "import", str(graph), *options, "--name", name])
 
 
 class Gru(torch.nn.Module):

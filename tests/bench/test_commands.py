@@ -162,7 +162,7 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
 def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == cli.EXIT_FAILED
+    assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == cli.EXIT_USAGE
     assert "'wind' is not known" in capsys.readouterr().err
 
 
@@ -215,13 +215,14 @@ def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
     for state in ("README.md: updated", "up to date"):
         assert table.main(both) == 0
         assert state in capsys.readouterr().err
-    assert "| I | int8 | 1.00 µs |" in (checkout / "README.md").read_text()
+    assert "| I | int8 | 1.00 µs |" in (checkout / "docs" / "case-study.md").read_text()
+    assert "| I |" in (checkout / "README.md").read_text()
     assert (checkout / "docs" / "figures" / "latency.png").exists()
     committed = checkout / "results" / "case-study.jsonl"
     assert committed.read_bytes() == before[committed]
     store.add([success_report("I", episodes=5000)], store.DEFAULT_STORE)
     assert table.main([*both, "--own"]) == 0, "as much as there is may take its place"
-    assert "| I | int8 | 2.00 µs |" in (checkout / "README.md").read_text()
+    assert "| I | int8 | 2.00 µs |" in (checkout / "docs" / "case-study.md").read_text()
     assert "5,000 fresh episodes" in (checkout / "docs" / "case-study.md").read_text()
     assert [r.success.episodes for r in store.read_results(committed) if r.success] == [5000]
 

@@ -190,5 +190,5 @@ def test_the_virtual_pis_table_joins_counts_with_what_the_guest_measured(
 
 
 def test_without_counts_there_is_no_table(memory_report: Make) -> None:
-    with pytest.raises(StoreError, match=r"instructions\.py"):
+    with pytest.raises(StoreError, match=r"bench instructions"):
         virtual_pi.virtual_pi([memory_report(target="pi@virtual", device=_device())])

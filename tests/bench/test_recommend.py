@@ -368,6 +368,6 @@ def test_for_real_on_the_embedded_device(
     assert {each["runtime"] for each in missed["candidates"]} == {"litert"}
     assert {each["verdict"] for each in missed["candidates"]} <= {"misses deadline", "misses both"}
     words = shlex.split(missed["what_would_change_it"].removeprefix("Nearest: "))
-    assert words[:4] == ["python", "-m", "bench.recommend", str(bundle.path)]
+    assert words[:3] == ["quarl", "recommend", str(bundle.path)]
     assert float(words[words.index("--deadline-ms") + 1]) == missed["change"]["deadline_ms"] > 1e-6
     assert working_bundle(str(bundle.path)).manifest.artifacts.keys() == {"int8.tflite"}

@@ -221,8 +221,8 @@ def test_shares_that_no_floor_fits(answer: Answer) -> None:
 
 def test_the_training_command_is_one(balancing: Callable[..., Bundle], tmp_path: Path) -> None:
     command = shlex.split(training_command(balancing(tmp_path / "pole")))
-    assert command[:3] == ["python", "-m", "train"]
-    read = cli.options("train", command[3:])
+    assert command[:2] == ["quarl", "train"]
+    read = cli.options("train", command[2:])
     assert (read.task, read.method, read.model, read.precision) == ("CartPole-v1", "dqn", "2", 8)
     assert read.quantization_method == "quantization-aware"
     assert training_command(balancing(tmp_path / "other", algorithm="distill")) == ""

@@ -57,7 +57,7 @@ def peer(answers: Callable[[bytes], bytes | None]) -> Iterator[int]:
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(NotReachableError, match=rf"127\.0\.0\.1:{port}: .*server --port {port}") as caught:
+    with pytest.raises(NotReachableError, match=rf"127\.0\.0\.1:{port}: .*airsim --port {port}") as caught:
         Rpc(port=port, timeout_s=30.0)
     assert isinstance(caught.value, SettingsError)
 

@@ -140,10 +140,10 @@ def helped(folder: Path, name: str, *words: str, rollouts: str = "rollouts.npz")
 
 def imported(folder: Path, printed: str, where: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, np.ndarray]:
     """The bundle that the printed command makes, and what it and the original answer."""
-    words = next(line for line in printed.splitlines() if "convert.importers" in line).split()
-    assert words[:3] == ["python", "-m", "convert.importers"]
+    words = next(line for line in printed.splitlines() if "quarl import" in line).split()
+    assert words[:2] == ["quarl", "import"]
     monkeypatch.chdir(folder)
-    assert main([*words[3:], "--output-path", str(where)]) == 0
+    assert main([*words[2:], "--output-path", str(where)]) == 0
     bundle = Bundle.load(where)
     with np.load(words[words.index("--golden") + 1]) as pairs:
         own = forward_float(bundle.spec, bundle.weights(), pairs["observations"])
@@ -193,7 +193,7 @@ def test_a_recurrent_actor_of_rsl_rl_becomes_a_bundle(
 ) -> None:
     done = helped(folder, name)
     assert done.returncode == 0, done.stderr
-    words = next(line for line in done.stdout.splitlines() if "convert.importers" in line).split()
+    words = next(line for line in done.stdout.splitlines() if "quarl import" in line).split()
     monkeypatch.chdir(folder)
     assert main([*words[3:], "--output-path", str(tmp_path / "bundle")]) == 0
     spec = Bundle.load(tmp_path / "bundle").spec
