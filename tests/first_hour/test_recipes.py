@@ -1,4 +1,4 @@
-"""In which order recipes call the project's Python: the Makefile itself, with a Python that notes each call."""
+"""In which order recipes call quarl: the Makefile itself, with a quarl that notes each call."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTING = '#!/bin/bash\necho "python $*" >>calls\ncase " $* " in *" --target nowhere "*) exit 1;; esac\n'
+NOTING = '#!/bin/bash\necho "${0##*/} $*" >>calls\ncase " $* " in *" --target nowhere "*) exit 1;; esac\n'
 """Notes what it was called with; a device called nowhere is not there."""
 REACH = "quarl reach --target"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with the Makefile, an environment whose Python notes its calls, and the policy I to deploy."""
+    """A folder with the Makefile, an environment whose programs note their calls, and the policy I to deploy."""
     (tmp_path / "setup").mkdir()
     for name in ("Makefile", "setup/recipe.sh", "requirements.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -24,8 +24,9 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "zoo" / "I" / "policy.json").touch()
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(NOTING)
-    python.chmod(0o755)
+    for program in (python, python.with_name("quarl")):
+        program.write_text(NOTING)
+        program.chmod(0o755)
     (tmp_path / ".venv" / ".installed").write_text(f"{tmp_path}\n")
     return tmp_path
 

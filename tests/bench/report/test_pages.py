@@ -79,44 +79,6 @@ FEWER = {
         "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
     ],
 }  # fmt: skip
-WHERE = {  # run by tests of their own
-    "convert.importers": "tests/convert/importers",
-    "convert.package": "tests/convert/package",
-    "airlearning_envs.fly": "tests/airlearning_envs/airsim",
-    "device.virtual_pi": "tests/virtual_pi",
-    "examples.own_task": "tests/examples",
-    "examples.robot_loop": "tests/examples",
-    "examples.ask_device": "tests/examples",
-}
-# What is added to the lines of each module, so that they take seconds; the last of two equal options counts.
-FEWER = {
-    "train": [
-        "--steps", "4096", "--evaluate-every", "4096", "--evaluate-episodes", "1", "--final-episodes", "1", "--quiet",
-    ],
-    "train.actorq": [
-        "--steps", "1500", "--set", "learning_starts=500", "--set", "updates=1", "--samples-per-insert", "1",
-        "--batch-size", "32", "--n-actors", "2", "--model", "16", "--evaluate-every", "100000", "--final-episodes", "1",
-        "--quiet", "--output-path", "artifacts/actorq",
-    ],
-    "train.evaluate": ["--episodes", "2"],
-    "train.list": [],
-    "airlearning_envs.record": ["--side", "32"],
-    "convert": ["--format", "tflite"],
-    "device.deploy": [],
-    "bench.latency": ["--policy", "I", "--runs", "9", "--no-baseline"],
-    "bench.memory": ["--runs", "3"],
-    "bench.success": ["--policy", "I", "--episodes", "3"],
-    "bench.table": [],
-    "bench.page": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
-    "bench.study": ["--plan"],  # (its steps: tests/bench/study/test_study.py)
-    "bench.study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
-    "bench.study weights": ["--output-path", "pictures"],
-    "bench.study width": ["--output-path", "pictures"],
-    # a machine that does much else at the time may let a decision wait for more than 20 ms
-    "bench.recommend": [
-        "--episodes", "2", "--runs", "662", "--runtime", "litert", "--deadline-ms", "2000", "--success-floor", "0.05",
-    ],
-}  # fmt: skip
 WHERE = {"train": ["--output-path", "artifacts/trained"]}  # unless the line says where
 
 
