@@ -2,11 +2,12 @@
 # The front door, tried as a newcomer does: a bare Debian with git, make, python3.11 and python3.11-venv and nothing else,
 # a clone of the last commit, the README's two commands; as an ordinary user without sudo, and as root. Between the two
 # commands the first user types the README's others, which have to work while nothing but make setup's packages is installed.
+# Beside them a stock Debian 13 with git, make and python3, whose user has no sudo: make setup, convert, deploy.
 #
 #   bash setup/bare_machine.sh               the whole tests, as a newcomer would: half an hour
 #   bash setup/bare_machine.sh --quick       a short training and a few rooms' tests, what make test-all runs
 #   USERS=root bash setup/bare_machine.sh    as one of the two only
-#   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11: uv has to fetch one
+#   SUITE=trixie bash setup/bare_machine.sh  a Debian without Python 3.11, with python3-venv: uv has to fetch one
 #
 # Needs root, mmdebstrap and a network. Everything lies in a temporary folder and is gone afterwards.
 set -euo pipefail
@@ -31,20 +32,27 @@ folder=$(mktemp -d)
 trap 'rm -rf --one-file-system "$folder"' EXIT
 trap 'exit 130' INT TERM
 bare=$folder/bare
-mapfile -t sources < <(.venv/bin/python -c 'import sys; from quarl.device.virtual_pi.sources import own_sources
-print("\n".join(own_sources(sys.argv[1])))' "$SUITE" | grep . || true)
-echo "A bare Debian $SUITE …"
-logged mmdebstrap --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$packages" \
-  "$SUITE" "$bare" "${sources[@]}" || refuse "mmdebstrap failed: $LAST_WORDS"
-# It reaches the network the way this machine does.
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; do
-  [ ! -f "$file" ] || install -D -m 644 "$file" "$bare$file"
-done
-useradd --root "$bare" --create-home --shell /bin/bash newcomer
-git clone --quiet --bare . "$bare/srv/project.git"
-chmod -R a+rX "$bare/srv"
 
-# as USER COMMAND: in the user's bare machine, with processes and mounts of its own, which end with it.
+# made SUITE PACKAGES FOLDER: a bare Debian with an ordinary user and the project's repository, which reaches the network
+# the way this machine does.
+made() {
+  local sources file
+  mapfile -t sources < <(.venv/bin/python -c 'import sys; from quarl.device.virtual_pi.sources import own_sources
+print("\n".join(own_sources(sys.argv[1])))' "$1" | grep . || true)
+  echo "A bare Debian $1 …"
+  logged mmdebstrap --mode=root --variant=apt --aptopt='APT::Install-Recommends "false"' --include="$2" \
+    "$1" "$3" "${sources[@]}" || refuse "mmdebstrap failed: $LAST_WORDS"
+  for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; do
+    [ ! -f "$file" ] || install -D -m 644 "$file" "$3$file"
+  done
+  useradd --root "$3" --create-home --shell /bin/bash newcomer
+  git clone --quiet --bare . "$3/srv/project.git"
+  chmod -R a+rX "$3/srv"
+}
+made "$SUITE" "$packages" "$bare"
+made trixie git,make,ca-certificates,python3 "$folder/stock"
+
+# as USER COMMAND [MACHINE]: in the user's bare machine, with processes and mounts of its own, which end with it.
 as() {
   local network; network=$(env | grep -iE '^(PIP_|UV_|SSL_CERT_FILE=|(https?|no|all)_proxy=)' || true)
   unshare --mount --pid --fork --kill-child bash -c '
@@ -56,7 +64,7 @@ as() {
     [ "$2" != root ] || home=/root
     mapfile -t network <<<"$4"
     exec chroot --userspec="$2" "$1" env -i HOME="$home" USER="$2" LANG=C.UTF-8 "${network[@]:-_=}" \
-      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$folder/$1" "$1" "$2" "$network"
+      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd && $3"' as "$folder/${3:-$1}" "$1" "$2" "$network"
 }
 
 # What draws, as it stands; and nothing that git knows is another then. It is the proof that every table and picture is
@@ -74,6 +82,12 @@ try() {
   as "$1" 'left=$(ls -d .keras .ray .config 2>/dev/null || true); test -z "$left" || { echo "Left in the home folder: $left"; exit 1; }'
 }
 
+# stock: Debian 13 as it comes, with neither venv nor pip nor sudo.
+stock() {
+  time as newcomer "git config --global safe.directory '*' && git clone --quiet /srv/project.git 'my project' &&
+    cd 'my project' && make setup && make convert BITS=8 POLICY=I && make deploy POLICY=I" stock
+}
+
 # Each on a machine of its own, side by side: neither's packages are the other's.
 set -m  # so that each can be ended with all its processes
 jobs=()
@@ -84,4 +98,6 @@ for user in $USERS; do
   (try "$user" 2>&1 | sed -u "s/^/$user: /") &
   jobs+=("$!")
 done
+(stock 2>&1 | sed -u "s/^/stock: /") &
+jobs+=("$!")
 for job in "${jobs[@]}"; do wait "$job"; done
