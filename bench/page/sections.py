@@ -143,13 +143,14 @@ def own_tables(entry: Entry, sources: Sources) -> dict[str, Table]:
 
 def beside(own: Table, committed: Table) -> Table:
     """A table of what this machine measured, and in the column after it what is committed."""
-    theirs = {row[:2]: row for row in committed.rows if row}
-    measured = [place for place in range(2, len(own.headers)) if not own.headers[place].startswith("paper")]
+    lead = own.left
+    theirs = {row[:lead]: row for row in committed.rows if row}
+    measured = [place for place in range(lead, len(own.headers)) if not own.headers[place].startswith("paper")]
     rows = []
     for row in filter(None, own.rows):
-        other = theirs.get(row[:2], (NOT_KNOWN,) * len(own.headers))
-        rows.append((*row[:2], *(cell for place in measured for cell in (row[place], other[place]))))
-    headers = (*own.headers[:2], *(word for place in measured for word in (own.headers[place], "committed")))
+        other = theirs.get(row[:lead], (NOT_KNOWN,) * len(own.headers))
+        rows.append((*row[:lead], *(cell for place in measured for cell in (row[place], other[place]))))
+    headers = (*own.headers[:lead], *(word for place in measured for word in (own.headers[place], "committed")))
     return replace(own, title=f"{own.title}, beside what is committed", headers=headers, rows=tuple(rows))
 
 

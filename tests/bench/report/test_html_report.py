@@ -144,11 +144,14 @@ def test_what_this_machine_measured_stands_beside_the_committed_results(
     from quarl.bench.report import store
 
     entry = next(entry for entry in DEVICE if entry.name == "case-study")
-    write_lines([latency_report("I", "int8", 1000), success_report("I", "int8")], empty.results / "case-study.jsonl")
-    store.add([latency_report("I", "int8", 2000)], empty.results / "results.jsonl")
+    committed = [latency_report("I", "fp32", 4000), latency_report("I", "int8", 1000)]
+    write_lines(
+        [*committed, *(success_report("I", each) for each in ("fp32", "int8"))], empty.results / "case-study.jsonl"
+    )
+    store.add([latency_report("I", "fp32", 4000), latency_report("I", "int8", 2000)], empty.results / "results.jsonl")
     (first,) = section(entry, empty, "case-study").own.values()
-    assert first.headers[2:4] == ("p50", "committed")
-    assert first.rows[0][:4] == ("I", "int8", "2.00 µs", "1.00 µs")
+    assert first.headers[:3] == ("policy", "speed", "committed")
+    assert [cell.partition("×")[0] for cell in first.rows[0][:3]] == ["I", "2.00", "4.00"]
     assert any("measured on this machine" in what for what in html_report.machines(empty).values())
 
 

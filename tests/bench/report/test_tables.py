@@ -289,7 +289,7 @@ def test_nothing_stored_says_what_to_type(latency_report: Make) -> None:
         case_study(Selection.of_target([]))
     with pytest.raises(StoreError, match=r"quarl bench success .*--late"):
         latency_flown(Selection.of_target([latency_report()]))
-    with pytest.raises(StoreError, match="make train"):
+    with pytest.raises(StoreError, match="quarl train"):
         zoo_table(Path("no-such-folder"), Selection(()))
 
 

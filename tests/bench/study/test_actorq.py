@@ -43,7 +43,7 @@ def test_rates_of_a_learning_curve_by_hand() -> None:
 
 
 def test_a_run_that_fails_says_why() -> None:
-    with pytest.raises(BenchError, match=r"quarl train\.actorq --task nowhere --method dqn ended with"):
+    with pytest.raises(BenchError, match=r"quarl actorq --task nowhere --method dqn ended with"):
         runs.run(["--task", "nowhere", "--method", "dqn"])
 
 

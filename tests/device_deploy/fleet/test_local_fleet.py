@@ -329,8 +329,8 @@ def started(arguments: Sequence[str], stdin: int = subprocess.PIPE) -> Iterator[
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--devices", "0"], 2, "'0' is no number of devices; allowed are 1 to 999"),
-        (["--devices", "1000"], 2, "allowed are 1 to 999"),
+        (["--devices", "0"], 2, "Must be >= 1"),
+        (["--devices", "1000"], 2, "Must be <= 999"),
         (["--devices", "2", "--small", "device-003"], 2, "allowed are device-001 to device-002"),
         (["--devices", "1", "--root", "{file}"], 1, "Name a folder that may be written"),
     ],
