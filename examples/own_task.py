@@ -2,7 +2,7 @@
 
     .venv/bin/python examples/own_task.py [pi@raspberrypi]      default: the embedded device of this machine
 
-The two commands that it starts are what one types in the folder of one's own module: MODULE:ENVIRONMENT is a task.
+What it starts is what one types in the folder of one's own module: MODULE:ENVIRONMENT is a task.
 """
 
 import argparse
@@ -14,12 +14,8 @@ try:
     import gymnasium
     import numpy as np
 
-    from quarl.device.deploy.agent_session import AgentSession
-    from quarl.device.deploy.connection import connect
-    from quarl.device.deploy.deploy import deploy
-    from quarl.device.deploy.errors import HostError
-    from quarl.policy.bundle import Bundle
-    from quarl.policy.spec import Precision
+    import quarl
+    from quarl.policy.errors import QuarlError
 except ModuleNotFoundError as error:
     sys.exit(f"{error}. Type: make setup; .venv/bin/python examples/own_task.py")
 
@@ -52,36 +48,22 @@ class Reach(gymnasium.Env):
         return left.astype(np.float32), -distance, distance < 0.1, False, {}
 
 
-gymnasium.register("Reach-v0", Reach, max_episode_steps=100)
-
-
-def command(words):
-    """Type a command of the project in this folder, where Python finds this module."""
-    print("$ python", words, flush=True)
-    if status := subprocess.run([sys.executable, *words.split()], cwd=HERE).returncode:
-        sys.exit(status)  # it said why
+if "Reach-v0" not in gymnasium.registry:  # this file is a program and a module
+    gymnasium.register("Reach-v0", Reach, max_episode_steps=100)
 
 
 def main(target):
     """From the task to what its policy does on a device."""
-    command(f"-m train --task own_task:Reach-v0 --method ppo --steps 30000 --output-path {BUNDLE} {TUNED} --quiet")
-    command(f"-m convert --policy {BUNDLE} --bits 8")
-    environment, returns, reached = gymnasium.make("Reach-v0"), [], 0
-    with connect(target) as device:
-        deploy(device, Bundle.load(HERE / BUNDLE), [Precision.INT8])
-        with AgentSession(device, "reach") as agent:
-            artifact = agent.request("load", precision="int8")["loaded"]
-            for seed in range(20):
-                observation, _ = environment.reset(seed=seed)
-                total, ended = 0.0, False
-                while not ended:
-                    observation, reward, terminated, truncated, _ = environment.step(agent.act(observation))
-                    total, ended = total + reward, terminated or truncated
-                returns, reached = [*returns, total], reached + terminated
-            latency = agent.request("latency", runs=1000)["percentiles"]
-    print(f"{artifact['file']}, {artifact['bytes']:,} bytes, in {artifact['runtime']} on {target}:")
-    print(f"  reached the goal in {reached} of 20 episodes, mean return {np.mean(returns):.2f}")
-    print(f"  one decision takes {latency['p50'] / 1000:.1f} µs (p50), {latency['p90'] / 1000:.1f} µs (p90)")
+    words = f"train --task own_task:Reach-v0 --method ppo --steps 30000 --output-path {BUNDLE} {TUNED} --quiet"
+    print("$ quarl", words, flush=True)
+    if status := subprocess.run([Path(sys.executable).with_name("quarl"), *words.split()], cwd=HERE).returncode:
+        sys.exit(status)  # it said why
+    policy = quarl.load(HERE / BUNDLE)
+    print(policy.convert(bits=8))
+    with quarl.Device(target) as device:
+        device.deploy(policy, bits=8)
+        print(device.success(policy, episodes=20))  # this machine steps the task, the device decides
+        print(device.latency(policy, runs=1000))
 
 
 if __name__ == "__main__":
@@ -89,5 +71,5 @@ if __name__ == "__main__":
     parser.add_argument("target", nargs="?", default="local")
     try:
         main(parser.parse_args().target)
-    except HostError as error:  # says what to type next
+    except QuarlError as error:  # says what to type next
         sys.exit(f"error: {error}")

@@ -295,15 +295,6 @@ def test_the_command_line_end_to_end(
     assert "no release of tiny before" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["deploy", "rollback", "remove", "releases", "status", "accept-host-key", "prefetch"])
-def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([verb, "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert "--target" in text and "--json" in text and f"device.deploy {verb}" in text
-
-
 def test_the_command_line_says_what_is_wrong_before_it_connects(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

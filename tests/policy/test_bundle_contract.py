@@ -136,7 +136,7 @@ def test_a_device_needs_neither_weights_nor_calibration(bundle: Bundle) -> None:
 
 
 def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"manifest\.json is missing.*make train"):
+    with pytest.raises(BundleError, match=r"manifest\.json is missing.*quarl train"):
         Bundle.load(tmp_path)
 
 

@@ -33,7 +33,7 @@ def swap(manifest: dict[str, Any], *fields: str) -> None:
     [
         (lambda m: swap(m, "precision"), r"calls int\d\.tflite, with int\d\.golden\.npz, the int\d tflite artifact"),
         (lambda m: swap(m, "file", "bytes", "sha256"), r"calls int\d\.tflite"),
-        (lambda m: swap(m, "golden_file"), r"its golden_file int\d\.golden\.npz.*make convert BITS=\d"),
+        (lambda m: swap(m, "golden_file"), r"its golden_file int\d\.golden\.npz.*quarl convert --bits \d"),
         (lambda m: m["artifacts"][0].update(format="onnx"), r"the file of that one is int\d\.onnx"),
         (lambda m: m["artifacts"][0].update(golden_file=GOLDEN_FILE), r"with golden\.npz, the int\d tflite artifact"),
     ],

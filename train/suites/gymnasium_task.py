@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -188,6 +189,8 @@ def import_own_module(environment_id: str) -> None:
     module, colon, _ = environment_id.partition(":")
     if not colon:
         return
+    if not {"", folder := str(Path.cwd())} & set(sys.path):
+        sys.path.append(folder)  # as python -m has it; the command quarl has not
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever stands in somebody's own module
