@@ -108,6 +108,7 @@ def test_a_reader_that_leaves_changes_nothing(words: list[str]) -> None:
 
 def test_ctrl_c_ends_with_130() -> None:
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job ignores it
         "import time; from dataclasses import dataclass; from cyclopts import Parameter; from quarl import cli\n"
         "@Parameter(name='*')\n@dataclass\nclass Options:\n    'None.'\n"
         "@cli.verb(left='one of three is done.')\ndef sleep(options: Options) -> int:\n"

@@ -93,6 +93,6 @@ def test_a_device_is_looked_at_and_cleared(policy: quarl.Policy, device: quarl.D
     with pytest.raises(ReleaseError) as refused:
         device.latency("absent")
     assert refused.value.code == "release"
-    with pytest.raises(TypeError, match="no option 'speed'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
         device.serve(policy, speed=3)
     assert device.remove(policy, whole=True)["removed"] == [current]

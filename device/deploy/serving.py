@@ -122,10 +122,11 @@ def serve(options: Serve) -> tuple[Any, str]:
     watchdog_s = max(LEAST_WATCHDOG_S, WATCHDOG_PERIODS / options.rate) if options.rate else USUAL_WATCHDOG_S
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, state):
+            artifact = artifact_of(state, precision, runtime, connection.name)
             if (spec := _spec_of(connection, options.policy)) is not None:
                 spec.fallback_or(options.fallback)
             settings = {
-                "arguments": [*artifact_of(state, precision, runtime, connection.name), *options.typed()],
+                "arguments": [*artifact, *options.typed()],
                 "enable": options.enable,
                 "core": options.core,
                 "watchdog_s": watchdog_s,

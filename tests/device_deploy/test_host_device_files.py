@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, install
@@ -28,6 +27,7 @@ from quarl.device.deploy.payload import PayloadFile, starter
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases, rollback
 from quarl.device.deploy.text import may_act, printable, printable_reply
+from quarl.device.deploy.verbs import _releases_text
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy.devices import (
     TestDevice,
@@ -270,7 +270,7 @@ def test_a_current_that_leads_elsewhere_serves_nothing(
     found = list_releases(connection)
     assert found.policies[name].current is None
     assert any(str(link) in problem and "which is no release" in problem for problem in found.problems)
-    assert "\x1b" not in cli._releases_text(found, "it", None)
+    assert "\x1b" not in _releases_text(found, "it", None)
     assert rollback(connection, name).release == old.release
     assert served_text(connection, name) == "old"
 

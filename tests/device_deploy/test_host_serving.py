@@ -184,7 +184,7 @@ def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(
     os.kill(pid, signal.SIGKILL)
     assert eventually(lambda: answer(capsys, "serving")["state"] == "failed", PATIENCE_S)
     assert "pacing.py has more than" in answer(capsys, "serving")["why"]
-    assert run("serve", "--rate", "20") == 1
+    assert run("serve", "--rate", "20", "--fallback", "19") == 1
     assert "is not started" in capsys.readouterr().err
     with home.connect() as connection:  # what the message says: deploy it again
         deploy(connection, bundle, [Precision.INT8, Precision.FP32])
