@@ -223,5 +223,5 @@ def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.C
     assert "is not served" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("serve", "--rate", "0")
-    assert "from 0.01 to 2000" in capsys.readouterr().err
+    assert "allowed are 0.01 … 2000" in capsys.readouterr().err
     assert answer(capsys, "unserve")["was_served"] is False

@@ -98,7 +98,7 @@ def test_the_bundle_says_how_it_was_trained(tmp_path: Path) -> None:
         (["--task", "cartpole", "--stop-preset", "hard"], ["--stop-preset hard", "CartPole-v1", "leave it out"]),
         (["--task", "cartpole", "--command-latency", "0.2"], ["--command-latency means nothing", "Leave it out"]),
         (["--task", "cartpole", "--curriculum"], ["--curriculum means nothing to the task cartpole", "Leave it out"]),
-        ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "bench/latency.py"]),
+        ([*NAVIGATION, "--command-latency", "0.4,0.1"], ["0.4,0.1", "[low, high]", "0.05,0.4", "quarl bench latency"]),
         ([*NAVIGATION, "--command-latency", "-1"], ["--command-latency -1", "none negative"]),
         ([*NAVIGATION, "--command-latency", "./nowhere.json"], ["nowhere.json", "No such file", "0.05,0.4"]),
         ([*NAVIGATION, "--stop-preset", "extreme"], ["--stop-preset extreme", "hard, shipped"]),

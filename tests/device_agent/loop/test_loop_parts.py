@@ -13,7 +13,7 @@ import pytest
 from quarl.device.agent import loop
 from quarl.device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
 from quarl.device.agent.loop.histogram import LARGEST, Histogram
-from quarl.device.agent.loop.options import add_options, typed
+from quarl.device.agent.loop.options import LoopOptions, Pace, add_options
 
 C_SIDE = """
 #include <stdio.h>
@@ -49,10 +49,17 @@ def test_a_header_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
 
 
 def test_how_long_an_action_is_held_is_left_to_the_device_where_it_is_not_typed() -> None:
+    assert LoopOptions(hold_for_ms=200).typed().count("--hold-for-ms=200") == 1
+    assert not [word for word in LoopOptions().typed() if "hold-for" in word]
+
+
+def test_what_is_typed_on_the_host_is_read_on_the_device() -> None:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    assert typed(parser.parse_args(["--hold-for-ms", "200"])).count("--hold-for-ms=200") == 1
-    assert not [word for word in typed(parser.parse_args([])) if "hold-for" in word]
+    asked = LoopOptions(rate=20.0, deadline_ms=3.5, pace=Pace.OBSERVATION, fallback=(-1.0, 0.5), core=1, spin_us=40)
+    assert LoopOptions(**vars(parser.parse_args(asked.typed()))) == asked
+    with pytest.raises(ValueError, match="--priority is 100; allowed are 0 … 99"):
+        LoopOptions(priority=100)
 
 
 @pytest.mark.parametrize(
