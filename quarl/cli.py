@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ABOUT = "Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there."
 
+LOADING_S = 0.7
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[..., Any]
 
@@ -275,7 +276,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _interruptible() as pressed:
         try:
             try:
-                run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
+                with _loading(name):
+                    run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
             except (CycloptsError, ValueError) as error:  # a ValueError of options that exclude each other
                 said = _unknown_option(name, words) or str(error)
                 print(f"error: {said}\n  next: {as_typed(f'quarl {name} --help')}", file=sys.stderr)
@@ -370,6 +372,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Say to a person what takes so long, where loading does."""
+    timer = threading.Timer(LOADING_S, print, [f"quarl {name} is loading …"], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
