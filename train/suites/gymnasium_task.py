@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from quarl import airlearning_envs
 from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
 from quarl.train.quiet import silenced
+from quarl.train.suites.checked import Checked
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
 from quarl.train.suites.episodes import Actions, Episodes, OneByOne
 from quarl.train.suites.errors import TaskError
@@ -61,6 +62,7 @@ class GymnasiumEpisodes(OneByOne):
         """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
         suite = resolve(environment_id).suite
         self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
+        self._id = environment_id
         self._always_new = suite is Suite.BOX2D
         playing = [self._build() for _ in range(environments)]
         if suite is Suite.PYBULLET:
@@ -74,13 +76,15 @@ class GymnasiumEpisodes(OneByOne):
         else:
             super().__init__(playing, seed, (int(np.prod(shape)),))
         self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
+        self._checked = [Checked(environment_id, environment) for environment in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
         """See :class:`OneByOne`."""
         if self._always_new:
             self.playing[place].close()
             self.playing[place] = self._build()
-        return self.playing[place].reset(seed=int(seed.generate_state(1)[0]))[0]
+            self._checked[place] = Checked(self._id, self.playing[place])
+        return self._checked[place].reset(int(seed.generate_state(1)[0]), episode_of(seed))
 
     def taken(self, actions: Actions) -> Any:
         """The actions, continuous ones clipped to the environment's bounds."""
@@ -90,11 +94,17 @@ class GymnasiumEpisodes(OneByOne):
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """See :class:`OneByOne`."""
-        return self.playing[place].step(action)[:4]
+        return self._checked[place].step(action)
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
         return np.asarray(self.playing[0].render())
+
+
+def episode_of(seed: np.random.SeedSequence) -> int:
+    """The episode whose seed it is, see :class:`OneByOne`."""
+    entropy = seed.entropy
+    return int(entropy[1]) if isinstance(entropy, list | tuple) else 0
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:

@@ -1,0 +1,80 @@
+"""Environments as public bug reports have them: what they return is not what Gymnasium's interface says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """A point on a line; episodes end after 20 steps."""
+
+    observation_space = Box(-10, 10, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.x = 0, 0.0
+        return self.seen(), {}
+
+    def step(self, action: int) -> Any:
+        self.steps, self.x = self.steps + 1, self.x + 0.1 * (2 * action - 1)
+        return self.seen(), -abs(self.x), self.steps >= 20, False, {}
+
+    def seen(self) -> Any:
+        return np.array([self.x, 1.0], np.float32)
+
+
+class FourValues(Walk):
+    def step(self, action: int) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class ObservationAlone(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+
+class WithoutSeed(Walk):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class OtherShape(Walk):
+    def step(self, action: int) -> Any:
+        observation, *rest = super().step(action)
+        return (observation[:, None], *rest)
+
+
+class Infinite(Walk):
+    def seen(self) -> Any:
+        return np.array([self.x, np.inf if self.steps == 3 else 1.0], np.float32)
+
+
+class NanReward(Walk):
+    def step(self, action: int) -> Any:
+        observation, reward, *rest = super().step(action)
+        return (observation, float("nan") if self.steps == 3 else reward, *rest)
+
+
+class NoReward(Walk):
+    def step(self, action: int) -> Any:
+        observation, _, *rest = super().step(action)
+        return (observation, None, *rest)
+
+
+class HangsUp(Walk):
+    def step(self, action: int) -> Any:
+        if self.steps == 2:
+            raise TimeoutError("request timed out")
+        return super().step(action)
+
+
+FAULTY = (FourValues, ObservationAlone, WithoutSeed, OtherShape, Infinite, NanReward, NoReward, HangsUp)
+for kind in (Walk, *FAULTY):
+    for limit in ("", "Limited"):  # Gymnasium's wrapper of a time limit takes the answer apart itself
+        gymnasium.register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)
