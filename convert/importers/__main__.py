@@ -30,6 +30,8 @@ def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
 
 def as_json(done: Any) -> dict[str, Any]:
     """What was read and found, as JSON values."""
+    from quarl.convert.importers.returns import advised_bits
+
     policy = done.policy
     return {
         "source": policy.source,
@@ -40,6 +42,7 @@ def as_json(done: Any) -> dict[str, Any]:
         "warnings": list(done.warnings),
         "proof": asdict(done.proof),
         "returns": done.returns,
+        "advised_bits": advised_bits(done.returns),
     }
 
 

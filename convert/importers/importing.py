@@ -125,12 +125,14 @@ def import_policy(arguments: ImportOptions) -> Imported:
     given = None if pairs is None else (pairs.observations, pairs.outputs)
     proof = prove(policy, spec, folded.weights, compared, given)
     network = quantize_network(spec, folded.weights, rows.calibration)
-    returns = {}
+    returns: dict[str, Any] = {}
+    lost: tuple[str, ...] = ()
     if task is not None and arguments.episodes:
-        from quarl.convert.importers.returns import compared_returns
+        from quarl.convert.importers.returns import compared_returns, lost_in_int8
 
         returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
-    warnings = warned(policy, rows.calibration, arguments.golden is not None)
+        lost = lost_in_int8(returns)
+    warnings = lost + warned(policy, rows.calibration, arguments.golden is not None)
     warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)

@@ -1,7 +1,8 @@
-"""Returns of the original, of the bundle and of its int8 artifact, on the same episodes."""
+"""Returns of the original, of the bundle and of its artifacts, on the same episodes; and which of them keep it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,18 @@ def compared_returns(
     The original is flown by the steps as they were read; the integers are computed by the reference that every runtime
     is held to when the artifact is made.
     """
+    half = {name: values.astype(np.float16).astype(np.float32) for name, values in weights.items()}
     each: dict[str, Decide] = {
         "original": decider(policy),
         "fp32": deciding(spec, lambda rows: forward_float(spec, weights, flat(rows))),
         "int8": deciding(spec, lambda rows: forward_integer(spec, network, flat(rows))),
+        "fp16": deciding(spec, lambda rows: forward_float(spec, half, flat(rows))),  # asked where int8 fell
     }
     found: dict[str, Any] = {}
     reference: list[float] = []
-    for name, decide in each.items():
-        result = task.evaluate(decide, episodes, SEED, task.presets[0])
+    names = ["original", "fp32", "int8"]
+    for name in names:
+        result = task.evaluate(each[name], episodes, SEED, task.presets[0])
         reference = reference or result.different
         mean, interval = difference(result.different, reference)
         found[name] = {
@@ -43,4 +47,28 @@ def compared_returns(
             "minus_original": mean,
             "minus_original_interval": interval,
         }
+        if name == "int8" and fell(found["int8"]):
+            names.append("fp16")
     return found
+
+
+def fell(row: Mapping[str, Any]) -> bool:
+    """Whether the return is lower than the original's, beyond the interval of the paired difference."""
+    interval = row["minus_original_interval"]
+    return interval is not None and bool(interval[1] < 0.0)
+
+
+def lost_in_int8(returns: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence where int8 does not keep the original's return."""
+    if not fell(returns["int8"]):
+        return ()
+    less = -returns["int8"]["minus_original"]
+    return (f"int8 loses {less:.4g} of the return; {advised_bits(returns)} bits keep it.",)
+
+
+def advised_bits(returns: Mapping[str, Any]) -> int:
+    """Fewest bits of 8, 16 and 32 that keep the original's return; 8 where no returns were compared."""
+    for bits, name in ((8, "int8"), (16, "fp16")):
+        if not returns or (name in returns and not fell(returns[name])):
+            return bits
+    return 32

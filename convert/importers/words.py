@@ -8,6 +8,7 @@ import jinja2
 import numpy as np
 
 from quarl.convert.importers.importing import Imported
+from quarl.convert.importers.returns import advised_bits
 from quarl.policy.locate import shown
 from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
 from quarl.train.intervals import brackets
@@ -43,7 +44,7 @@ format(proof.far) }} far from the data; they span {{ "%.3g" | format(proof.span)
   fallback     none; a robot's loop needs one, named here or with quarl serve: {{ spec.fallback_example }}
 {% endif %}
 {% if path %}
-Written: {{ path }}. Next: quarl convert --bits 8 --policy {{ spec.name if at_home else path }}
+Written: {{ path }}. Next: quarl convert --bits {{ bits }} --policy {{ spec.name if at_home else path }}
 {% else %}
 Nothing was written: --dry-run.
 {% endif %}
@@ -97,6 +98,7 @@ def words(done: Imported) -> str:
         warnings=done.warnings,
         proof=done.proof,
         returns=done.returns,
+        bits=advised_bits(done.returns),
         brackets=brackets,
         path=None if done.path is None else shown(done.path),
         at_home=done.path is not None and done.path.parent.name == "artifacts",
