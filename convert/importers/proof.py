@@ -15,6 +15,7 @@ import numpy as np
 
 from quarl.convert.executor import available, runtime_processes
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, run
+from quarl.convert.importers.onnx.original import HALF_ROUNDING, HALF_TOLERANCE
 from quarl.convert.pipeline import build_graph
 from quarl.policy.golden import foreign_tolerance
 from quarl.policy.history import History
@@ -84,13 +85,14 @@ def prove(
         ForeignError: an output or a next state differs by more than the roundings of float32; nothing was written.
     """
     by, original = original_of(policy)
+    half = getattr(original, "is_half", False)
     near, far = observations, _as_levels(spec, far_from(observations))
     known = {"on recorded observations": (near, original(near)), "far from them": (far, original(far))}
     if pairs is not None:
         by += ", and the given pairs"
         known["on the given pairs"] = pairs
     apart = {
-        where: _largest(spec, weights, where, rows, outputs, forward_float(spec, weights, rows))
+        where: _largest(spec, weights, where, rows, outputs, forward_float(spec, weights, rows), half)
         for where, (rows, outputs) in known.items()
     }
     flown = _flown(spec, weights, observations, original) if spec.state_size else None
@@ -99,7 +101,7 @@ def prove(
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(
-                _largest(spec, weights, name.value, rows, outputs, process.execute(spec, data, rows).outputs)
+                _largest(spec, weights, name.value, rows, outputs, process.execute(spec, data, rows).outputs, half)
                 for rows, outputs in known.values()
             )
     far_off = apart.pop("far from them")
@@ -108,7 +110,7 @@ def prove(
 
 
 def _largest(
-    spec: PolicySpec, weights: Weights, where: str, rows: Floats, wanted: np.ndarray, made: np.ndarray
+    spec: PolicySpec, weights: Weights, where: str, rows: Floats, wanted: np.ndarray, made: np.ndarray, half: bool
 ) -> float:
     if wanted.shape != made.shape:
         raise ForeignError(f"the original gives {wanted.shape[1:]} outputs, the bundle {made.shape[1:]}.")
@@ -116,6 +118,8 @@ def _largest(
         raise ForeignError("the original gives NaN or infinity.", "Is it trained? Look for divergence.")
     apart = np.abs(made.astype(np.float64) - wanted)
     allowed = foreign_tolerance(spec, weights, rows, wanted)
+    if half:  # the original rounds to float16
+        allowed = np.maximum(allowed, HALF_TOLERANCE * np.ptp(wanted) + HALF_ROUNDING * np.abs(wanted).max())
     wrong = ~(apart <= allowed)
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])

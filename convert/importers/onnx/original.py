@@ -26,6 +26,8 @@ wrong step by 1e-2 and more."""
 
 ROUNDING = 2e-6
 """Share of the largest output that sixteen roundings to float32 amount to."""
+HALF_TOLERANCE, HALF_ROUNDING = 5e-3, 2e-3
+"""The same of a file in float16, whose single rounding is 2⁻¹¹."""
 FARTHEST_MEAN = 1e3
 """Deviations: observations around zero, farther than this from the file's mean, leave nothing of float32."""
 
@@ -68,11 +70,13 @@ class Original:
         data: the model: the file's nodes that reach the output.
         feeds: its inputs, in the observation's order.
         outputs: tensors: first the one that a chain's result stands for.
+        is_half: it computes in float16.
     """
 
     data: bytes = field(repr=False)
     feeds: tuple[Feed, ...]
     outputs: tuple[str, ...]
+    is_half: bool = False
     _session: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, observations: Floats) -> Floats:
@@ -128,7 +132,8 @@ def original_of(model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.CopyFrom(onnx.helper.make_graph(kept, "policy", inputs, [], constants))
     part.graph.output.extend(tensors)
-    return Original(part.SerializeToString(), feeds, outputs)
+    is_half = any(value.data_type == onnx.TensorProto.FLOAT16 for value in constants)
+    return Original(part.SerializeToString(), feeds, outputs, is_half)
 
 
 class Program(Protocol):
@@ -159,6 +164,8 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         raise ForeignError(message, "Export the policy again with --opset 17 or the like.") from error
     everything = np.concatenate([outputs for outputs, _ in expected])
     whole = float(np.ptp(everything)) or float(np.abs(everything).max()) or 1.0
+    is_half = getattr(original, "is_half", False)
+    tolerance, rounding = (HALF_TOLERANCE, HALF_ROUNDING) if is_half else (TOLERANCE, ROUNDING)
     worst = 0.0
     for group, (outputs, actions) in zip(groups, expected, strict=True):
         try:
@@ -170,12 +177,12 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         span = max(float(np.ptp(outputs)), 0.01 * whole)
         difference = float(np.abs(got - outputs).max()) / span
         worst = max(worst, difference)
-        # What float32 loses in numbers of this size is no difference.
-        if difference > TOLERANCE + ROUNDING * float(np.abs(outputs).max()) / span:
+        # What the file's type loses in numbers of this size is no difference.
+        if difference > tolerance + rounding * float(np.abs(outputs).max()) / span:
             raise _differs(f"{difference:.2g} of the output's span")
         if isinstance(policy.actions, Discrete) and actions.shape[1] == 1 < outputs.shape[1]:
             chosen = got[np.arange(len(got)), np.clip(actions[:, 0].astype(int), 0, got.shape[1] - 1)]
-            if (chosen < got.max(axis=1) - TOLERANCE * span).any():
+            if (chosen < got.max(axis=1) - tolerance * span).any():
                 raise _differs("another action")
     return worst
 
