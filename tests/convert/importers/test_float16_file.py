@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     tensors: list[onnx.TensorProto] = []
     nodes: list[onnx.NodeProto] = []
     before = "observation"
-    for index, (given, made) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+    for index, (given, made) in enumerate(pairwise(SIZES)):
         kernel: NDArray[np.float16] = (generator.normal(size=(given, made)) / np.sqrt(given)).astype(np.float16)
         tensors += [
             numpy_helper.from_array(kernel, f"w{index}"),
