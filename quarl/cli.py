@@ -310,13 +310,13 @@ def _unknown_option(name: str, words: Sequence[str]) -> str:
 
 def _require_known(words: Sequence[str]) -> None:
     """Refuse an unknown verb; the library would load all verbs to name those that are near."""
-    known = {name for verbs in VERBS.values() for name in verbs}
+    known = {name for verbs in VERBS.values() for name in verbs} | GROUPS.keys()
     first = words[0]
-    if first in GROUPS:
+    if first in GROUPS and words[1:2] and not words[1].startswith("-"):
         known, first = {name for name in known if name.startswith(f"{first} ")}, " ".join(words[:2])
-    if words[-1].startswith("-") or first in known | GROUPS.keys():
+    if first.startswith("-") or first in known:
         return
-    near = difflib.get_close_matches(first, sorted(known | GROUPS.keys()), cutoff=0.7)
+    near = difflib.get_close_matches(first, sorted(known), cutoff=0.7)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     print(as_typed(f"error: there is no `quarl {first}`.{meant}\n  next: quarl --help"), file=sys.stderr)
     raise SystemExit(EXIT_USAGE)

@@ -22,7 +22,7 @@ QUARL = [sys.executable, "-m", "quarl.cli"]
 HEAVY = {"numpy", "onnx", "onnxruntime", "tensorflow", "paramiko", "gymnasium", "rich"}
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["nonsense"], ["fleet", "nonsense"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["nonsense"], ["nonsense", "--json"], ["fleet", "nonsense"]])
 def test_what_is_typed_wrong_or_asks_for_help_loads_nothing_heavy(words: Sequence[str]) -> None:
     program = f"import sys; from quarl import cli\ntry: cli.main({list(words)!r})\nexcept SystemExit: pass\n"
     done = subprocess.run([sys.executable, "-c", f"{program}print(*sys.modules)"], capture_output=True, text=True)
