@@ -21,8 +21,9 @@ from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import AgentError, HostError, ReleaseError
 from quarl.device.deploy.helper_session import BOOTSTRAP, LAUNCHER, device_program, helper_error
 from quarl.device.deploy.on_device import launch
-from quarl.device.deploy.payload import STARTER, check_policy_name
+from quarl.device.deploy.payload import STARTER
 from quarl.device.deploy.remote_process import ISOLATED, EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
+from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.without_python.device import LAUNCHER as WITHOUT_PYTHON
 
 START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import AgentError, CheckFailedError
 from quarl.policy.json_values import JsonValueError, read
@@ -70,6 +69,8 @@ def golden_checks(
     total = len(wanted)
     for runtime in runtimes:
         try:
+            from quarl.device.deploy.agent_session import AgentSession
+
             with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
                 for precision in (each for each, executed_by in wanted if executed_by is runtime):

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device import engine as native
-from quarl.device.deploy.errors import VerificationError
+from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError
-from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name
 from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.reading import DEVICE_FILES, LARGEST_MANIFEST, MANIFEST_FILE, WEIGHTS_FILE, read_file, verified
 from quarl.policy.spec import Precision, RuntimeName, executions
@@ -91,20 +90,6 @@ class Payload:
         """One hash for everything that makes the release: the same content has the same digest."""
         content = {"files": self.hashes, "environments": self.environments, "policy": self.policy}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def check_policy_name(name: str) -> str:
-    """A policy's name becomes a folder on the device: the rule of ``policy.json_values``.
-
-    Raises:
-        VerificationError: it has other signs.
-    """
-    if not is_policy_name(name):
-        raise VerificationError(
-            f"The policy is called {name!r}; allowed are {POLICY_NAMES_ALLOWED}.",
-            "Give it another name in policy.json and manifest.json (train it under that name).",
-        )
-    return name
 
 
 def build_payload(

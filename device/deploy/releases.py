@@ -21,10 +21,9 @@ from quarl.device.deploy.errors import (
 )
 from quarl.device.deploy.golden import GoldenCheck, Progress, golden_checks
 from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper
-from quarl.device.deploy.payload import check_policy_name
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.switching import begin, mark_bad, still_serving, switch_on
-from quarl.device.deploy.target import user_name
+from quarl.device.deploy.target import check_policy_name, user_name
 from quarl.policy.json_values import JsonValueError, called, null_is, read
 from quarl.policy.spec import Precision, RuntimeName
 

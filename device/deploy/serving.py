@@ -18,10 +18,10 @@ from quarl.device.deploy.errors import ReleaseError, ServiceError
 from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from quarl.device.deploy.options import HALF_DONE, NOTHING, DeviceOptions, Waiting
-from quarl.device.deploy.payload import check_policy_name
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
 from quarl.device.deploy.switching import begin
+from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.text import printable
 from quarl.policy.reading import SPEC_FILE
 from quarl.policy.spec import PolicySpec, Precision, RuntimeName

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import paramiko
 
-from quarl.device.deploy.errors import TargetError
+from quarl.device.deploy.errors import TargetError, VerificationError
+from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name
 from quarl.policy.places import state_folder
 
 LOCAL = "local"
@@ -197,3 +198,17 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid{os.getuid()}"
+
+
+def check_policy_name(name: str) -> str:
+    """A policy's name becomes a folder on the device: the rule of ``policy.json_values``.
+
+    Raises:
+        VerificationError: it has other signs.
+    """
+    if not is_policy_name(name):
+        raise VerificationError(
+            f"The policy is called {name!r}; allowed are {POLICY_NAMES_ALLOWED}.",
+            "Give it another name in policy.json and manifest.json (train it under that name).",
+        )
+    return name

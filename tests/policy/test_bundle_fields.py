@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from quarl.device.deploy.errors import VerificationError
-from quarl.device.deploy.payload import check_policy_name
+from quarl.device.deploy.target import check_policy_name
 from quarl.policy.bundle import Bundle, add_artifact, write_bundle
 from quarl.policy.errors import BundleError, SpecError
 from quarl.policy.json_values import MOST_PARTS, is_file_name, is_policy_name, is_text
