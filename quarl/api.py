@@ -14,7 +14,6 @@ from __future__ import annotations
 import html
 import json
 import os
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -474,17 +473,3 @@ def _precisions(bits: Bits) -> list[Precision]:
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _options(parser: ArgumentParser, words: Sequence[str], **given: Any) -> Namespace:
-    """The options of a command by name, for a program.
-
-    Raises:
-        TypeError: there is no such option.
-    """
-    options = parser.parse_args(words)
-    for name, value in given.items():
-        if not hasattr(options, name):
-            raise TypeError(f"there is no option {name!r}; allowed are {', '.join(sorted(vars(options)))}.")
-        setattr(options, name, Path(value) if name in PATHS and value is not None else value)
-    return options

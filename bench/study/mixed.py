@@ -308,7 +308,7 @@ def mixed(options: Options) -> int:
 
         quarl study mixed A --updates 40 --steps 512
         quarl study mixed A catch --type float16 --seeds 0,1 --json
-        quarl study mixed --keep --again --update-docs     measures all anew, fills docs/mixed-precision.md
+        quarl study mixed --keep --again --update-docs     measures everything again, fills docs/mixed-precision.md
 
     Measured for each policy: one update (a minibatch of 32), acting on 1 and on 8 pictures, and a short training on
     Pong, emulator and all; and for several seeds how well Catch is learned, a task small enough for whole learning

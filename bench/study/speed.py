@@ -105,7 +105,7 @@ class Options(command.Options):
     Attributes:
         beside: other programs
         ours_only: do without the other programs
-        steps: at most so many steps (default: the settings')
+        steps: limit of the steps (default: the settings file's)
     """
 
     beside: Annotated[tuple[str, ...], BESIDE, cli.reads(command_line.words, "NAME,…")] = tuple(PEERS_OF)

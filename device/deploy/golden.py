@@ -64,13 +64,13 @@ def golden_checks(
     Raises:
         CheckFailedError: the agent did not start, or refused one of them, or there is nothing to check.
     """
+    from quarl.device.deploy.agent_session import AgentSession  # numpy comes with it
+
     checks: list[GoldenCheck] = []
     wanted = executions(precisions, runtimes)
     total = len(wanted)
     for runtime in runtimes:
         try:
-            from quarl.device.deploy.agent_session import AgentSession
-
             with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
                 for precision in (each for each, executed_by in wanted if executed_by is runtime):
