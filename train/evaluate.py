@@ -19,11 +19,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from quarl import cli
 from quarl.policy.console import heartbeat
-from quarl.train.intervals import Interval, brackets, mean_interval
-from quarl.train.suites.names import Suite, resolve
+from quarl.train.intervals import Interval, brackets, difference_interval, mean_interval
+from quarl.train.suites.names import MAX_EPISODE_STEPS, Suite, resolve
 from quarl.train.trials import Trial, trials
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Options:
         zones: navigation: each preset's four zones of goal distance apart, near to far
         command_latency: navigation: commands take effect so late, as in quarl train
         seed: which episodes
+        max_episode_steps: truncate episodes after so many steps (default: as in training)
         workers: step the environments in so many processes
         video: film the first episode: a .mp4 or .gif
         json: print one JSON document
@@ -69,6 +71,7 @@ class Options:
     zones: bool = False
     command_latency: Annotated[str | None, Parameter(metavar="SECONDS")] = None
     seed: int = 7
+    max_episode_steps: PositiveInt | None = None
     workers: Annotated[int, Parameter(metavar="N")] = 1
     video: Annotated[Path | None, Parameter(metavar="FILE")] = None
     json: bool = False
@@ -122,6 +125,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     from quarl.train.suites.command_latency import read_command_latency
     from quarl.train.suites.errors import TaskError
     from quarl.train.suites.make import make_task
+    from quarl.train.suites.task import paired_if_seeded
 
     bundle = working_bundle(arguments.input_path)
     resolved = resolve(arguments.task or trained_on(bundle.spec))
@@ -131,17 +135,14 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
         if not flies:
             raise TaskError(f"--command-latency means nothing to the task {name}. Leave it out.")
         options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
+    if arguments.max_episode_steps is not None:
+        options[MAX_EPISODE_STEPS] = arguments.max_episode_steps
     task = make_task(name, options=options, workers=arguments.workers)
     check_task(bundle.spec, task)
+    task = paired_if_seeded(task, arguments.seed)
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
-    if arguments.compare and not task.paired:
-        raise TaskError(
-            f"--compare means nothing to the task {name}: its vectorised environment does not seed one episode at a "
-            "time, so that two policies do not play the same ones. Leave it out, or, if the environment can also be "
-            f"made alone, type --task {resolved.target}"
-        )
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
@@ -157,7 +158,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
             if arguments.compare:
                 float_result = judged(f"{bundle.spec.name}, {FLOAT}", greedy(bundle.spec, bundle.weights()), trial)
                 marks = {"preset": trial.preset, **trial.marks}
-                differences.append({**marks, **compared(result, float_result)})
+                differences.append({**marks, **compared(result, float_result, task.paired)})
             if task.baseline is not None:
                 judged("blind", task.baseline, trial)
         if arguments.video is not None:
@@ -170,6 +171,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
         "policy": bundle.spec.name,
         "seed": arguments.seed,
         "settings": options.get("judged", {}),
+        "notes": task.notes,
         **who,
         "results": rows,
         "minus_float": differences,
@@ -256,23 +258,25 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def compared(one: Evaluation, other: Evaluation) -> dict[str, Any]:
-    """Mean of (one − other) over the same episodes with its 95 % interval, of the return and of the success."""
-    mean, interval = difference(one.different, other.different)
-    values: dict[str, Any] = {"mean_return": mean, "return_interval": interval}
+def compared(one: Evaluation, other: Evaluation, paired: bool) -> dict[str, Any]:
+    """Mean of one minus the other with its 95 % interval, of the return and of the success."""
+    mean, interval = difference(one.different, other.different, paired)
+    values: dict[str, Any] = {"paired": paired, "mean_return": mean, "return_interval": interval}
     if one.successes:
-        values["success"], values["interval"] = difference(one.successes, other.successes)
+        values["success"], values["interval"] = difference(one.successes, other.successes, paired)
     return dict(without_nan(values))
 
 
-def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, Interval | None]:
-    """Mean of the differences d of paired values, and its interval by Student's t.
+def difference(one: Sequence[float], other: Sequence[float], paired: bool) -> tuple[float, Interval | None]:
+    """Mean of one minus that of the other, and its interval by Student's t.
 
-    Episodes that are equal with both tell the interval that they are: that is why pairs are so much sharper.
+    Of paired values it is that of their differences, which equal episodes make so much sharper; of others Welch's.
 
     Raises:
-        ValueError: they are not the same episodes.
+        ValueError: paired values are not the same episodes.
     """
+    if not paired:
+        return difference_interval(one, other)
     if len(one) != len(other) or not len(one):
         raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")
     differences = [float(mine) - float(its) for mine, its in zip(one, other, strict=True)]
@@ -306,10 +310,12 @@ def print_report(report: dict[str, Any]) -> None:
             points = change["interval"] and tuple(100 * side for side in change["interval"])
             success = f", success {100 * change['success']:+.2f} points {brackets(points, '+.2f')}"
         row_cells.append(
-            f"{report['precision']} minus float, the same episodes{where}: "
+            f"{report['precision']} minus float, {'the same' if change['paired'] else 'unpaired'} episodes{where}: "
             f"return {change['mean_return']:+.3f} {brackets(change['return_interval'], '+.3f')}{success}"
         )
         print(row_cells[-1])
+    for sentence in report["notes"]:
+        print(f"Note: {sentence}")
     if any(brackets(None, "") in each for each in row_cells):
         print("[–]: a single episode, or episodes with equal returns, give no interval.")
 

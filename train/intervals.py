@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import variance
 from typing import Any, TypeVar
 
 CONFIDENCE = 0.95
@@ -70,6 +71,23 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     mean = math.fsum(values) / len(values)
     half = half_width([value - mean for value in values])
     return (mean - half, mean + half) if half is not None and is_known(mean - half, mean + half) else None
+
+
+def difference_interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, Interval | None]:
+    """Mean of one minus that of the other, of independent values, and its interval (Welch 1947).
+
+    None where one has a single value, or neither varies.
+    """
+    samples = [[float(value) for value in values] for values in (one, other)]
+    mean = math.fsum(samples[0]) / len(samples[0]) - math.fsum(samples[1]) / len(samples[1])
+    if min(map(len, samples)) < 2:
+        return mean, None
+    squares = [variance(values) / len(values) for values in samples]
+    if (total := sum(squares)) == 0.0:
+        return mean, None
+    freedom = total**2 / sum(square**2 / (len(values) - 1) for square, values in zip(squares, samples, strict=True))
+    half = student(int(freedom)) * math.sqrt(total)
+    return mean, (mean - half, mean + half)
 
 
 def brackets(interval: Interval | None, form: str) -> str:

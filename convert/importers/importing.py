@@ -91,13 +91,11 @@ def import_policy(arguments: ImportOptions) -> Imported:
     task = None
     if arguments.task is not None:
         from quarl.train.suites.make import make_task
+        from quarl.train.suites.names import MAX_EPISODE_STEPS
+        from quarl.train.suites.task import paired_if_seeded
 
-        task = make_task(arguments.task)
-        if not task.paired and arguments.episodes:
-            raise ForeignError(
-                f"the episodes of {task.name} are not seeded one by one, so no returns can be compared on them.",
-                "Add --episodes 0 to compare none, or name a task whose environments are made one by one.",
-            )
+        limit = {} if arguments.max_episode_steps is None else {MAX_EPISODE_STEPS: arguments.max_episode_steps}
+        task = paired_if_seeded(make_task(arguments.task, options=limit), recordings.SEED)
     ask(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
         raise ForeignError(
@@ -132,7 +130,8 @@ def import_policy(arguments: ImportOptions) -> Imported:
 
         returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
         lost = lost_in_int8(returns)
-    warnings = lost + warned(policy, rows.calibration, arguments.golden is not None)
+    notes = () if task is None else task.notes
+    warnings = notes + lost + warned(policy, rows.calibration, arguments.golden is not None)
     warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from quarl import cli
 from quarl.convert.importers.chain import Input
@@ -75,6 +76,7 @@ class ImportOptions:
         fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
         golden: 'observations' and 'outputs' of the original, to compare with
         episodes: with --task: so many of original and artifacts; 0: none
+        max_episode_steps: with --task: truncate episodes after so many steps (default: as registered, else 10,000)
         output_path: of the bundle (default: artifacts/NAME)
         replace: make the bundle again where it is there already
         dry_run: read, compare and print; write nothing
@@ -99,6 +101,7 @@ class ImportOptions:
     fallback: Annotated[tuple[float, ...], cli.reads(read_action, "ACTION", allow_leading_hyphen=True)] = ()
     golden: Annotated[Path | None, Parameter(metavar="NPZ")] = None
     episodes: int = 20
+    max_episode_steps: PositiveInt | None = None
     output_path: Annotated[Path | None, Parameter(metavar="FOLDER")] = None
     replace: bool = False
     dry_run: bool = False

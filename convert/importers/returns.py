@@ -21,7 +21,7 @@ from quarl.train.suites.task import Task
 def compared_returns(
     policy: ForeignPolicy, spec: PolicySpec, weights: Weights, network: IntegerNetwork, task: Task, episodes: int
 ) -> dict[str, Any]:
-    """Mean return of each on the task's first preset, with its interval, and its paired difference from the original.
+    """Mean return of each on the task's first preset, with its interval, and its difference from the original's.
 
     The original is flown by the steps as they were read; the integers are computed by the reference that every runtime
     is held to when the artifact is made.
@@ -39,7 +39,7 @@ def compared_returns(
     for name in names:
         result = task.evaluate(each[name], episodes, SEED, task.presets[0])
         reference = reference or result.different
-        mean, interval = difference(result.different, reference)
+        mean, interval = difference(result.different, reference, task.paired)
         found[name] = {
             "episodes": len(result.different),
             "mean_return": float(np.mean(result.different)),
@@ -53,7 +53,7 @@ def compared_returns(
 
 
 def fell(row: Mapping[str, Any]) -> bool:
-    """Whether the return is lower than the original's, beyond the interval of the paired difference."""
+    """Whether the return is lower than the original's, beyond the interval of the difference."""
     interval = row["minus_original_interval"]
     return interval is not None and bool(interval[1] < 0.0)
 

@@ -62,7 +62,9 @@ def test_the_fp32_artifact_plays_the_very_episodes_of_the_float_policy(
     artifact, float_policy = report["results"]
     assert artifact["returns"] == float_policy["returns"]
     assert artifact["mean_return"] > 300  # a policy that does not balance falls after ten steps
-    assert report["minus_float"] == [{"preset": "", "mean_return": 0.0, "return_interval": None}]  # all are equal
+    assert report["minus_float"] == [
+        {"preset": "", "paired": True, "mean_return": 0.0, "return_interval": None}
+    ]  # all are equal
     assert report["precision"] == "fp32"
     assert report["executed_by"].startswith("litert ")
     assert report["artifact"] == "fp32.tflite"
@@ -165,13 +167,23 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
 
 def test_a_paired_difference_by_hand() -> None:
     # d = 2, 0, 1: mean 1, s = 1, t of 2 degrees of freedom 4.302653, half width 4.302653 / sqrt(3) = 2.48414
-    mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0])
+    mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0], paired=True)
     assert mean == 1.0
     np.testing.assert_allclose(interval, [1 - 2.48414, 1 + 2.48414], atol=1e-5)
     # returns that vary much but by the same amount with both: nothing says how far another difference may lie
-    assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0]) == (1.0, None)
+    assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0], paired=True) == (1.0, None)
     with pytest.raises(ValueError, match="2 and 1 episodes cannot be paired"):
-        evaluate.difference([1.0, 2.0], [1.0])
+        evaluate.difference([1.0, 2.0], [1.0], paired=True)
+
+
+def test_an_unpaired_difference_by_hand() -> None:
+    # means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4 degrees, 2.776445
+    mean, interval = evaluate.difference([1.0, 2.0, 3.0], [-1.0, 3.0, 1.0, 1.0], paired=False)
+    assert mean == 1.0
+    half = 2.776445 * np.sqrt(1 / 3 + 8 / 3 / 4)
+    np.testing.assert_allclose(interval, [1 - half, 1 + half], atol=1e-5)
+    assert evaluate.difference([1.0], [2.0, 3.0], paired=False) == (-1.5, None)
+    assert evaluate.difference([1.0, 1.0], [2.0, 2.0], paired=False) == (-1.0, None)
 
 
 def test_an_evaluation_of_judged_episodes_by_hand() -> None:

@@ -136,8 +136,8 @@ class Supervisor:
             self._lives[who] += 1
             self._run.progress.say(f"step {self._step:,}: actor {who} died and was replaced ({why})")
             return
-        before = self._facts[LEARNER].get("updates", 0)
         after = 0 if self._kept is None else int(self._kept.facts["updates"])
+        before = max(self._facts[LEARNER].get("updates", 0), after)  # the checkpoint may be newer than the figures
         rows = self._rows
         self._deaths.note(LEARNER, self._step, why=why, updates=before, resumed_at=after, replay_rows=rows)
         self._run.progress.say(

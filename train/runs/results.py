@@ -29,6 +29,8 @@ from quarl.train.suites.names import NEEDS
 from quarl.train.suites.task import Task, episode_seed
 
 RECORDED_EPISODES = 64  # greedy episodes a preset
+MOST_SEEN = 100_000
+"""Observations of a preset that are looked at."""
 CALIBRATION_ROWS = 4096
 GOLDEN_ROWS = 512
 # An image policy's episodes have thousands of frames, and a frame is as large as a thousand small observations.
@@ -40,6 +42,10 @@ UNPAIRED = (
     "not seeded one by one: a resumed run begins new ones, and two policies cannot be compared episode by episode"
 )
 VERSIONS_OF = ("tensorflow-cpu", "numpy", "gymnasium")
+
+
+class EnoughError(Exception):
+    """As many observations were seen as are looked at."""
 
 
 def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash = Squash.TANH) -> PolicySpec:
@@ -91,9 +97,12 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
 
         def keep(observation: Observations, seen: list[NDArray[Any]] = seen) -> None:
             seen.append(observation.copy())
+            if len(seen) * len(observation) >= MOST_SEEN:
+                raise EnoughError
 
         episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
-        task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
+        with suppress(EnoughError):
+            task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
         elements = every[:, -task.vector_size :]  # all of them where no image is before them
         ends = np.unique(np.concatenate([elements.argmin(axis=0), elements.argmax(axis=0)]))
@@ -196,13 +205,17 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically.
 
     It goes to ``run.bundle_path``: not in another's place where the run was interrupted. Always rewritten where a
-    rewrite fits, which costs nothing in fp32; what was judged, and checkpoints, have the raw weights.
+    rewrite fits, which costs nothing in fp32; what was judged, and checkpoints, have the raw weights. An interrupted
+    run ends soon: its policy is not judged.
     """
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")
     spec = policy_spec(request, task, trained.policy, trained.squash)
     decide = greedy(spec, trained.policy.weights)
-    origin = {**provenance(run, trained, settings_source), "judged": judged_finally(run, decide)}
+    origin = {
+        **provenance(run, trained, settings_source),
+        "judged": [] if run.was_interrupted else judged_finally(run, decide),
+    }
     spec = dataclasses.replace(spec, provenance=origin)
     rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.has_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
     calibration = record_observations(task, decide, request.seed, "calibration", rows[0])

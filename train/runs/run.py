@@ -3,11 +3,12 @@
 An algorithm calls ``run.report`` after every iteration, ``run.save`` when ``run.wants_checkpoint`` says so, and leaves
 its loop when ``run.stop_reason`` gives one.
 
-Ctrl-C while a loop is under way only raises a flag: the iteration ends whole, and a checkpoint and a bundle of what was
-learned are written, the bundle into the run's own folder. Before the first iteration has ended, in the last judgement,
-or a second time, it ends the run at once. A run that did not end never replaces the bundle of its name, and the same
-command typed again goes on with it. On the disk it is one that has the folder ``UNFINISHED``, so a run that was
-killed is one, too.
+Ctrl-C or SIGTERM while a loop is under way only raises a flag: the iteration ends whole, with its judgement, and a
+checkpoint and a bundle of what was learned are written, the bundle into the run's own folder. A judgement that takes
+longer than ``STOP_WITHIN_S`` is left out, an iteration that does ends the run at once, as Ctrl-C does before the first
+iteration has ended, in the last judgement, or a second time. A run that did not end never replaces the bundle of its
+name, and the same command typed again goes on with it. On the disk it is one that has the folder ``UNFINISHED``, so a
+run that was killed is one, too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from quarl.train.suites.looks import as_brought
 from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
+STOP_WITHIN_S, WRITE_WITHIN_S = 10.0, 30.0
+"""What an iteration may take to end once the run was interrupted, and its bundle to be written behind the checkpoint: a
+simulator may be slow, or hang."""
 INTERRUPTED = "interrupted"
 
 
@@ -68,6 +72,7 @@ class Run:
         """CPU time of the greedy evaluations so far, s; part of :attr:`cpu_s`, over all resumptions."""
         self._interrupted = False
         self._waits = False  # whether Ctrl-C lets the iteration end: only while a loop has something to lose
+        self._judges = False  # whether the end of its time leaves a judgement, not the run
         self._ended_at_once = False
         self._last_saved = time.monotonic()
         self._stop: str | None = None
@@ -75,8 +80,8 @@ class Run:
         request.training_folder.parent.mkdir(parents=True, exist_ok=True)  # now is the time to hear that it cannot be
         title = f"{request.policy} {request.method}"
         self.progress = TrainingProgress(title, request.steps, self.start_step, request.quiet)
-        if found.sentence:
-            self.progress.say(found.sentence, always=True)
+        for sentence in filter(None, (found.sentence, *task.notes)):
+            self.progress.say(sentence, always=True)
 
     @cached_property
     def _log(self) -> CurveLog:
@@ -88,11 +93,13 @@ class Run:
         return CurveLog(folder, None if self.checkpoint is None else self.start_step)
 
     def __enter__(self) -> Run:
-        self._handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+        self._handlers = {number: signal.signal(number, self._interrupt) for number in signals}
         self.progress.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self.progress.__exit__()
@@ -108,11 +115,15 @@ class Run:
         """Note an interruption. Nothing is printed here: what is being printed may be what was interrupted."""
         if self._ended_at_once:
             os._exit(EXIT_INTERRUPTED)
+        if number == signal.SIGALRM and self._judges:
+            self._judges = False
+            raise KeyboardInterrupt
         if self._interrupted or not self._waits:
             self._ended_at_once = True
         self._interrupted = True
         if self._ended_at_once:
             raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
 
     def _what_is_left(self) -> str:
         if self._saved_step is None:
@@ -197,7 +208,15 @@ class Run:
                 continue
             # Fresh episodes every time, and never those of training or of the final evaluation.
             seed = episode_seed(request.seed, f"judging at {step}")
-            result = self.task.evaluate(decide, request.evaluate_episodes, seed, preset)
+            try:
+                self._judges = True
+                result = self.task.evaluate(decide, request.evaluate_episodes, seed, preset)
+            except BaseException:  # what a library made of an interruption, too
+                if self._judges:
+                    raise
+                continue
+            finally:
+                self._judges = False
             row[names[0]] = result.mean_return
             row[names[1]] = math.nan if result.success is None else result.success
             if preset == (request.stop_preset or self.task.presets[0]):
@@ -218,6 +237,7 @@ class Run:
 
     def _find_stop(self, step: int, reached: str | None) -> str | None:
         if self._interrupted:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
             if self._stop is None:
                 self.progress.say(
                     "Stopping: a checkpoint and a bundle of what was learned so far are written; "
@@ -259,6 +279,8 @@ class Run:
         common = {"identity": self.request.identity(), "step": step, **parts, **times}
         save_checkpoint(self.request.training_folder, Checkpoint(dict(arrays), {**common, **facts}))
         self._last_saved, self._saved_step = time.monotonic(), step
+        if self.was_interrupted:
+            signal.setitimer(signal.ITIMER_REAL, WRITE_WITHIN_S)
         self._waits = self._stop is None and step < self.request.steps
         if self._interrupted and not self._waits and not self.was_interrupted:  # too late for the last report to see
             self._ended_at_once = True

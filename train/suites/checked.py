@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import traceback
+from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from quarl.policy.json_values import shortened
 from quarl.train.suites.errors import EnvironmentFaultError
@@ -17,48 +19,56 @@ AGAIN = "Mend the environment, then type the same command again: it goes on from
 
 
 class Checked:
-    """An environment whose answers are held against Gymnasium's interface.
+    """Environments whose answers are held against Gymnasium's interface.
 
     Args:
         name: the environment's id.
-        environment: as ``gymnasium.make`` gives it.
+        environment: what is reset and stepped: one environment, or a batch of them.
+        shape: of one observation.
+        batch: number of environments of a batch; None for one environment alone.
     """
 
-    def __init__(self, name: str, environment: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, name: str, environment: Any, shape: tuple[int, ...] | None, batch: int | None = None) -> None:
         self.environment, self._name = environment, name
-        self._shape = environment.observation_space.shape
-        self._episode = self._step = 0
+        self._count, leading = (1, ()) if batch is None else (batch, (batch,))
+        self._shape = (*leading, *(shape or ()))
+        self._axes = len(leading)
+        self._episodes, self._steps = [0] * self._count, [0] * self._count
 
-    def reset(self, seed: int, episode: int) -> Any:
-        """The first observation of an episode.
+    def began(self, place: int, episode: int) -> None:
+        """Note which episode begins in this place."""
+        self._episodes[place], self._steps[place] = episode, 0
+
+    def reset(self, call: Callable[[], Any]) -> Any:
+        """The first observation, by a call of ``reset``.
 
         Raises:
             EnvironmentFaultError: the environment raises, or returns something else than Gymnasium's interface says.
         """
-        self._episode, self._step = episode, 0
-        (observation, _) = self._parts("reset", lambda: self.environment.reset(seed=seed))
-        return self._seen("reset", observation)
+        return self._seen("reset", self._parts("reset", call)[0])
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        """One step: observation, reward, terminated, truncated; raises as :meth:`reset` does."""
-        self._step += 1
-        observation, reward, terminated, truncated, _ = self._parts("step", lambda: self.environment.step(action))
+    def step(self, call: Callable[[], Any]) -> tuple[Any, NDArray[np.float64], Any, Any, dict[str, Any]]:
+        """What a call of ``step`` returns, the reward as (environments,); raises as :meth:`reset` does."""
+        self._steps = [step + 1 for step in self._steps]
+        observation, reward, terminated, truncated, info = self._parts("step", call)
         for what, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, (bool, np.bool_, int, np.integer)) and np.shape(flag) != ():
+            if np.size(flag) != self._count or np.asarray(flag).dtype.kind not in "biu":
                 raise self._fault("step", f"returned {shortened(flag)} as {what}; allowed are True and False")
         try:
-            value = float(reward)
-        except (TypeError, ValueError):
-            value = np.nan
-        if not np.isfinite(value):
-            raise self._fault("step", f"returned {shortened(reward)} as the reward; allowed are finite numbers")
-        return self._seen("step", observation), value, bool(terminated), bool(truncated)
+            rewards = np.array(reward, np.float64).reshape(self._count)
+        except (TypeError, ValueError):  # None, or of another size
+            rewards = np.full(self._count, np.nan)
+        if not (finite := np.isfinite(rewards)).all():
+            place = int(np.argmin(finite))
+            what = shortened(reward if not self._axes or np.size(reward) != self._count else rewards[place])
+            raise self._fault("step", f"returned {what} as the reward; allowed are finite numbers", place)
+        return self._seen("step", observation), rewards, terminated, truncated, info
 
-    def _parts(self, method: str, call: Any) -> Any:
+    def _parts(self, method: str, call: Callable[[], Any]) -> Any:
         try:
             found = call()
         except Exception as error:  # whatever stands in somebody's own environment
-            raise self._fault(method, f"raised {type(error).__name__}: {error}") from error
+            raise self._fault(method, f"raised {message_of(error)}") from error
         wanted = RETURNS[method].count(",") + 1
         if isinstance(found, tuple) and len(found) == wanted and isinstance(found[-1], dict):
             return found
@@ -73,23 +83,32 @@ class Checked:
         values = np.asarray(observation)
         if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
             place = tuple(int(each) for each in np.argwhere(~finite)[0])
-            element = place[0] if len(place) == 1 else place
-            raise self._fault(
-                method, f"returned {values[place]} as element {element} of the observation; allowed are finite numbers"
-            )
+            inside = place[self._axes :]
+            element = inside[0] if len(inside) == 1 else inside
+            what = f"returned {values[place]} as element {element} of the observation; allowed are finite numbers"
+            raise self._fault(method, what, place[0] if self._axes else 0)
         return observation
 
-    def _fault(self, method: str, what: str) -> EnvironmentFaultError:
-        function = getattr(type(self.environment.unwrapped), method)
+    def _fault(self, method: str, what: str, place: int = 0) -> EnvironmentFaultError:
+        function = getattr(type(getattr(self.environment, "unwrapped", self.environment)), method)
         try:
             where = f" ({inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]})"
         except (OSError, TypeError):  # of C, or typed into an interpreter
             where = ""
+        episode, step = self._episodes[place], self._steps[place]
         return EnvironmentFaultError(
-            f"{self._name}: {method}(){where} {what}. That was in episode {self._episode}, step {self._step}.",
+            f"{self._name}: {method}(){where} {what}. That was in episode {episode}, step {step}.",
             AGAIN,
             environment=self._name,
             method=method,
-            episode=self._episode,
-            step=self._step,
+            episode=episode,
+            step=step,
         )
+
+
+def message_of(error: Exception) -> str:
+    """An error of somebody's own program, and its place there."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
+    own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{place}"

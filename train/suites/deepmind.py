@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
 from quarl.train.quiet import silenced
-from quarl.train.suites.episodes import Actions, OneByOne
+from quarl.train.suites.checked import Checked
+from quarl.train.suites.episodes import Actions, OneByOne, episode_of
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import TaskName
 from quarl.train.suites.task import Task, judging
@@ -62,11 +63,13 @@ class DeepMindEpisodes(OneByOne):
         playing = [load(domain, task, options) for _ in range(environments)]
         super().__init__(playing, seed, (sum(field.size for field in fields_of(playing[0].observation_spec())),))
         self._bounds = bounds_of(playing[0])
+        self._checked = [Checked(f"dm_control,{domain}_{task}", each, self._observation.shape[1:]) for each in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
         """See :class:`OneByOne`."""
         self.playing[place].task.random.seed(seed.generate_state(4))
-        return flat(self.playing[place].reset().observation)
+        self._checked[place].began(0, episode_of(seed))
+        return self._checked[place].reset(lambda: (flat(self.playing[place].reset().observation), {}))
 
     def taken(self, actions: Actions) -> Any:
         """The actions clipped to the suite's bounds."""
@@ -74,8 +77,13 @@ class DeepMindEpisodes(OneByOne):
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """One control step; a discount of 1 at the end says that only the time is over."""
-        step = self.playing[place].step(action)
-        return flat(step.observation), step.reward, step.last() and step.discount != 1.0, step.last()
+
+        def stepped() -> tuple[Any, ...]:
+            step = self.playing[place].step(action)
+            return flat(step.observation), step.reward, step.last() and step.discount != 1.0, step.last(), {}
+
+        observation, reward, terminated, truncated, _ = self._checked[place].step(stepped)
+        return observation, float(reward[0]), terminated, truncated
 
     def picture(self) -> NDArray[np.uint8]:
         """The picture of the first environment as it is now, (240, 320, 3)."""

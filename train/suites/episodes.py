@@ -141,6 +141,11 @@ class OneByOne(ABC):
             environment.close()
 
 
+def episode_of(seed: np.random.SeedSequence) -> int:
+    """The episode whose seed it is, see :class:`OneByOne`."""
+    return int(np.ravel(np.asarray(seed.entropy))[-1])
+
+
 @dataclass(frozen=True)
 class Transition:
     """What :meth:`EpisodeStream.step` returns.

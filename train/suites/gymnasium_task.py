@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import importlib
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 from quarl import airlearning_envs
 from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
 from quarl.train.quiet import silenced
-from quarl.train.suites.checked import Checked
+from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
-from quarl.train.suites.episodes import Actions, Episodes, OneByOne
+from quarl.train.suites.episodes import Actions, Episodes, OneByOne, episode_of
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
 from quarl.train.suites.task import Task, judging
@@ -30,6 +29,12 @@ JUDGING_ENVIRONMENTS = 32
 LARGEST_VECTOR = 4096
 """Numbers of an observation that is no image: a run holds thousands of them, and its bundle, too."""
 LARGEST_BOUND = 1e6  # beyond it stands for infinity, as float32's largest number does in older environments
+LONGEST_EPISODE = 10_000
+"""Steps, of an environment that is registered without a limit and was given none."""
+NO_LIMIT = (
+    "{} is registered without max_episode_steps: its episodes are truncated after "
+    f"{LONGEST_EPISODE:,} steps. --max-episode-steps N sets another limit."
+)
 SECONDS_UNKNOWN = 1.0  # an environment that does not say how long a step lasts: one step is one unit of time
 LEG = "hip_{0}_angle rad, hip_{0}_speed 1, knee_{0}_angle rad, knee_{0}_speed 1, leg_{0}_contact 1, "
 FIELDS = {
@@ -62,7 +67,6 @@ class GymnasiumEpisodes(OneByOne):
         """Args: Gymnasium's id, number of environments, seed, and keyword arguments of ``gymnasium.make``."""
         suite = resolve(environment_id).suite
         self._build: Callable[[], Environment] = lambda: make_environment(environment_id, options)
-        self._id = environment_id
         self._always_new = suite is Suite.BOX2D
         playing = [self._build() for _ in range(environments)]
         if suite is Suite.PYBULLET:
@@ -76,15 +80,17 @@ class GymnasiumEpisodes(OneByOne):
         else:
             super().__init__(playing, seed, (int(np.prod(shape)),))
         self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
-        self._checked = [Checked(environment_id, environment) for environment in playing]
+        self._checked = [Checked(environment_id, environment, shape) for environment in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
         """See :class:`OneByOne`."""
+        checked = self._checked[place]
         if self._always_new:
             self.playing[place].close()
-            self.playing[place] = self._build()
-            self._checked[place] = Checked(self._id, self.playing[place])
-        return self._checked[place].reset(int(seed.generate_state(1)[0]), episode_of(seed))
+            self.playing[place] = checked.environment = self._build()
+        number = int(seed.generate_state(1)[0])
+        checked.began(0, episode_of(seed))
+        return checked.reset(lambda: checked.environment.reset(seed=number))
 
     def taken(self, actions: Actions) -> Any:
         """The actions, continuous ones clipped to the environment's bounds."""
@@ -94,17 +100,14 @@ class GymnasiumEpisodes(OneByOne):
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """See :class:`OneByOne`."""
-        return self._checked[place].step(action)
+        observation, reward, terminated, truncated, _ = self._checked[place].step(
+            lambda: self.playing[place].step(action)
+        )
+        return observation, float(reward[0]), bool(terminated), bool(truncated)
 
     def picture(self) -> NDArray[np.uint8]:
         """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
         return np.asarray(self.playing[0].render())
-
-
-def episode_of(seed: np.random.SeedSequence) -> int:
-    """The episode whose seed it is, see :class:`OneByOne`."""
-    entropy = seed.entropy
-    return int(entropy[1]) if isinstance(entropy, list | tuple) else 0
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
@@ -115,7 +118,14 @@ def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environ
             import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
         if environment_id.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
             airlearning_envs.register()
-        return gymnasium.make(environment_id, disable_env_checker=True, **options)
+        environment: Environment = gymnasium.make(environment_id, disable_env_checker=True, **options)
+        if environment.spec is not None and environment.spec.max_episode_steps is not None:
+            return environment
+        return Limited(environment, LONGEST_EPISODE)
+
+
+class Limited(gymnasium.wrappers.TimeLimit[Any, Any]):
+    """An environment that is registered without a limit of steps."""
 
 
 @contextlib.contextmanager
@@ -144,7 +154,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
     except Exception as error:  # of an environment's own
-        raise TaskError(f"--task {environment_id} cannot be made: {message_of(error)}") from error
+        raise TaskError(f"--task {environment_id} cannot be made: {message_of(error)}.") from error
     with contextlib.closing(probe), silenced():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
@@ -174,6 +184,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         evaluate=judging(make, JUDGING_ENVIRONMENTS),
         draw=draw,
         bounds=bounds_of(inputs),
+        notes=(NO_LIMIT.format(name.canonical),) if isinstance(probe, Limited) else (),
     )
 
 
@@ -209,16 +220,8 @@ def import_own_module(environment_id: str) -> None:
                 f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
                 f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER quarl train …"
             ) from error
-        cause = message_of(error)
+        cause = f"{message_of(error)}."
         raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {cause}") from error
-
-
-def message_of(error: Exception) -> str:
-    """An error of somebody's own program, and its place there."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
-    own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
-    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{place}."
 
 
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:

@@ -15,7 +15,14 @@ from typing import Any
 from quarl.train.suites.episodes import Episodes
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.looks import LOOKS, with_looks
-from quarl.train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName, require_installed, resolve
+from quarl.train.suites.names import (
+    MAX_EPISODE_STEPS,
+    NAVIGATION_DEPTH_NAME,
+    Suite,
+    TaskName,
+    require_installed,
+    resolve,
+)
 from quarl.train.suites.task import Task
 
 BATCHED = (Suite.NAVIGATION, Suite.ATARI)
@@ -53,6 +60,8 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
 
 def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[str, Any]) -> Task:
+    if MAX_EPISODE_STEPS in options and chosen.suite in (*BATCHED, Suite.DM_CONTROL):
+        raise TaskError(f"--max-episode-steps means nothing to the task {name}, which has a limit. Leave it out.")
     if chosen.suite is Suite.NAVIGATION:
         from quarl.train.suites.navigation import navigation_task
 

@@ -14,6 +14,9 @@ from importlib.util import find_spec
 
 from quarl.train.suites.errors import TaskError
 
+MAX_EPISODE_STEPS = "max_episode_steps"
+"""The argument of ``gymnasium.make``, and an option of a task."""
+
 
 class Suite(Enum):
     """A family of tasks; the value is what may be typed before a comma."""

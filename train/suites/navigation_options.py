@@ -1,4 +1,4 @@
-"""What the command line asks of a task beside its settings file: looks; of navigation late commands, a curriculum."""
+"""What is typed of a task beside its settings file: looks, a limit; of navigation late commands, a curriculum."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.looks import LOOKS
-from quarl.train.suites.names import Suite, resolve
+from quarl.train.suites.names import MAX_EPISODE_STEPS, Suite, resolve
 
 if TYPE_CHECKING:
     from quarl.train.options import RunOptions
 
 
 def with_asked(options: Mapping[str, Any], asked: RunOptions) -> dict[str, Any]:
-    """The task's options with those that ``--looks``, ``--command-latency`` and ``--curriculum`` stand for.
+    """The task's options with those that ``--looks``, ``--max-episode-steps``, ``--command-latency`` and
+    ``--curriculum`` stand for.
 
     Raises:
         TaskError: the task is not navigation, or the value is no latency.
@@ -22,6 +23,8 @@ def with_asked(options: Mapping[str, Any], asked: RunOptions) -> dict[str, Any]:
     chosen = dict(options)
     if asked.looks is not None:
         chosen[LOOKS] = asked.looks
+    if asked.max_episode_steps is not None:
+        chosen[MAX_EPISODE_STEPS] = asked.max_episode_steps
     if asked.command_latency is not None:
         refuse_elsewhere("--command-latency", asked.task)
         from quarl.train.suites.command_latency import read_command_latency

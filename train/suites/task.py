@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
 from quarl.train.intervals import Interval, counted_once, mean_interval
 from quarl.train.suites.episodes import Decide, Episodes, Judged, judge
+from quarl.train.suites.names import Suite, resolve
+
+COMPARED_STEPS = 20
+"""Of an episode that is played twice."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class Task:
         frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
         paired: whether the episode of a number begins alike for every policy, whatever else was played, so that two are
             compared episode by episode, and a resumed run goes on with the episodes it was in.
+        notes: sentences for whoever trains or judges on it.
         draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
             where the environment has no picture of itself.
     """
@@ -113,6 +119,7 @@ class Task:
     teacher_observation: tuple[ObservationField, ...] | None = None
     fallback: tuple[float, ...] = ()
     paired: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def observation_size(self) -> int:
@@ -163,6 +170,32 @@ def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int
             return Evaluation.of(judge(played, decide, episodes), preset)
 
     return evaluate
+
+
+def paired_if_seeded(task: Task, seed: int) -> Task:
+    """The task, not ``paired`` where an episode that is played again with its seed becomes another one."""
+    is_ours = resolve(task.name).suite is Suite.NAVIGATION
+    if is_ours or not task.paired or is_seeded(task.make(1, seed), task.head):
+        return task
+    note = f"{task.name} does not follow its seed: an episode played again is another one, so intervals are unpaired."
+    return replace(task, paired=False, notes=(*task.notes, note))
+
+
+def is_seeded(episodes: Episodes, head: DiscreteHead | ContinuousHead) -> bool:
+    """Whether an episode is the same when it is played again, for :data:`COMPARED_STEPS`; closes them."""
+    action = np.zeros(1, np.int64) if isinstance(head, DiscreteHead) else np.array([head.low], np.float32)
+    plays = []
+    with closing(episodes):  # type: ignore[type-var]
+        for _ in range(2):
+            seen = [episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))]
+            for _ in range(COMPARED_STEPS):
+                result = episodes.step(action)
+                seen += [result.observation, result.reward]
+                if result.terminated[0] or result.truncated[0]:
+                    break
+            plays.append(seen)
+    first, second = plays
+    return len(first) == len(second) and all(map(np.array_equal, first, second))
 
 
 def episode_seed(seed: int, purpose: str) -> int:

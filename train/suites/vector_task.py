@@ -28,21 +28,23 @@ from numpy.typing import NDArray
 from quarl import airlearning_envs
 from quarl.policy.spec import EnvironmentSpec
 from quarl.train.quiet import silenced
+from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.episodes import Actions, Observations, StepResult
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.gymnasium_task import (
     JUDGING_ENVIRONMENTS,
+    LONGEST_EPISODE,
+    NO_LIMIT,
     bounds_of,
     control_period,
     fields_of,
     head_of,
     import_own_module,
-    message_of,
     refuse_spaces,
     shows_images,
     unknown_task,
 )
-from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName
+from quarl.train.suites.names import MAX_EPISODE_STEPS, NAVIGATION_ID, Suite, TaskName
 from quarl.train.suites.task import Task, judging
 
 Batch = VectorEnv[Any, Any, Any]
@@ -59,6 +61,7 @@ def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
     """
     target = name.target
     import_own_module(target)
+    options = {name: value for name, value in options.items() if name != MAX_EPISODE_STEPS}
     if target.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
         airlearning_envs.register()
     spec, is_asked_for = registration(target), name.suite is Suite.VECTOR
@@ -96,7 +99,7 @@ def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
     try:
         return load_env_creator(entry) if isinstance(entry, str) else entry
     except Exception as error:  # whatever stands in somebody's own module
-        raise TaskError(f"--task {name.canonical} cannot be made: {message_of(error)}") from error
+        raise TaskError(f"--task {name.canonical} cannot be made: {message_of(error)}.") from error
 
 
 def without_autoreset(creator: Callable[..., Any]) -> dict[str, Any]:
@@ -128,8 +131,8 @@ class VectorEpisodes:
 
     replayable = False
 
-    def __init__(self, task: str, maker: Maker, environments: int, seed: int) -> None:
-        """Args: the task as typed, what makes the batch, number of environments, and the seed.
+    def __init__(self, task: str, maker: Maker, environments: int, seed: int, limit: int) -> None:
+        """Args: the task as typed, what makes the batch, number of environments, the seed, and steps of an episode.
 
         Raises:
             TaskError: another number of environments was made, or it does not say what follows an episode's end.
@@ -148,36 +151,51 @@ class VectorEpisodes:
                 "NEXT_STEP, SAME_STEP or DISABLED. Set the one that says what it does after an episode's end."
             )
         self._mode = mode
+        self._checked = Checked(task, self.batch, self.batch.single_observation_space.shape, environments)
         actions = self.batch.single_action_space
         self._bounds = (actions.low, actions.high) if isinstance(actions, Box) else None
         self._is_image = shows_images(self.batch.single_observation_space)
         self._observation: Observations = np.zeros(0)
         self._begun: Observations = np.zeros(0)  # SAME_STEP: the first of the new episodes
         self._ended = np.zeros(environments, np.bool_)  # and not begun again
+        self._limit, self._lengths = limit, np.zeros(environments, np.int64)
         self._idles = np.zeros(environments, np.bool_)  # NEXT_STEP: the next step only resets these
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
         """See :class:`~train.suites.episodes.Episodes`; what did not just end can only be begun all together."""
+        for place in np.flatnonzero(mask):
+            self._checked.began(place, int(episode_ids[place]))
         if not np.array_equal(mask, self._ended):
             if not mask.all():
                 raise ValueError("a batch begins as a whole, and then each environment when its episode has ended")
             seed = np.random.SeedSequence([self._seed, int(episode_ids[0])]).generate_state(1)[0] >> 1  # an int32
-            self._observation = self._seen(self.batch.reset(seed=int(seed))[0])
+            self._observation = self._seen(self._checked.reset(lambda: self.batch.reset(seed=int(seed))))
             self._idles = np.zeros_like(mask)
         elif self._mode is AutoresetMode.DISABLED:
-            begun = self._seen(self.batch.reset(options={"reset_mask": mask.copy()})[0])
+            options = {"reset_mask": mask.copy()}
+            first = self._seen(self._checked.reset(lambda: self.batch.reset(options=options)))
             self._observation = self._observation.copy()
-            self._observation[mask] = begun[mask]
+            self._observation[mask] = first[mask]
         elif self._mode is AutoresetMode.SAME_STEP:
             self._observation = self._begun
         self._ended = np.zeros_like(mask)
+        self._lengths[mask] = 0
         return self._observation
 
     def step(self, actions: Actions) -> StepResult:
         """See :class:`~train.suites.episodes.Episodes`."""
-        seen, reward, terminated, truncated, info = self.batch.step(self._taken(actions))
+        seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(self._taken(actions)))
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        ended, reward = terminated | truncated, np.array(reward, np.float32)
+        self._lengths += 1
+        if (over := self._lengths >= self._limit).any():
+            if self._mode is not AutoresetMode.DISABLED and not (terminated | truncated)[over].all():
+                raise TaskError(
+                    f"--task {self._task}: an episode has not ended after {self._limit:,} steps, and in the mode "
+                    f"{self._mode.name} none can be cut from outside. Give the environment a time limit, or "
+                    f"--max-episode-steps a larger number than {self._limit}."
+                )
+            truncated |= over
+        ended, reward = terminated | truncated, rewards.astype(np.float32)
         self._observation, idled = self._seen(seen), None
         if self._mode is AutoresetMode.SAME_STEP:
             self._begun = self._observation
@@ -232,8 +250,8 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         probe = maker(1)
     except Exception as error:  # of an environment's own
         raise TaskError(
-            f"--task {name.canonical} cannot be made: {message_of(error)} A batch is made by its vector_entry_point or "
-            "by module:function, called with num_envs=N."
+            f"--task {name.canonical} cannot be made: {message_of(error)}. A batch is made by its vector_entry_point "
+            "or by module:function, called with num_envs=N."
         ) from error
     if not isinstance(probe, VectorEnv):
         raise TaskError(
@@ -245,8 +263,11 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         period = control_period(probe, name.suite)
     refuse_spaces(name.canonical, inputs, outputs)
 
+    registered = spec.max_episode_steps if (spec := registration(name.target)) else None
+    limit = options.get(MAX_EPISODE_STEPS) or registered or LONGEST_EPISODE
+
     def make(environments: int, seed: int) -> VectorEpisodes:
-        return VectorEpisodes(name.canonical, maker, environments, seed)
+        return VectorEpisodes(name.canonical, maker, environments, seed, limit)
 
     return Task(
         name=name.canonical,
@@ -259,4 +280,5 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         evaluate=judging(make, JUDGING_ENVIRONMENTS),
         bounds=bounds_of(inputs),
         paired=False,
+        notes=() if MAX_EPISODE_STEPS in options or registered else (NO_LIMIT.format(name.canonical),),
     )

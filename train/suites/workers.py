@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.train.suites.episodes import Actions, Episodes, Observations, StepResult
+from quarl.train.suites.errors import EnvironmentFaultError
 from quarl.train.suites.task import Task, judging
 
 JUDGED_AT_ONCE = 32
@@ -45,7 +46,7 @@ START = (
 
 
 class WorkerError(RuntimeError):
-    """An environment failed in its process, or its process ended; says where, with the traceback of there."""
+    """A process of environments failed or ended; says where, with the traceback of there."""
 
 
 class Worker:
@@ -79,7 +80,8 @@ class Worker:
         """The answer to the last request.
 
         Raises:
-            WorkerError: an environment failed, or the process ended.
+            EnvironmentFaultError: an environment failed.
+            WorkerError: something else did, or the process ended.
         """
         where = f"the process of the environments {self.places.start} … {self.places.stop - 1}"
         try:
@@ -93,6 +95,8 @@ class Worker:
                 f"{where} ended by itself ({how}). The same command without --workers goes on from the last "
                 "checkpoint in one process."
             ) from None
+        if isinstance(answer, EnvironmentFaultError):
+            raise answer
         if not is_good:
             raise WorkerError(f"{where} failed:\n\n{answer}")
         return answer
@@ -214,7 +218,9 @@ def serve(descriptor: int) -> None:
                     episodes, answer = make(environments, seed), None
                 else:
                     answer = getattr(episodes, verb)(*arguments)
-            except Exception:  # of an environment's own
+            except EnvironmentFaultError as error:
+                pipe.send((False, error))
+            except Exception:
                 pipe.send((False, traceback.format_exc()))
             else:
                 pipe.send((True, answer))

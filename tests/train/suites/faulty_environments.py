@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -74,7 +75,37 @@ class HangsUp(Walk):
         return super().step(action)
 
 
+class Endless(Walk):
+    def step(self, action: int) -> Any:
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, False, {}
+
+
+class Hanging(Walk):
+    """Never answers while ``hangs``."""
+
+    hangs = False
+
+    def step(self, action: int) -> Any:
+        while Hanging.hangs:
+            time.sleep(0.05)
+        return super().step(action)
+
+
+class Unseeded(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = float(np.random.uniform(-1, 1))
+        return self.seen(), {}
+
+
+class UnseededSteps(Walk):
+    def step(self, action: int) -> Any:
+        self.x += 0.01 * float(np.random.uniform(-1, 1))
+        return super().step(action)
+
+
 FAULTY = (FourValues, ObservationAlone, WithoutSeed, OtherShape, Infinite, NanReward, NoReward, HangsUp)
-for kind in (Walk, *FAULTY):
+for kind in (Walk, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
     for limit in ("", "Limited"):  # Gymnasium's wrapper of a time limit takes the answer apart itself
         gymnasium.register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from quarl.convert.__main__ import main as convert
 from quarl.train.__main__ import main
+from quarl.train.evaluate import main as evaluate
+from quarl.train.runs import run
 from quarl.train.suites.episodes import Episodes
-from quarl.train.suites.errors import EnvironmentFaultError
+from quarl.train.suites.errors import EnvironmentFaultError, TaskError
 from quarl.train.suites.make import make_task
-from tests.train.suites.faulty_environments import FAULTY
+from tests.train.suites.faulty_environments import FAULTY, Hanging
 
+SMALL = ["--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=64", "--quiet"]
 MODULE = "tests.train.suites.faulty_environments"
 WHERE = {  # method, step, words
     "FourValues": ("step", 1, "4 values|not enough values"),
@@ -57,3 +67,55 @@ def test_training_ends_at_once_with_the_environments_fault(
     assert main([*words, "--steps", "4000"]) == 1
     said = capsys.readouterr().err
     assert f"{name}-v0: step()" in said and "Traceback" not in said and "learning rate" not in said
+
+
+def test_an_endless_episode_is_truncated_and_who_judges_it_is_told() -> None:
+    task = make_task(f"{MODULE}:Endless-v0", options={"max_episode_steps": 30})
+    assert (
+        make_task(f"{MODULE}:Endless-v0").notes and not task.notes and not make_task(f"{MODULE}:WalkLimited-v0").notes
+    )
+    judged = task.evaluate(lambda rows: np.zeros(len(rows), np.int64), 3, 0, "")
+    assert judged.mean_length == 30
+    with pytest.raises(TaskError, match="max-episode-steps"):
+        make_task("navigation", options={"max_episode_steps": 30})
+
+
+@pytest.mark.parametrize("name", ["Unseeded", "UnseededSteps", "Walk"])
+def test_an_environment_that_ignores_its_seed_is_compared_unpaired(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--task", f"{MODULE}:{name}-v0", *SMALL, "--output-path", str(tmp_path / "u"), "--steps", "256"]
+    assert main(words) == 0
+    assert convert(["--policy", str(tmp_path / "u"), "--bits", "32", "--format", "tflite"]) == 0
+    capsys.readouterr()
+    assert evaluate(["--input-path", str(tmp_path / "u"), "--precision", "fp32", "--compare", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["minus_float"][0]["paired"] is (name == "Walk")
+    assert any("seed" in note for note in report["notes"]) is (name != "Walk")
+
+
+@pytest.mark.parametrize("where", ["an iteration", "a judgement"])
+def test_one_sigterm_ends_a_run_whose_environment_hangs(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(run, "WRITE_WITHIN_S", 0.3)
+    judge = run.Run._judge_when_due
+
+    def hanging(self: run.Run, step: int, *rest: Any) -> Any:
+        if step >= 256:
+            Hanging.hangs = True
+            threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()
+        if where == "an iteration" and step >= 256:
+            self._log.flush(), self.save(step, {}, {})
+            return {}, None
+        return judge(self, step, *rest)
+
+    monkeypatch.setattr(run.Run, "_judge_when_due", hanging)
+    words = ["--task", f"{MODULE}:Hanging-v0", *SMALL, "--output-path", str(tmp_path / "h"), "--steps", "4096"]
+    try:
+        assert main([*words, "--evaluate-every", "128"]) == 130
+    finally:
+        Hanging.hangs = False
+    said = capsys.readouterr().err
+    assert "checkpoint of step 256 is kept" in said

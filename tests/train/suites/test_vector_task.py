@@ -10,12 +10,13 @@ import pytest
 
 from quarl.bench.command_line import UsageError
 from quarl.bench.study.bundles import task_of
+from quarl.convert.__main__ import main as convert
 from quarl.policy.bundle import Bundle
 from quarl.train import __main__ as command
 from quarl.train import evaluate
 from quarl.train.runs.request import TRAINING_FOLDER
 from quarl.train.suites.episodes import EpisodeStream
-from quarl.train.suites.errors import TaskError
+from quarl.train.suites.errors import EnvironmentFaultError, TaskError
 from quarl.train.suites.make import make_task
 from quarl.train.suites.names import Suite, resolve
 from tests.train.small_runs import train
@@ -184,6 +185,44 @@ def test_a_batch_is_judged_and_a_restored_one_begins_new_episodes(function: str)
     assert other.take_tally().episodes >= 6
 
 
+@pytest.mark.parametrize(
+    ("fault", "values"),
+    [
+        ({"observation": [0, 9, np.nan]}, (0, 1)),
+        ({"reward": [1.0, np.nan, 0.0]}, (1, 1)),
+        ({"reward": 1.0}, (0, 1)),
+        ({"terminated": False}, (0, 1)),
+        ({"info": None}, (0, 1)),
+    ],
+)
+@pytest.mark.parametrize("function", ["disabled", "same_step", "next_step"])
+def test_a_batch_that_returns_something_else_is_named(
+    function: str, fault: dict, values: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = make_task(f"{NAME}:{function}").make(3, 0)
+    episodes.reset(np.ones(3, bool), np.arange(3))
+    names = "observation", "reward", "terminated", "truncated", "info"
+    right = episodes.batch.step
+    monkeypatch.setattr(
+        episodes.batch, "step", lambda actions: tuple((dict(zip(names, right(actions), strict=True)) | fault).values())
+    )
+    if "observation" in fault:
+        fault["observation"] = np.tile(np.float32(fault["observation"]), (3, 1))
+    with pytest.raises(EnvironmentFaultError) as caught:
+        episodes.step(np.zeros(3, np.int64))
+    error = caught.value
+    assert (error.values["episode"], error.values["step"], error.values["method"]) == (*values, "step")
+
+
+def test_a_batch_that_never_ends_is_truncated_where_it_can_be() -> None:
+    options = {"max_episode_steps": 2}  # episodes end after 3 steps or 4
+    assert make_task(f"{NAME}:disabled", options=options).evaluate(pushing, 4, 0, "").returns == (4,) * 4
+    assert make_task(f"{NAME}:disabled").notes and not make_task(f"{NAME}:disabled", options=options).notes
+    for function in ("same_step", "next_step"):
+        with pytest.raises(TaskError, match="max-episode-steps"):
+            make_task(f"{NAME}:{function}", options=options).evaluate(pushing, 4, 0, "")
+
+
 def test_batches_that_were_judged_in_are_closed() -> None:
     task = make_task(f"{NAME}:Batch-v0")
     task.evaluate(pushing, 5, 0, "")
@@ -191,7 +230,7 @@ def test_batches_that_were_judged_in_are_closed() -> None:
 
 
 @pytest.mark.parametrize("function", ["Batch-v0", "same_step", "next_step"])
-def test_it_is_trained_judged_and_never_compared_episode_by_episode(
+def test_it_is_trained_judged_and_compared_unpaired(
     function: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = f"{NAME}:{function}"
@@ -205,8 +244,10 @@ def test_it_is_trained_judged_and_never_compared_episode_by_episode(
     judging = ["--input-path", str(tmp_path / "I"), "--episodes", "6"]
     assert evaluate.main([*judging, "--output", str(report)]) == 0
     assert 3 <= json.loads(report.read_text())["results"][0]["mean_return"] <= 8
-    assert evaluate.main([*judging, "--precision", "int8", "--compare"]) == 2
-    assert "--compare means nothing to the task" in capsys.readouterr().err
+    assert convert(["--policy", str(tmp_path / "I"), "--bits", "8", "--format", "tflite"]) == 0
+    assert evaluate.main([*judging, "--precision", "int8", "--compare", "--output", str(report)]) == 0
+    assert json.loads(report.read_text())["minus_float"][0]["paired"] is False
+    capsys.readouterr()
     with pytest.raises(UsageError, match="not seeded one by one"):
         task_of(Bundle.load(tmp_path / "I"))
     assert train(tmp_path / "J", "--task", task, *SMALL, "--workers", "2") == 2

@@ -15,7 +15,7 @@ import pytest
 
 from quarl.train import __main__ as command
 from quarl.train.suites.episodes import EpisodeStream
-from quarl.train.suites.errors import TaskError
+from quarl.train.suites.errors import EnvironmentFaultError, TaskError
 from quarl.train.suites.make import make_episodes, make_task
 from quarl.train.suites.names import missing_packages, resolve
 from quarl.train.suites.workers import InProcesses, WorkerError
@@ -146,13 +146,13 @@ def test_a_run_in_processes_is_the_same_run_and_leaves_none(module: Path, tmp_pa
     assert soon(lambda: not any(map(lives, others(module))))
 
 
-def test_an_error_of_an_environment_comes_with_its_traceback(module: Path) -> None:
+def test_an_error_of_an_environment_is_that_of_one_process(module: Path) -> None:
     stream = EpisodeStream(make_task(f"{NAME}:Failing-v0", workers=2).make(4, 0))
     actions = np.zeros((4, 2), np.float32)
     stream.step(actions)
-    with pytest.raises(WorkerError, match="environments 0 … 1 failed") as caught:
+    with pytest.raises(EnvironmentFaultError, match="ValueError: the arm left its joint") as caught:
         stream.step(actions)
-    assert "ValueError: the arm left its joint" in str(caught.value) and f"{NAME}.py" in str(caught.value)
+    assert (caught.value.values["episode"], caught.value.values["step"]) == (0, 2) and f"{NAME}.py" in str(caught.value)
     assert soon(lambda: not any(map(lives, others(module))))
 
 
