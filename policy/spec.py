@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import operator
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from quarl.policy import json_values
@@ -33,6 +35,10 @@ from quarl.policy.json_values import (
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 # The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
+STILL_SCALE = 1e30
+"""A normaliser's scale of an element that never moved in training: z is 0 wherever it is."""
+STILL_SHARE = 2.0**-23
+"""Of an element's value: a smaller change is none, the step of a float32 beside it."""
 LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
 
 # What no policy comes near: a document that claims more would only be worked on for long, or fill the memory.
@@ -856,6 +862,12 @@ class Normaliser:
                 "normaliser.low and normaliser.high must be finite in float32, with low < high.",
             )
 
+    @property
+    def still(self) -> tuple[tuple[int, float, float], ...]:
+        """Elements that never moved in training: place, value, and the smallest change that is one."""
+        pairs = enumerate(zip(self.mean, self.scale))
+        return tuple((place, mean, STILL_SHARE * abs(mean)) for place, (mean, scale) in pairs if scale >= STILL_SCALE)
+
 
 # --- quantizers of training -----------------------------------------------------------------------------------------
 
@@ -1094,6 +1106,13 @@ class PolicySpec:
     def observation_size(self) -> int:
         """Number of floats of the flattened observation, states included."""
         return sum(f.size for f in self.observation)
+
+    def element(self, place: int) -> str:
+        """The name of an observation element: its field's, with its place there where the field has several."""
+        ends = list(accumulate(field.size for field in self.observation))
+        index = bisect_right(ends, place)
+        field = self.observation[index]
+        return field.name if field.size == 1 else f"{field.name}[{place - ends[index] + field.size}]"
 
     @property
     def state_size(self) -> int:

@@ -615,6 +615,19 @@ int native_decide(struct native *e, const float *observation, float *outputs)
     return head ? 0 : best;
 }
 
+int native_has_moved(const struct native *e, const float *observation)
+{
+    const struct native_file *f = e->file;
+    const float *mean = at(f, f->mean), *inverse = at(f, f->inverse);
+    if (f->normaliser != f->observation) return 0;
+    for (uint32_t i = 0; i < f->normaliser; i++) {
+        const float change = observation[i] - mean[i];
+        const float least = 0x1p-23f * mean[i];
+        if (inverse[i] < 2e-30f && (change < 0 ? -change : change) > (least < 0 ? -least : least)) return 1;
+    }
+    return 0;
+}
+
 size_t native_levels(struct native *e, const float *observation, unsigned layers, int8_t *levels, size_t room)
 {
     const struct native_file *f = e->file;

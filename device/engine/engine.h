@@ -36,6 +36,8 @@ const char *native_message(enum native_error);
  * what a recurrent policy is given with the next observation. The index of the first largest logit, 0 of a continuous
  * policy. */
 int native_decide(struct native *, const float *observation, float *outputs);
+/* Whether an element moved that never did in training: policy/spec.py, STILL_SCALE and STILL_SHARE. */
+int native_has_moved(const struct native *, const float *observation);
 /* The levels behind the first `layers` layers, 0: the input's, at most `room` of them; how many there are. */
 size_t native_levels(struct native *, const float *observation, unsigned layers, int8_t *levels, size_t room);
 /* One layer, several times, of what the layers before it made of this observation: native_levels(..., layer, ...), or

@@ -217,6 +217,12 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
         "judged": [] if run.was_interrupted else judged_finally(run, decide),
     }
     spec = dataclasses.replace(spec, provenance=origin)
+    if still := [f"{spec.element(place)} at {value:g}" for place, value, _ in spec.normaliser.still]:
+        run.progress.say(
+            f"Never moved in training by more than float32's step: {', '.join(still[:8])}{', …' * (len(still) > 8)}. "
+            "The policy ignores what never moved, and a robot's loop counts when it moves (untrained).",
+            always=True,
+        )
     rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.has_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
     calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
     golden = record_observations(task, decide, request.seed, "golden", rows[1])

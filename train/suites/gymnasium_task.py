@@ -93,9 +93,9 @@ class GymnasiumEpisodes(OneByOne):
         return checked.reset(lambda: checked.environment.reset(seed=number))
 
     def taken(self, actions: Actions) -> Any:
-        """The actions, continuous ones clipped to the environment's bounds."""
+        """The actions, continuous ones clipped to the environment's bounds; discrete ones are numpy's integers."""
         if self._bounds is None:
-            return actions.tolist()
+            return actions
         return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
@@ -286,11 +286,28 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
         raise TaskError(
             f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
         )
-    if isinstance(outputs, Box) and not (np.isfinite(outputs.low).all() and np.isfinite(outputs.high).all()):
+    if not isinstance(outputs, Box):
+        return
+    wrapped = "Register it in gymnasium.wrappers.TransformAction(environment, lambda action: "
+    if outputs.dtype.kind != "f":
         raise TaskError(
-            f"--task {environment_id} has actions without bounds ({outputs}); a policy's actions are scaled to the "
-            "bounds. Wrap the environment in gymnasium.wrappers.RescaleAction and register that."
+            f"--task {environment_id} has actions of {outputs.dtype} ({outputs}); allowed are floats. {wrapped}"
+            f"numpy.rint(action).astype(numpy.{outputs.dtype}), {boxed(outputs.low, outputs.high)})."
         )
+    if max(np.abs(outputs.low).max(), np.abs(outputs.high).max()) > LARGEST_BOUND:
+        low, high = np.clip((outputs.low, outputs.high), -1, 1)
+        raise TaskError(
+            f"--task {environment_id} has actions without bounds ({outputs}; one beyond {LARGEST_BOUND:g} is none); a "
+            f"policy's actions are scaled to the bounds. {wrapped}action, {boxed(low, high)}), with "
+            "the bounds that it has."
+        )
+
+
+def boxed(low: NDArray[Any], high: NDArray[Any]) -> str:
+    """What to type for a Box of float32."""
+    if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return f"Box({low.flat[0]:g}, {high.flat[0]:g}, {low.shape}, numpy.float32)"
+    return f"Box(numpy.float32({low.tolist()}), numpy.float32({high.tolist()}))"
 
 
 def control_period(environment: Environment | gymnasium.vector.VectorEnv[Any, Any, Any], suite: Suite) -> float:

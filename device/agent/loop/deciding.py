@@ -14,7 +14,7 @@ from quarl.device.agent.serving import Serving
 # As plain integers: an IntFlag's operators take longer than a small policy.
 _OBSERVATION, _ACTION = int(Kind.OBSERVATION), int(Kind.ACTION)
 STALE, NON_FINITE, FALLBACK, HELD = int(Flag.STALE), int(Flag.NON_FINITE), int(Flag.FALLBACK), int(Flag.HELD)
-WRONG_RELEASE, START = int(Flag.WRONG_RELEASE), int(Flag.START)
+WRONG_RELEASE, START, UNTRAINED = int(Flag.WRONG_RELEASE), int(Flag.START), int(Flag.UNTRAINED)
 _clock = time.monotonic_ns
 
 
@@ -23,7 +23,8 @@ class Inbox:
 
     Attributes:
         room: the bytes; one more than an observation has, so that a longer packet is seen to be one.
-        observation: a whole observation as the executor takes it, which changes with the room.
+        values: a whole observation, float32.
+        observation: the same as the executor takes it, which changes with the room.
         brought: one period's values, float32.
     """
 
@@ -31,7 +32,8 @@ class Inbox:
         largest = max(observation_size, brought_size)
         self.room = bytearray(max(room, HEADER.size + VALUE_BYTES * largest + 1))
         values = memoryview(self.room)[HEADER.size : HEADER.size + VALUE_BYTES * largest].cast("f")
-        self.observation: Input = executor.input(values[:observation_size])
+        self.values = values[:observation_size]
+        self.observation: Input = executor.input(self.values)
         self.brought = values[:brought_size]
 
 
@@ -70,6 +72,8 @@ class Decider:
         self.flags = self._taken_flags = 0
         self._fresh = False
         self._observation = self._golden = serving.observations[0]
+        self._values: Any = ()
+        self._still = spec.normaliser.still
         self._brought: Any = None
 
     def inbox(self, room: int) -> Inbox:
@@ -85,7 +89,7 @@ class Decider:
         if magic != MAGIC or kind != _OBSERVATION or size != HEADER.size + VALUE_BYTES * count:
             return False
         if count == self.observation_size and count in self.sizes:
-            self._observation, self._brought = inbox.observation, None
+            self._observation, self._values, self._brought = inbox.observation, inbox.values, None
         elif count == self.brought_size:
             self._brought = inbox.brought
             if flags & START:
@@ -108,11 +112,12 @@ class Decider:
             flags |= NON_FINITE
         if flags:
             return self.fall_back(flags)
-        observation = self._observation
+        observation, values = self._observation, self._values
         if brought is not None:
             if not self._fresh:  # what was remembered once is not remembered again
                 return self.hold(0)
-            observation = self._executor.input(self._history.observe(brought))
+            values = self._history.observe(brought)
+            observation = self._executor.input(values)
         self._fresh = False
         begin = _clock()
         action: Any = self._executor.decide(observation)
@@ -126,8 +131,9 @@ class Decider:
         if brought is not None:
             self._serving.settle()
         self._serving.decisions += 1
-        self.flags = flags
-        return flags
+        moved = any(abs(values[place] - value) > change for place, value, change in self._still)
+        self.flags = UNTRAINED if moved else 0
+        return self.flags
 
     def rehearse(self) -> int:
         """Decide on a golden observation, for nobody: a loop without a controller shows how punctual it would be."""

@@ -6,7 +6,7 @@ import resource
 import time
 from typing import Any
 
-from quarl.device.agent.loop.deciding import FALLBACK, HELD, NON_FINITE, STALE, WRONG_RELEASE
+from quarl.device.agent.loop.deciding import FALLBACK, HELD, NON_FINITE, STALE, UNTRAINED, WRONG_RELEASE
 from quarl.device.agent.loop.frames import Flag
 from quarl.device.agent.loop.histogram import Histogram
 
@@ -18,6 +18,7 @@ _COUNTED = {
     "fallback": FALLBACK,
     "held": HELD,
     "wrong_release": WRONG_RELEASE,
+    "untrained": UNTRAINED,
 }
 TIMES = ("woke_late", "decided", "runtime", "answered", "sent_late", "age", "jitter")
 

@@ -30,7 +30,8 @@ enum { /* flags */
   QUARL_FALLBACK = 8,       /* the fallback action, not the policy's */
   QUARL_HELD = 16,          /* the action before, once more */
   QUARL_WRONG_RELEASE = 32, /* the observation is for another release */
-  QUARL_START = 64          /* of an observation: an episode begins */
+  QUARL_START = 64,         /* of an observation: an episode begins */
+  QUARL_UNTRAINED = 128     /* an element of the observation moved that never did in training; the policy ignores it */
 };
 
 #pragma pack(push, 1)

@@ -6,6 +6,7 @@ Both agents serve in one, in Python and without it, and what is written here hol
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ from quarl.device.agent.loop.client import Client, LoopError, open_socket, recei
 from quarl.device.agent.loop.frames import Flag, Header, Kind
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
+from quarl.policy.spec import STILL_SCALE
 from tests.device_agent.loop import loops
 from tests.device_agent.loop.loops import FALLBACK, PATIENCE_S, LoopProcess, in_python, next_where, until
 
@@ -101,6 +103,28 @@ def test_an_old_observation_one_from_the_future_and_one_for_another_release_brin
         sequence = client.send(golden)
         answer = next_where(client, lambda a, wanted=sequence: a.sequence == wanted)
         assert answer.flags & Flag.WRONG_RELEASE and answer.index == FALLBACK
+
+
+def test_an_element_that_never_moved_in_training_is_counted_when_it_moves(
+    start_loop: StartLoop, make: Callable[..., Bundle], pilot: Bundle, tmp_path: Path
+) -> None:
+    spec, still = pilot.spec, 3
+    mean, scale = list(spec.normaliser.mean), list(spec.normaliser.scale)
+    mean[still], scale[still] = 5.0, STILL_SCALE
+    normaliser = dataclasses.replace(spec.normaliser, mean=tuple(mean), scale=tuple(scale))
+    bundle = make(tmp_path / "still", dataclasses.replace(spec, normaliser=normaliser), pilot.weights())
+    observation = pilot.golden().observations[0].copy()
+    loop = start_loop(bundle.path, *EVENT)
+    with loop.connect() as client:
+        found = []
+        for value in (5.0, 5.005, 5.0):
+            observation[still] = value
+            wanted = client.send(observation)
+            answer = next_where(client, lambda a, wanted=wanted: a.sequence == wanted)
+            found.append((answer.flags, answer.index))
+        assert [flags for flags, _ in found] == [Flag(0), Flag.UNTRAINED, Flag(0)]
+        assert len({index for _, index in found}) == 1
+        assert loop.status()["counts"]["untrained"] == 1
 
 
 def test_one_controller_at_a_time_and_errors_in_json(start_loop: StartLoop, pilot: Bundle) -> None:

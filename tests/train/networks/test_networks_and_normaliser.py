@@ -118,6 +118,34 @@ def test_the_frozen_normaliser_gives_the_same_bits_in_the_contract() -> None:
     np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
 
 
+def test_an_element_that_never_moved_in_training_is_ignored_wherever_it_is() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    rows[:, 1], rows[:, 2] = 5.0, 1e7 + (rows[:, 2] > 0)  # a float32 beside 1e7 has steps of 1
+    normaliser = RunningNormaliser(4, until=100)
+    for part in np.split(rows, 4):
+        normaliser(part)
+        normaliser.update(part)
+    kept = RunningNormaliser(4, until=100)
+    kept.restore(normaliser.state())
+    assert kept.frozen() == normaliser.frozen()
+    assert [each[:2] for each in kept.frozen().still] == [(1, 5.0), (2, float(normaliser.mean[2]))]
+    found = normalise(kept.frozen(), np.float32([[0.0, 5.005, 1e7 + 100, 0.0]]))[0]
+    assert abs(found[1]) < 1e-20 and abs(found[2]) < 1e-20
+    # One that moves after the statistics stand still was trained on.
+    kept(np.float32([[0.0, 6.0, 1e7, 0.0]]))
+    assert [each[0] for each in kept.frozen().still] == [2]
+
+
+def test_small_units_are_scaled_as_large_ones() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    made = []
+    for unit in np.float32([1.0, 1e-6]):
+        normaliser = RunningNormaliser(3, 1000, (np.full(3, -3.0) * unit, np.full(3, 3.0) * unit))
+        normaliser.update(rows * unit)
+        made.append(normaliser(rows * unit))
+    np.testing.assert_allclose(*made, rtol=1e-4, atol=1e-5)
+
+
 def test_a_field_that_never_moves_is_centred_and_not_blown_up() -> None:
     normaliser = RunningNormaliser(1, until=10)
     normaliser.update(np.full((10, 1), 20.0, np.float32))

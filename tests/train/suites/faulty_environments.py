@@ -92,6 +92,11 @@ class Hanging(Walk):
         return super().step(action)
 
 
+class Item(Walk):
+    def step(self, action: Any) -> Any:
+        return super().step(action.item())  # as Stable-Baselines3 gives it
+
+
 class Unseeded(Walk):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -106,6 +111,6 @@ class UnseededSteps(Walk):
 
 
 FAULTY = (FourValues, ObservationAlone, WithoutSeed, OtherShape, Infinite, NanReward, NoReward, HangsUp)
-for kind in (Walk, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
+for kind in (Walk, Item, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
     for limit in ("", "Limited"):  # Gymnasium's wrapper of a time limit takes the answer apart itself
         gymnasium.register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)

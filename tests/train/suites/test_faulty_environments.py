@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from quarl.convert.__main__ import main as convert
 from quarl.train.__main__ import main
@@ -17,6 +19,7 @@ from quarl.train.evaluate import main as evaluate
 from quarl.train.runs import run
 from quarl.train.suites.episodes import Episodes
 from quarl.train.suites.errors import EnvironmentFaultError, TaskError
+from quarl.train.suites.gymnasium_task import refuse_spaces
 from quarl.train.suites.make import make_task
 from tests.train.suites.faulty_environments import FAULTY, Hanging
 
@@ -78,6 +81,28 @@ def test_an_endless_episode_is_truncated_and_who_judges_it_is_told() -> None:
     assert judged.mean_length == 30
     with pytest.raises(TaskError, match="max-episode-steps"):
         make_task("navigation", options={"max_episode_steps": 30})
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [(-np.finfo(np.float32).max, np.finfo(np.float32).max, np.float32), (0, np.inf, np.float32), (0, 10, np.int32)],
+)
+def test_what_the_refusal_of_an_action_space_says_to_register_is_taken(low: float, high: float, kind: type) -> None:
+    environment = FAULTY[0]()
+    environment.action_space = Box(low, high, (1,), kind)
+    with pytest.raises(TaskError, match="TransformAction") as caught:
+        refuse_spaces("It-v0", environment.observation_space, environment.action_space)
+    typed = str(caught.value).partition("Register it in ")[2]
+    typed = typed[: typed.index("numpy.float32)") + len("numpy.float32)")] + ")"
+    wrapped = eval(typed, {"gymnasium": gymnasium, "numpy": np, "Box": Box, "environment": environment})
+    refuse_spaces("It-v0", wrapped.observation_space, wrapped.action_space)
+    assert wrapped.action(np.float32([0.6])).dtype == kind
+
+
+def test_discrete_actions_are_numpys_integers() -> None:
+    episodes = make_task(f"{MODULE}:Item-v0").make(2, 0)
+    episodes.reset(np.ones(2, np.bool_), np.arange(2))
+    episodes.step(np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize("name", ["Unseeded", "UnseededSteps", "Walk"])

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.spec import Normaliser
+from quarl.policy.spec import STILL_SCALE, STILL_SHARE, Normaliser
 from quarl.train.algorithms.common.settings import ReplaySettings
 from quarl.train.networks.forward import IMAGE_SCALE
 from quarl.train.suites.task import Task
 
 CLIP = 5.0  # |z| in standard deviations; small, because an int8 input shares 256 levels among ±CLIP
-SMALLEST_SCALE = 1e-3  # a field that never moves is centred, not blown up
+SMALLEST_SCALE = 1e-3  # of an element that has not moved yet
 WIDEST = 10.0  # a bound widens a scale so far at most: one that is hundreds of deviations away says little
 UNBOUNDED_SHARE = 0.25
 """Share of all steps in which replay algorithms still learn about elements without bounds: random steps alone see
@@ -79,6 +79,9 @@ class RunningNormaliser:
 
         scale = min(max(σ, max(high − mean, mean − low) / CLIP), WIDEST · σ)
 
+    An element that never moved has a scale in :meth:`frozen` that makes z 0 wherever it is: nothing trained the weights
+    behind it.
+
     After ``until`` observations mean and σ stand still, so that the networks learn on a fixed scale from then on; it
     grows where one of the first ``widen_until`` would be cut.
     """
@@ -89,6 +92,8 @@ class RunningNormaliser:
         self.watched, self._moments = 0, RunningMoments(size)
         self._low, self._high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
         self._smallest, self._largest = np.full(size, np.inf), np.full(size, -np.inf)  # of the first widen_until
+        self._first: NDArray[np.float32] | None = None  # of all observations that were normalised
+        self._moved = np.zeros(size, np.bool_)
         self._seen, self._clipped = 0, 0  # since the last take_clipped
         self._refresh()
 
@@ -124,12 +129,18 @@ class RunningNormaliser:
         low = np.where(np.isfinite(self._low), self._low, self._smallest)
         high = np.where(np.isfinite(self._high), self._high, self._largest)
         reach = np.maximum(high - mean, mean - low) / CLIP
-        widest = np.where(deviation < SMALLEST_SCALE, np.inf, WIDEST * deviation)  # what never moved says nothing
+        is_still = deviation <= STILL_SHARE * np.abs(mean)  # so far: its deviation says nothing
+        widest = np.where(is_still, np.inf, WIDEST * deviation)
         wanted = np.where(np.isfinite(reach), np.minimum(reach, widest), 0.0)
-        self.scale = np.maximum(np.maximum(deviation, wanted), SMALLEST_SCALE).astype(np.float32)
+        self.scale = np.maximum(np.where(is_still, SMALLEST_SCALE, deviation), wanted).astype(np.float32)
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Normalise (rows, size) exactly as the exported graphs do, in float32."""
+        """Normalise (…, size) exactly as the exported graphs do, in float32."""
+        if observations.size and not self._moved.all():
+            rows = observations.reshape(-1, observations.shape[-1])
+            self._first = rows[0].copy() if self._first is None else self._first
+            step = np.float32(STILL_SHARE) * np.abs(self._first)
+            self._moved |= (np.abs(rows - self._first) > step).any(axis=0)
         normalised = (observations - self.mean) * (np.float32(1.0) / self.scale)
         return np.minimum(np.maximum(normalised, np.float32(-CLIP)), np.float32(CLIP))
 
@@ -146,18 +157,26 @@ class RunningNormaliser:
 
     def frozen(self) -> Normaliser:
         """The statistics as the spec carries them."""
-        return Normaliser(tuple(map(float, self.mean)), tuple(map(float, self.scale)), CLIP)
+        scale = np.where(self._moved | (self.count == 0), self.scale, np.float32(STILL_SCALE))
+        return Normaliser(tuple(map(float, self.mean)), tuple(map(float, scale)), CLIP)
 
-    def state(self) -> dict[str, NDArray[np.float64]]:
+    def state(self) -> dict[str, NDArray[Any]]:
         """Everything that :meth:`restore` needs; take the clipped share first, it is not part of the state."""
         watched = np.array([self.watched], np.float64)
-        return {**self._moments.state(), "watched": watched, "smallest": self._smallest, "largest": self._largest}
+        first = np.zeros(0, np.float32) if self._first is None else self._first
+        moved: dict[str, NDArray[Any]] = {"first": first, "moved": self._moved.astype(np.uint8)}
+        ends = {"smallest": self._smallest, "largest": self._largest}
+        return {**self._moments.state(), "watched": watched, **ends, **moved}
 
-    def restore(self, state: dict[str, NDArray[np.float64]]) -> None:
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on exactly where :meth:`state` was taken."""
         self._moments.restore(state)
         self.watched = int(state["watched"][0])
         self._smallest, self._largest = state["smallest"].copy(), state["largest"].copy()
+        if "first" in state:
+            self._first, self._moved = state["first"] if len(state["first"]) else None, state["moved"] != 0
+        else:  # a checkpoint of before: whatever moved was not noted
+            self._moved[:] = True
         self._refresh()
 
 

@@ -87,7 +87,7 @@ static int decide(struct decider *d, int64_t now)
     if (!are_finite(d->outputs, d->output_size)) return fall_back(d, NON_FINITE);
     d->decided.action = d->discrete ? action : CONTINUOUS, d->decided.values = d->outputs;
     d->decisions++;
-    return d->flags = 0;
+    return d->flags = native_has_moved(d->engine, d->values) ? UNTRAINED : 0;
 }
 
 /* Decide on a golden observation, for nobody: a loop without a controller shows how punctual it would be. */

@@ -6,7 +6,7 @@
 
 enum { MAGIC = 0x314c5251, CONTINUOUS = -1 }; /* "QRL1" */
 enum { KIND_HELLO = 1, KIND_DESCRIPTION = 2, KIND_OBSERVATION = 3, KIND_ACTION = 4, KIND_ECHO = 5 };
-enum { MISSED = 1, STALE = 2, NON_FINITE = 4, FALLBACK = 8, HELD = 16, WRONG_RELEASE = 32 }; /* flags of an action */
+enum { MISSED = 1, STALE = 2, NON_FINITE = 4, FALLBACK = 8, HELD = 16, WRONG_RELEASE = 32, UNTRAINED = 128 }; /* flags of an action */
 enum { LARGEST_FRAME = 200000 };    /* bytes: a packet fits into a socket's usual buffer */
 
 #pragma pack(push, 1)

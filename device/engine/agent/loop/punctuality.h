@@ -36,7 +36,7 @@ static void put_punctuality(struct text *t, const struct punctuality *p)
 {
     static const struct { const char *key; unsigned bit; } COUNTED[] = {
         {",\"stale\":", STALE}, {",\"non_finite\":", NON_FINITE}, {",\"fallback\":", FALLBACK}, {",\"held\":", HELD},
-        {",\"wrong_release\":", WRONG_RELEASE},
+        {",\"wrong_release\":", WRONG_RELEASE}, {",\"untrained\":", UNTRAINED},
     };
     static const char *const KEYS[TIMES] = {
         ",\"woke_late_ns\":", ",\"decided_ns\":", ",\"runtime_ns\":", ",\"answered_ns\":", ",\"sent_late_ns\":",
