@@ -119,11 +119,24 @@ def import_policy(arguments: ImportOptions) -> Imported:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
             logits = logits - logits.mean(axis=1, keepdims=True)
             pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
-    folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
-    spec = specified(arguments, name, policy, folded, task)
-    compared = np.concatenate([rows.golden, rows.calibration[:512]])
+    observed = np.concatenate([rows.golden, rows.calibration])
+    compared = observed[: len(rows.golden) + 512]
     given = None if pairs is None else (pairs.observations, pairs.outputs)
-    proof = prove(policy, spec, folded.weights, compared, given)
+    warnings = rows.warnings
+    try:
+        folded = fold(policy, observed)
+        spec = specified(arguments, name, policy, folded, task)
+        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+    except ForeignError:
+        # A normaliser in front is for int8; where it costs fp32 its digits, the policy stays as it is.
+        folded = fold(policy, observed, may_normalise=False)
+        spec = specified(arguments, name, policy, folded, task)
+        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+        element = int(np.abs(observed).max(axis=0).argmax())
+        warnings += (
+            f"no normaliser is put in front: element {element} reaches {np.abs(observed[:, element]).max():g}, and "
+            "float32 would lose the digits of what is small. In int8 it may act otherwise.",
+        )
     network = quantize_network(spec, folded.weights, rows.calibration)
     returns: dict[str, Any] = {}
     lost: tuple[str, ...] = ()
@@ -132,7 +145,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
 
         returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
         lost = lost_in_int8(returns)
-    warnings = lost + warned(policy, rows.calibration, arguments.golden is not None)
+    warnings += lost + warned(policy, rows.calibration, arguments.golden is not None)
     warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)

@@ -72,6 +72,7 @@ def prove(
     weights: Weights,
     observations: Floats,
     pairs: tuple[Floats, Floats] | None = None,
+    outlying: Floats | None = None,
 ) -> Proof:
     """Compare a bundle's outputs with the original's, in numpy and through every runtime.
 
@@ -80,6 +81,7 @@ def prove(
         spec, weights: what becomes of it.
         observations: raw, recorded (n, size).
         pairs: observations and outputs recorded from the original elsewhere.
+        outlying: recorded observations with outliers; apart from the others, whose tolerance they would widen.
 
     Raises:
         ForeignError: an output or a next state differs by more than the roundings of float32; nothing was written.
@@ -88,11 +90,14 @@ def prove(
     half = getattr(original, "is_half", False)
     near, far = observations, _as_levels(spec, far_from(observations))
     known = {"on recorded observations": (near, original(near)), "far from them": (far, original(far))}
+    if outlying is not None and len(outlying):
+        known["on recorded observations with outliers"] = outlying, original(outlying)
     if pairs is not None:
         by += ", and the given pairs"
         known["on the given pairs"] = pairs
+    recorded = known["on recorded observations"][1]
     apart = {
-        where: _largest(spec, weights, where, rows, outputs, forward_float(spec, weights, rows), half)
+        where: _largest(spec, weights, where, rows, outputs, forward_float(spec, weights, rows), half, recorded)
         for where, (rows, outputs) in known.items()
     }
     flown = _flown(spec, weights, observations, original) if spec.state_size else None
@@ -101,32 +106,44 @@ def prove(
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(
-                _largest(spec, weights, name.value, rows, outputs, process.execute(spec, data, rows).outputs, half)
+                _largest(
+                    spec, weights, name.value, rows, outputs, process.execute(spec, data, rows).outputs, half, recorded
+                )
                 for rows, outputs in known.values()
             )
     far_off = apart.pop("far from them")
-    span = float(np.ptp(known["on recorded observations"][1][:, : spec.output_size]))
+    span = float(np.ptp(recorded[:, : spec.output_size]))
     return Proof(by, max(apart.values()), far_off, span, runtimes, flown)
 
 
 def _largest(
-    spec: PolicySpec, weights: Weights, where: str, rows: Floats, wanted: np.ndarray, made: np.ndarray, half: bool
+    spec: PolicySpec,
+    weights: Weights,
+    where: str,
+    rows: Floats,
+    wanted: np.ndarray,
+    made: np.ndarray,
+    half: bool,
+    recorded: np.ndarray,
 ) -> float:
     if wanted.shape != made.shape:
         raise ForeignError(f"the original gives {wanted.shape[1:]} outputs, the bundle {made.shape[1:]}.")
     if not np.isfinite(wanted).all():
         raise ForeignError("the original gives NaN or infinity.", "Is it trained? Look for divergence.")
     apart = np.abs(made.astype(np.float64) - wanted)
-    allowed = foreign_tolerance(spec, weights, rows, wanted)
+    # a row alone spans nothing: what outputs span is known from all that were recorded
+    allowed = foreign_tolerance(spec, weights, rows, np.concatenate([wanted, recorded]))
     if half:  # the original rounds to float16
         allowed = np.maximum(allowed, HALF_TOLERANCE * np.ptp(wanted) + HALF_ROUNDING * np.abs(wanted).max())
     wrong = ~(apart <= allowed)
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
+        element = int(np.abs(rows[row]).argmax())
         raise ForeignError(
-            f"what was read does not act as the original ({where}): output {output} of observation {row} is "
-            f"{made[row, output]:g}, the original's {wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and "
-            f"{int(wrong.any(axis=1).sum())} of {len(rows)} observations differ. Nothing was written.",
+            f"what was read does not act as the original ({where}): output {output} of observation {row}, whose "
+            f"largest element {element} is {rows[row, element]:g}, is {made[row, output]:g}, the original's "
+            f"{wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
+            f"{len(rows)} observations differ. Nothing was written.",
             "Is it the policy, the normaliser and the order of observations that belong together?",
         )
     return float(apart.max())

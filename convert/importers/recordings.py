@@ -18,6 +18,7 @@ from quarl.convert.importers.chain import (
     Recurrent,
     count_outputs,
     run,
+    state_size,
 )
 from quarl.policy.history import History, remembers
 from quarl.policy.json_values import shortened
@@ -44,6 +45,9 @@ SEED = 7
 LARGEST_VALUE = 1e18
 LARGEST_RECORDING = 2**30
 """Bytes of all arrays of a file of recorded observations."""
+OUTLYING_SHARE, OUTLYING_SPANS, STILL_SPAN = 0.05, 10.0, 100.0
+"""An outlier lies outside the central 90 % of its element's values by more than ten times their span. Where all of them
+are the same, the span counts as 100, so that a rare flag or impact is no outlier and a sentinel such as 9999 is one."""
 EPISODE_STARTS = "episode_starts"
 """Optional array (n,) of a recording of a policy that remembers: whether an episode begins with the row."""
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
@@ -51,10 +55,18 @@ SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outpu
 
 @dataclass(frozen=True)
 class Recorded:
-    """Raw observations, float32 (n, size) each, none of them in both."""
+    """Raw observations, float32 (n, size) each, no row of them in both.
+
+    Attributes:
+        calibration, golden: with their outliers cut (:func:`cut_outliers`).
+        outlying: the rows that had outliers, as they were recorded.
+        warnings: a sentence for each element that has outliers.
+    """
 
     calibration: Floats
     golden: Floats
+    outlying: Floats
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,8 @@ def flown(policy: ForeignPolicy, task: Task) -> Recorded:
         record_observations(task, decide, SEED, purpose, rows)
         for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
     )
-    return Recorded(flat(calibration), flat(golden))
+    rows, outlying, warnings = cut_outliers(policy, np.concatenate([flat(calibration), flat(golden)]))
+    return Recorded(rows[: len(calibration)], rows[len(calibration) :], outlying, warnings)
 
 
 def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
@@ -119,11 +132,45 @@ def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
             f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
             "Record more of them from rollouts.",
         )
+    rows, outlying, warnings = cut_outliers(policy, rows)
     golden = np.zeros(len(rows), bool)
     golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
     calibration = rows[~golden]
     step = -(-len(calibration) // MOST_CALIBRATION)
-    return Recorded(calibration[::step], rows[golden])
+    return Recorded(calibration[::step], rows[golden], outlying, warnings)
+
+
+def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, tuple[str, ...]]:
+    """Cut what lies far beyond an element's other values: a spike or a sentinel must decide no range.
+
+    Args:
+        policy: whose observations they are; grey levels have no outliers.
+        rows: raw (n, size).
+
+    Returns:
+        The rows with each outlier moved to the nearest of its element's other values; those that had any, as they were;
+        and a sentence for each element, which names the first row.
+    """
+    if any(len(part.shape) == 3 for part in policy.inputs):
+        return rows, rows[:0], ()
+    wide = rows.astype(np.float64)
+    low = np.quantile(wide, OUTLYING_SHARE, axis=0, method="higher")
+    high = np.quantile(wide, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
+    span = np.where(high > low, high - low, STILL_SPAN)
+    outlying = np.maximum(low - wide, wide - high) > OUTLYING_SPANS * span
+    outlying[:, rows.shape[1] - state_size(policy.steps) :] = False  # a state is no sensor's
+    least, most = (
+        end(axis=0, where=~outlying, initial=start) for end, start in ((rows.min, np.inf), (rows.max, -np.inf))
+    )
+    found = []
+    for element in np.flatnonzero(outlying.any(axis=0)):
+        places = np.flatnonzero(outlying[:, element])
+        more = f" and an outlier in {len(places) - 1} more rows" if len(places) > 1 else ""
+        found.append(
+            f"element {element} is {rows[places[0], element]:g} in row {places[0]}{more}, elsewhere "
+            f"{least[element]:.3g} … {most[element]:.3g}; the ranges leave it out, and int8 clips it."
+        )
+    return np.where(outlying, np.clip(rows, least, most), rows), rows[outlying.any(axis=1)], tuple(found)
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
