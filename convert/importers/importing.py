@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quarl.convert.calibration import still_elements
 from quarl.convert.importers import recordings, sources
 from quarl.convert.importers.chain import (
     Affine,
@@ -106,9 +107,9 @@ def import_policy(arguments: ImportOptions) -> Imported:
     policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
     if arguments.observations is None:
         assert task is not None
-        rows = recordings.flown(policy, task)
+        rows = recordings.flown(policy, task, arguments.range)
     else:
-        rows = recordings.recorded(arguments.observations, policy)
+        rows = recordings.recorded(arguments.observations, policy, arguments.range)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)
@@ -132,10 +133,10 @@ def import_policy(arguments: ImportOptions) -> Imported:
         folded = fold(policy, observed, may_normalise=False)
         spec = specified(arguments, name, policy, folded, task)
         proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
-        element = int(np.abs(observed).max(axis=0).argmax())
+        reach = np.abs(observed).max(axis=0)
         warnings += (
-            f"no normaliser is put in front: element {element} reaches {np.abs(observed[:, element]).max():g}, and "
-            "float32 would lose the digits of what is small. In int8 it may act otherwise.",
+            f"element {reach.argmax()} reaches {reach.max():g}: behind a normaliser, float32 would lose the digits of "
+            "smaller values, so none is put in front, and int8 may act otherwise.",
         )
     network = quantize_network(spec, folded.weights, rows.calibration)
     returns: dict[str, Any] = {}
@@ -145,7 +146,8 @@ def import_policy(arguments: ImportOptions) -> Imported:
 
         returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
         lost = lost_in_int8(returns)
-    warnings += lost + warned(policy, rows.calibration, arguments.golden is not None)
+    warnings += (*still_elements(spec, rows.calibration), *lost)
+    warnings += warned(policy, rows.calibration, arguments.golden is not None)
     warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)

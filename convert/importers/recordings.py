@@ -53,15 +53,12 @@ EPISODE_STARTS = "episode_starts"
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
 
 
+Ranges = tuple[tuple[int, float, float], ...]  # (element of the observation, low, high) each, in the element's unit
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """Raw observations, float32 (n, size) each, no row of them in both.
-
-    Attributes:
-        calibration, golden: with their outliers cut (:func:`cut_outliers`).
-        outlying: the rows that had outliers, as they were recorded.
-        warnings: a sentence for each element that has outliers.
-    """
+    """Raw observations, float32 (n, size) each, none of them in both, and what :func:`cut_outliers` found in them."""
 
     calibration: Floats
     golden: Floats
@@ -101,20 +98,20 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
     )
 
 
-def flown(policy: ForeignPolicy, task: Task) -> Recorded:
+def flown(policy: ForeignPolicy, task: Task, ranges: Ranges = ()) -> Recorded:
     """Observations of greedy episodes of the policy on a task."""
     from quarl.train.runs.results import record_observations
 
     decide = decider(policy)
     calibration, golden = (
-        record_observations(task, decide, SEED, purpose, rows)
+        widened(policy, flat(record_observations(task, decide, SEED, purpose, rows)), ranges)
         for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
     )
-    rows, outlying, warnings = cut_outliers(policy, np.concatenate([flat(calibration), flat(golden)]))
+    rows, outlying, warnings = cut_outliers(policy, np.concatenate([calibration, golden]))
     return Recorded(rows[: len(calibration)], rows[len(calibration) :], outlying, warnings)
 
 
-def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
+def recorded(path: Path, policy: ForeignPolicy, ranges: Ranges = ()) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
     Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
@@ -132,7 +129,7 @@ def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
             f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
             "Record more of them from rollouts.",
         )
-    rows, outlying, warnings = cut_outliers(policy, rows)
+    rows, outlying, warnings = cut_outliers(policy, widened(policy, rows, ranges))
     golden = np.zeros(len(rows), bool)
     golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
     calibration = rows[~golden]
@@ -140,16 +137,29 @@ def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
     return Recorded(calibration[::step], rows[golden], outlying, warnings)
 
 
+def widened(policy: ForeignPolicy, rows: Floats, ranges: Ranges) -> Floats:
+    """Append each row (n, size) once more, in which an element with a range takes values from all of it, in any order.
+
+    Raises:
+        ForeignError: an element is none of the observation's, or its range is not finite and ordered.
+    """
+    elements, generator, moving = rows.shape[1] - state_size(policy.steps), np.random.default_rng(SEED), rows.copy()
+    for element, low, high in ranges:
+        if not (0 <= element < elements and -LARGEST_VALUE <= low < high <= LARGEST_VALUE):
+            raise ForeignError(
+                f"--range is {element} {low:g} {high:g}; ELEMENT must be 0 … {elements - 1}, and LOW less than HIGH.",
+                f"Type, for example: --range {elements - 1} -1 1",
+            )
+        moving[:, element] = generator.permutation(np.linspace(low, high, len(rows)))
+    return np.concatenate([rows, moving]) if ranges else rows
+
+
 def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, tuple[str, ...]]:
     """Cut what lies far beyond an element's other values: a spike or a sentinel must decide no range.
 
-    Args:
-        policy: whose observations they are; grey levels have no outliers.
-        rows: raw (n, size).
-
     Returns:
-        The rows with each outlier moved to the nearest of its element's other values; those that had any, as they were;
-        and a sentence for each element, which names the first row.
+        The rows (n, size) with each outlier moved to the nearest of its element's other values; those that had any, as
+        they were (m, size); and a sentence for each element. Grey levels and states have no outliers.
     """
     if any(len(part.shape) == 3 for part in policy.inputs):
         return rows, rows[:0], ()
@@ -158,19 +168,20 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
     high = np.quantile(wide, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
     span = np.where(high > low, high - low, STILL_SPAN)
     outlying = np.maximum(low - wide, wide - high) > OUTLYING_SPANS * span
-    outlying[:, rows.shape[1] - state_size(policy.steps) :] = False  # a state is no sensor's
-    least, most = (
-        end(axis=0, where=~outlying, initial=start) for end, start in ((rows.min, np.inf), (rows.max, -np.inf))
-    )
+    outlying[:, rows.shape[1] - state_size(policy.steps) :] = False
+    least, most = np.where(outlying, np.inf, rows).min(axis=0), np.where(outlying, -np.inf, rows).max(axis=0)
     found = []
     for element in np.flatnonzero(outlying.any(axis=0)):
-        places = np.flatnonzero(outlying[:, element])
-        more = f" and an outlier in {len(places) - 1} more rows" if len(places) > 1 else ""
+        row = int(outlying[:, element].argmax())
         found.append(
-            f"element {element} is {rows[places[0], element]:g} in row {places[0]}{more}, elsewhere "
-            f"{least[element]:.3g} … {most[element]:.3g}; the ranges leave it out, and int8 clips it."
+            f"element {element} has outliers, the first is {rows[row, element]:g} in row {row}; the ranges end at "
+            f"{least[element]:.3g} … {most[element]:.3g}, and int8 clips outliers. Wider: --range {element} LOW HIGH."
         )
-    return np.where(outlying, np.clip(rows, least, most), rows), rows[outlying.any(axis=1)], tuple(found)
+    return (
+        np.where(outlying, np.clip(rows, least, most), rows).astype(np.float32),
+        rows[outlying.any(axis=1)],
+        tuple(found),
+    )
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
