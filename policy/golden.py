@@ -158,8 +158,7 @@ def _of_targets(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray, tol
 def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
     """Largest |difference| of each result, (result_size,), from those of another program, (n, result_size).
 
-    That program rounds, too, and reading its weights may have multiplied and rounded them. The tolerance is at most
-    MOST_FOREIGN of what its outputs span: a bundle whose own roundings are larger does not act as that program.
+    That program rounds, too, and reading its weights may have multiplied and rounded them. No more than MOST_FOREIGN.
     """
     both, given = float_tolerance(spec, weights, observations), outputs
     outputs, following = given[:, : spec.output_size], given[:, spec.output_size :]

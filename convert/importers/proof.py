@@ -107,7 +107,9 @@ def prove(
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(
-                _largest(spec, weights, known, where, process.execute(spec, data, rows).outputs, half, name.value)
+                _largest(
+                    spec, weights, known, where, process.execute(spec, data, rows).outputs, half, f", in {name.value}"
+                )
                 for where, (rows, _) in known.items()
             )
     far_off = apart.pop("far from them")
@@ -116,7 +118,7 @@ def prove(
 
 
 def _largest(
-    spec: PolicySpec, weights: Weights, known: Known, where: str, made: np.ndarray, half: bool, by: str = "numpy"
+    spec: PolicySpec, weights: Weights, known: Known, where: str, made: np.ndarray, half: bool, by: str = ""
 ) -> float:
     rows, wanted = known[where]
     if wanted.shape != made.shape:
@@ -133,7 +135,7 @@ def _largest(
         row, output = (int(place) for place in np.argwhere(wrong)[0])
         element = int(np.abs(rows[row]).argmax())
         raise ForeignError(
-            f"what was read does not act as the original ({where}, in {by}): output {output} of observation {row}, "
+            f"what was read does not act as the original ({where}{by}): output {output} of observation {row}, "
             f"whose largest element {element} is {rows[row, element]:g}, is {made[row, output]:g}, the original's "
             f"{wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
             f"{len(rows)} observations differ. Nothing was written.",

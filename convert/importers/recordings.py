@@ -163,11 +163,10 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
     """
     if any(len(part.shape) == 3 for part in policy.inputs):
         return rows, rows[:0], ()
-    wide = rows.astype(np.float64)
-    low = np.quantile(wide, OUTLYING_SHARE, axis=0, method="higher")
-    high = np.quantile(wide, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
+    low = np.quantile(rows, OUTLYING_SHARE, axis=0, method="higher")
+    high = np.quantile(rows, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
     span = np.where(high > low, high - low, STILL_SPAN)
-    outlying = np.maximum(low - wide, wide - high) > OUTLYING_SPANS * span
+    outlying = np.maximum(low - rows, rows - high) > OUTLYING_SPANS * span
     outlying[:, rows.shape[1] - state_size(policy.steps) :] = False
     least, most = np.where(outlying, np.inf, rows).min(axis=0), np.where(outlying, -np.inf, rows).max(axis=0)
     found = []
