@@ -3,11 +3,12 @@
 Ranges go from the smallest to the largest value seen in the rollouts; those of a discrete head's outputs leave out what
 lies far below every winner (:func:`policy.simulate.output_range`). (A policy calibrated on random numbers is another
 policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
-again and again, a field that never moves, golden observations that leave the ranges.
+again and again, elements that stand still, golden observations that leave the ranges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -36,6 +37,8 @@ FEWEST_IMAGES = 64
 OUTSIDE_WARNING = 0.01
 # Of a field's recorded values so many lie beyond what the normaliser lets through.
 CUT_WARNING = 0.05
+# Of the most that an element of a field moves: below a tenth of an int8 step, another one stands still.
+STILL = 0.1 / 255
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class ActivationRange:
         step: of its int8 scale.
         bottom, top: its outermost levels, in the tensor's unit.
         clipped: fraction of the fresh values (of the golden observations; of a discrete head, of the winning outputs)
-            that these do not reach, by more than half a step.
+            that these do not reach, by more than a step: the fixed maps of tanh and sigmoid end a step below 1.
         idle: fraction of units that never leave zero (or never move at all).
     """
 
@@ -67,8 +70,7 @@ class ActivationRange:
     def of(cls, name: str, seen: np.ndarray, fresh: np.ndarray, affine: Affine) -> Self:
         """Range of the values ``seen`` (n, …) and ``fresh`` (m, …) under this map."""
         bottom, top = (affine.scale * (level - affine.zero_point) for level in (affine.low, affine.high))
-        margin = affine.scale / 2
-        clipped = float(np.mean((fresh < bottom - margin) | (fresh > top + margin)))
+        clipped = float(np.mean((fresh < bottom - affine.scale) | (fresh > top + affine.scale)))
         idle = float(np.mean(seen.max(axis=0) == seen.min(axis=0)))
         low, high = float(seen.min()), float(seen.max())
         return cls(name, seen.size, low, high, affine.scale, bottom, top, clipped, idle)
@@ -118,6 +120,23 @@ def inspect(
     )
 
 
+def still_elements(spec: PolicySpec, observations: np.ndarray) -> Iterator[str]:
+    """Yield a sentence for each field of raw observations (n, observation_size) that has elements standing still."""
+    moved, start = np.ptp(observations.astype(np.float64), axis=0), 0
+    ignored = [place for place, _, _ in spec.normaliser.still]
+    for field in (each for each in spec.observation if not each.is_state):
+        part = moved[start : start + field.size]
+        still = np.setdiff1d(start + np.flatnonzero(part <= STILL * part.max()), ignored)
+        start += field.size
+        # A pixel may well stand still; its neighbours share its range.
+        if len(still) == field.size or (len(still) and len(field.shape) < 3):
+            elements = ", ".join(map(str, still[:8])) + ", …" * (len(still) > 8)
+            yield (
+                f"{field.name!r}: element {elements} of the observation stands still in the calibration set, and int8 "
+                f"does not follow it when it moves. Record it moving, or import with --range {still[0]} LOW HIGH."
+            )
+
+
 def _warnings(
     spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...], unchecked: int
 ) -> list[str]:
@@ -128,14 +147,12 @@ def _warnings(
     different = len(np.unique(observations, axis=0))
     if different < len(observations) / 2:
         found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
+    found.extend(still_elements(spec, observations))
     low, high = normaliser_bounds(spec.normaliser)
     rows = normalised(spec, observations)
     start, at_bounds = 0, (rows <= low) | (rows >= high)
     for field in (each for each in spec.observation if not each.is_state):
-        part = observations[:, start : start + field.size]
         start += field.size
-        if len(observations) > 1 and (part.max(axis=0) == part.min(axis=0)).all():
-            found.append(f"observation field {field.name!r} never changes in the calibration set.")
         cut = float((at_bounds[:, start - field.size : start]).mean()) if not spec.features else 0.0
         if cut > CUT_WARNING:
             found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")

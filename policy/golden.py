@@ -80,8 +80,9 @@ def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration
 DEVIATIONS = 4.0
 # A tanh of another library differs by a few units in the last place (XNNPACK states 5), and two roundings follow.
 HEAD_ROUNDINGS = 8
-# Of another program: in tolerances of one, and as a share of what the outputs span, below which nothing is asked.
-FOREIGN_ROUNDINGS, FOREIGN = 4.0, 1e-5
+# Of another program: in tolerances of one, and as shares of the outputs' span: a smaller difference than FOREIGN always
+# passes, a larger one than MOST_FOREIGN never. The span counts as LEAST_SPAN of the largest |output| at least.
+FOREIGN_ROUNDINGS, FOREIGN, MOST_FOREIGN, LEAST_SPAN = 4.0, 1e-5, 0.01, 0.01
 
 product = partial(exact_product, parts=COARSE)
 
@@ -157,13 +158,10 @@ def _of_targets(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray, tol
 def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
     """Largest |difference| of each result, (result_size,), from those of another program, (n, result_size).
 
-    That program rounds, too, and reading its weights may have multiplied and rounded them.
+    That program rounds, too, and reading its weights may have multiplied and rounded them. No more than MOST_FOREIGN.
     """
-    both, outputs, following = (
-        float_tolerance(spec, weights, observations),
-        outputs[:, : spec.output_size],
-        outputs[:, spec.output_size :],
-    )
+    both, given = float_tolerance(spec, weights, observations), outputs
+    outputs, following = given[:, : spec.output_size], given[:, spec.output_size :]
     rounding = both[: spec.output_size]
     if spec.targets:
         span = np.ptp(outputs, axis=0)
@@ -177,7 +175,8 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
         span = np.full(spec.output_size, np.ptp(outputs))
     rounding = np.concatenate([rounding, both[spec.output_size :]])
     span = np.concatenate([span, np.ptp(following, axis=0)])
-    tolerance: Doubles = np.maximum(FOREIGN_ROUNDINGS * rounding, FOREIGN * span)
+    most = MOST_FOREIGN * np.maximum(span, LEAST_SPAN * np.abs(given).max(axis=0))
+    tolerance: Doubles = np.minimum(np.maximum(FOREIGN_ROUNDINGS * rounding, FOREIGN * span), most)
     return tolerance
 
 

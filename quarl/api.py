@@ -67,7 +67,7 @@ def import_policy(
         task: id of a Gymnasium environment, on which observations are recorded and returns compared.
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
-        options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields,
+        options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields, range,
             period, delay, fallback, output, spec, golden, episodes, output_path, replace.
 
     Raises:

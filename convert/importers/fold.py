@@ -54,12 +54,13 @@ class Folded:
     weights: dict[str, Floats]
 
 
-def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
+def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool = True) -> Folded:
     """The chain's normaliser, layers and head.
 
     Args:
         policy: its ``actions`` are known.
         observations: raw rows (n, size), of which the reach of unbounded actions is taken.
+        may_normalise: put a normaliser in front of a policy that has none.
 
     Raises:
         ForeignError: a step that the contract has no place for, by its name.
@@ -76,7 +77,7 @@ def fold(policy: ForeignPolicy, observations: np.ndarray) -> Folded:
     prefix = Prefix.of(size, before)
     at = next((index for index, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
     layers, after = layers_of(steps[:at])
-    if not before and layers[0].kernel.ndim == 2:
+    if may_normalise and not before and layers[0].kernel.ndim == 2:
         prefix = _from_observations(layers[0], exact_program(program, observations[:, :observed]))
     _take_up(prefix, layers[0])
     head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quarl.convert.calibration import still_elements
 from quarl.convert.importers import recordings, sources
 from quarl.convert.importers.chain import (
     Affine,
@@ -104,9 +105,9 @@ def import_policy(arguments: ImportOptions) -> Imported:
     policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
     if arguments.observations is None:
         assert task is not None
-        rows = recordings.flown(policy, task)
+        rows = recordings.flown(policy, task, arguments.range)
     else:
-        rows = recordings.recorded(arguments.observations, policy)
+        rows = recordings.recorded(arguments.observations, policy, arguments.range)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)
@@ -117,11 +118,24 @@ def import_policy(arguments: ImportOptions) -> Imported:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
             logits = logits - logits.mean(axis=1, keepdims=True)
             pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
-    folded = fold(policy, np.concatenate([rows.calibration, rows.golden]))
-    spec = specified(arguments, name, policy, folded, task)
-    compared = np.concatenate([rows.golden, rows.calibration[:512]])
+    observed = np.concatenate([rows.golden, rows.calibration])
+    compared = observed[: len(rows.golden) + 512]
     given = None if pairs is None else (pairs.observations, pairs.outputs)
-    proof = prove(policy, spec, folded.weights, compared, given)
+    warnings = rows.warnings
+    try:
+        folded = fold(policy, observed)
+        spec = specified(arguments, name, policy, folded, task)
+        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+    except ForeignError:
+        # A normaliser in front is for int8; where it costs fp32 its digits, the policy stays as it is.
+        folded = fold(policy, observed, may_normalise=False)
+        spec = specified(arguments, name, policy, folded, task)
+        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+        reach = np.abs(observed).max(axis=0)
+        warnings += (
+            f"element {reach.argmax()} reaches {reach.max():g}: behind a normaliser, float32 would lose the digits of "
+            "smaller values, so none is put in front, and int8 may act otherwise.",
+        )
     network = quantize_network(spec, folded.weights, rows.calibration)
     returns: dict[str, Any] = {}
     lost: tuple[str, ...] = ()
@@ -131,7 +145,8 @@ def import_policy(arguments: ImportOptions) -> Imported:
         returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
         lost = lost_in_int8(returns)
     notes = () if task is None else task.notes
-    warnings = notes + lost + warned(policy, rows.calibration, arguments.golden is not None)
+    warnings += (*notes, *still_elements(spec, rows.calibration), *lost)
+    warnings += warned(policy, rows.calibration, arguments.golden is not None)
     warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)

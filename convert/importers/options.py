@@ -71,6 +71,7 @@ class ImportOptions:
         spec: of a plain file of weights: how they are used (docs/import.md)
         output: of an ONNX graph or a Keras model with several outputs: the one that acts
         fields: the observation; a size is 3 or 84x84x4
+        range: that an element takes beyond the recorded observations, and int8 follows; repeatable
         period: between two decisions (default: the task's, or the file's)
         delay: from observation to effect, as it was trained with
         fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
@@ -96,6 +97,9 @@ class ImportOptions:
     spec: Annotated[Path | None, Parameter(metavar="JSON")] = None
     output: str | None = None
     fields: Annotated[tuple[Input, ...], cli.reads(read_fields, "NAME:SIZE:UNIT,…")] = ()
+    range: Annotated[
+        tuple[tuple[int, float, float], ...], Parameter(metavar="ELEMENT LOW HIGH", allow_leading_hyphen=True)
+    ] = ()
     period: Annotated[float | None, Parameter(metavar="SECONDS")] = None
     delay: Annotated[float, Parameter(metavar="SECONDS")] = 0.0
     fallback: Annotated[tuple[float, ...], cli.reads(read_action, "ACTION", allow_leading_hyphen=True)] = ()
@@ -113,6 +117,9 @@ class ImportOptions:
         for each in dataclasses.fields(self)[1:]:
             value = getattr(self, each.name)
             if value == each.default:
+                continue
+            if each.name == "range":
+                words += [word for ends in value for word in ("--range", *map(str, ends))]
                 continue
             if each.name == "fields":
                 value = ",".join(f"{part.name}:{'x'.join(map(str, part.shape))}:{part.unit}" for part in value)

@@ -25,6 +25,8 @@ from quarl.policy.spec import PolicySpec, Precision
 FAR = (5.0, 10.0, 20.0, 40.0)
 """Standard deviations that far observations are from the mean."""
 FAR_ROWS = 64
+NEAR = "on recorded observations"
+Known = dict[str, tuple[Floats, np.ndarray]]  # raw observations, and the original's outputs
 EPISODE = 64
 """Periods that a recurrent policy is flown for."""
 
@@ -72,6 +74,7 @@ def prove(
     weights: Weights,
     observations: Floats,
     pairs: tuple[Floats, Floats] | None = None,
+    outlying: Floats | None = None,
 ) -> Proof:
     """Compare a bundle's outputs with the original's, in numpy and through every runtime.
 
@@ -80,6 +83,7 @@ def prove(
         spec, weights: what becomes of it.
         observations: raw, recorded (n, size).
         pairs: observations and outputs recorded from the original elsewhere.
+        outlying: recorded observations with outliers; apart from the others, whose tolerance they would widen.
 
     Raises:
         ForeignError: an output or a next state differs by more than the roundings of float32; nothing was written.
@@ -87,13 +91,15 @@ def prove(
     by, original = original_of(policy)
     half = getattr(original, "is_half", False)
     near, far = observations, _as_levels(spec, far_from(observations))
-    known = {"on recorded observations": (near, original(near)), "far from them": (far, original(far))}
+    known = {NEAR: (near, original(near)), "far from them": (far, original(far))}
+    if outlying is not None and len(outlying):
+        known["on recorded observations with outliers"] = outlying, original(outlying)
     if pairs is not None:
         by += ", and the given pairs"
         known["on the given pairs"] = pairs
     apart = {
-        where: _largest(spec, weights, where, rows, outputs, forward_float(spec, weights, rows), half)
-        for where, (rows, outputs) in known.items()
+        where: _largest(spec, weights, known, where, forward_float(spec, weights, rows), half)
+        for where, (rows, _) in known.items()
     }
     flown = _flown(spec, weights, observations, original) if spec.state_size else None
     runtimes: dict[str, float] = {}
@@ -101,32 +107,38 @@ def prove(
         for name, process in processes.items():
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(
-                _largest(spec, weights, name.value, rows, outputs, process.execute(spec, data, rows).outputs, half)
-                for rows, outputs in known.values()
+                _largest(
+                    spec, weights, known, where, process.execute(spec, data, rows).outputs, half, f", in {name.value}"
+                )
+                for where, (rows, _) in known.items()
             )
     far_off = apart.pop("far from them")
-    span = float(np.ptp(known["on recorded observations"][1][:, : spec.output_size]))
+    span = float(np.ptp(known[NEAR][1][:, : spec.output_size]))
     return Proof(by, max(apart.values()), far_off, span, runtimes, flown)
 
 
 def _largest(
-    spec: PolicySpec, weights: Weights, where: str, rows: Floats, wanted: np.ndarray, made: np.ndarray, half: bool
+    spec: PolicySpec, weights: Weights, known: Known, where: str, made: np.ndarray, half: bool, by: str = ""
 ) -> float:
+    rows, wanted = known[where]
     if wanted.shape != made.shape:
         raise ForeignError(f"the original gives {wanted.shape[1:]} outputs, the bundle {made.shape[1:]}.")
     if not np.isfinite(wanted).all():
         raise ForeignError("the original gives NaN or infinity.", "Is it trained? Look for divergence.")
     apart = np.abs(made.astype(np.float64) - wanted)
-    allowed = foreign_tolerance(spec, weights, rows, wanted)
+    # a row alone spans nothing: what outputs span is known from all that were recorded
+    allowed = foreign_tolerance(spec, weights, rows, np.concatenate([wanted, known[NEAR][1]]))
     if half:  # the original rounds to float16
         allowed = np.maximum(allowed, HALF_TOLERANCE * np.ptp(wanted) + HALF_ROUNDING * np.abs(wanted).max())
     wrong = ~(apart <= allowed)
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
+        element = int(np.abs(rows[row]).argmax())
         raise ForeignError(
-            f"what was read does not act as the original ({where}): output {output} of observation {row} is "
-            f"{made[row, output]:g}, the original's {wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and "
-            f"{int(wrong.any(axis=1).sum())} of {len(rows)} observations differ. Nothing was written.",
+            f"what was read does not act as the original ({where}{by}): output {output} of observation {row}, "
+            f"whose largest element {element} is {rows[row, element]:g}, is {made[row, output]:g}, the original's "
+            f"{wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
+            f"{len(rows)} observations differ. Nothing was written.",
             "Is it the policy, the normaliser and the order of observations that belong together?",
         )
     return float(apart.max())

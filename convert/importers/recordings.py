@@ -18,6 +18,7 @@ from quarl.convert.importers.chain import (
     Recurrent,
     count_outputs,
     run,
+    state_size,
 )
 from quarl.policy.history import History, remembers
 from quarl.policy.json_values import shortened
@@ -44,17 +45,25 @@ SEED = 7
 LARGEST_VALUE = 1e18
 LARGEST_RECORDING = 2**30
 """Bytes of all arrays of a file of recorded observations."""
+OUTLYING_SHARE, OUTLYING_SPANS, STILL_SPAN = 0.05, 10.0, 100.0
+"""An outlier lies outside the central 90 % of its element's values by more than ten times their span. Where all of them
+are the same, the span counts as 100, so that a rare flag or impact is no outlier and a sentinel such as 9999 is one."""
 EPISODE_STARTS = "episode_starts"
 """Optional array (n,) of a recording of a policy that remembers: whether an episode begins with the row."""
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
 
 
+Ranges = tuple[tuple[int, float, float], ...]  # (element of the observation, low, high) each, in the element's unit
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """Raw observations, float32 (n, size) each, none of them in both."""
+    """Raw observations, float32 (n, size) each, none of them in both, and what :func:`cut_outliers` found in them."""
 
     calibration: Floats
     golden: Floats
+    outlying: Floats
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,19 +98,20 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
     )
 
 
-def flown(policy: ForeignPolicy, task: Task) -> Recorded:
+def flown(policy: ForeignPolicy, task: Task, ranges: Ranges = ()) -> Recorded:
     """Observations of greedy episodes of the policy on a task."""
     from quarl.train.runs.results import record_observations
 
     decide = decider(policy)
     calibration, golden = (
-        record_observations(task, decide, SEED, purpose, rows)
+        widened(policy, flat(record_observations(task, decide, SEED, purpose, rows)), ranges)
         for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
     )
-    return Recorded(flat(calibration), flat(golden))
+    rows, outlying, warnings = cut_outliers(policy, np.concatenate([calibration, golden]))
+    return Recorded(rows[: len(calibration)], rows[len(calibration) :], outlying, warnings)
 
 
-def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
+def recorded(path: Path, policy: ForeignPolicy, ranges: Ranges = ()) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
     Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
@@ -119,11 +129,58 @@ def recorded(path: Path, policy: ForeignPolicy) -> Recorded:
             f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
             "Record more of them from rollouts.",
         )
+    rows, outlying, warnings = cut_outliers(policy, widened(policy, rows, ranges))
     golden = np.zeros(len(rows), bool)
     golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
     calibration = rows[~golden]
     step = -(-len(calibration) // MOST_CALIBRATION)
-    return Recorded(calibration[::step], rows[golden])
+    return Recorded(calibration[::step], rows[golden], outlying, warnings)
+
+
+def widened(policy: ForeignPolicy, rows: Floats, ranges: Ranges) -> Floats:
+    """Append each row (n, size) once more, in which an element with a range takes values from all of it, in any order.
+
+    Raises:
+        ForeignError: an element is none of the observation's, or its range is not finite and ordered.
+    """
+    elements, generator, moving = rows.shape[1] - state_size(policy.steps), np.random.default_rng(SEED), rows.copy()
+    for element, low, high in ranges:
+        if not (0 <= element < elements and -LARGEST_VALUE <= low < high <= LARGEST_VALUE):
+            raise ForeignError(
+                f"--range is {element} {low:g} {high:g}; ELEMENT must be 0 … {elements - 1}, and LOW less than HIGH.",
+                f"Type, for example: --range {elements - 1} -1 1",
+            )
+        moving[:, element] = generator.permutation(np.linspace(low, high, len(rows)))
+    return np.concatenate([rows, moving]) if ranges else rows
+
+
+def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, tuple[str, ...]]:
+    """Cut what lies far beyond an element's other values: a spike or a sentinel must decide no range.
+
+    Returns:
+        The rows (n, size) with each outlier moved to the nearest of its element's other values; those that had any, as
+        they were (m, size); and a sentence for each element. Grey levels and states have no outliers.
+    """
+    if any(len(part.shape) == 3 for part in policy.inputs):
+        return rows, rows[:0], ()
+    low = np.quantile(rows, OUTLYING_SHARE, axis=0, method="higher")
+    high = np.quantile(rows, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
+    span = np.where(high > low, high - low, STILL_SPAN)
+    outlying = np.maximum(low - rows, rows - high) > OUTLYING_SPANS * span
+    outlying[:, rows.shape[1] - state_size(policy.steps) :] = False
+    least, most = np.where(outlying, np.inf, rows).min(axis=0), np.where(outlying, -np.inf, rows).max(axis=0)
+    found = []
+    for element in np.flatnonzero(outlying.any(axis=0)):
+        row = int(outlying[:, element].argmax())
+        found.append(
+            f"element {element} has outliers, the first is {rows[row, element]:g} in row {row}; the ranges end at "
+            f"{least[element]:.3g} … {most[element]:.3g}, and int8 clips outliers. Wider: --range {element} LOW HIGH."
+        )
+    return (
+        np.where(outlying, np.clip(rows, least, most), rows).astype(np.float32),
+        rows[outlying.any(axis=1)],
+        tuple(found),
+    )
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
