@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with a Box observation and Discrete or bounded Box actions as a task."""
+"""Any Gymnasium environment with Discrete or bounded Box actions as a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces.utils import flatdim, flatten_space
 from numpy.typing import NDArray
 
 from quarl import airlearning_envs
@@ -111,6 +112,19 @@ class GymnasiumEpisodes(OneByOne):
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
+    """An environment as it is played: with a limit of steps, its observations flattened to a Box."""
+    environment = registered(environment_id, options)
+    if not isinstance(environment.observation_space, Box):
+        environment = gymnasium.wrappers.FlattenObservation(environment)
+    return gymnasium.wrappers.TimeLimit(environment, LONGEST_EPISODE) if is_endless(environment) else environment
+
+
+def is_endless(environment: Environment) -> bool:
+    """Whether Gymnasium truncates none of its episodes."""
+    return environment.spec is None or environment.spec.max_episode_steps is None
+
+
+def registered(environment_id: str, options: Mapping[str, Any]) -> Environment:
     """``gymnasium.make`` without its checker, with the suite's ids registered and its banners silenced."""
     suite = resolve(environment_id).suite
     with silenced(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
@@ -119,13 +133,7 @@ def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environ
         if environment_id.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
             airlearning_envs.register()
         environment: Environment = gymnasium.make(environment_id, disable_env_checker=True, **options)
-        if environment.spec is not None and environment.spec.max_episode_steps is not None:
-            return environment
-        return Limited(environment, LONGEST_EPISODE)
-
-
-class Limited(gymnasium.wrappers.TimeLimit[Any, Any]):
-    """An environment that is registered without a limit of steps."""
+    return environment
 
 
 @contextlib.contextmanager
@@ -150,7 +158,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     environment_id = name.target
     import_own_module(environment_id)
     try:
-        probe = make_environment(environment_id, options)
+        probe = registered(environment_id, options)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
     except Exception as error:  # of an environment's own
@@ -158,6 +166,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     with contextlib.closing(probe), silenced():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
+        notes = (NO_LIMIT.format(name.canonical),) if is_endless(probe) else ()
     refuse_spaces(environment_id, inputs, outputs)
 
     is_classic = environment_id in PHYSICS and not options
@@ -183,8 +192,8 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
         make=make,
         evaluate=judging(make, JUDGING_ENVIRONMENTS),
         draw=draw,
-        bounds=bounds_of(inputs),
-        notes=(NO_LIMIT.format(name.canonical),) if isinstance(probe, Limited) else (),
+        bounds=bounds_of(flatten_space(inputs)),
+        notes=notes,
     )
 
 
@@ -230,15 +239,20 @@ def shows_images(inputs: gymnasium.Space[Any]) -> bool:
 
 
 def fields_of(environment_id: str, inputs: gymnasium.Space[Any]) -> tuple[ObservationField, ...]:
-    """The fields of an observation: named ones, or a single field ``observation``.
+    """The fields of an observation: those of a Dict or a Tuple by their keys, named ones, or one ``observation``.
 
-    An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened.
+    An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened as
+    ``gymnasium.spaces.utils.flatten`` does.
     """
-    shape = inputs.shape or ()
+    if isinstance(inputs, Dict | Tuple):
+        parts = inputs.spaces.items() if isinstance(inputs, Dict) else enumerate(inputs.spaces)
+        found = [(str(key), each) for key, part in parts for each in fields_of("", part)]
+        joined = [(key if each.name == "observation" else f"{key}.{each.name}", each) for key, each in found]
+        return tuple(ObservationField(name, (each.size,), each.unit) for name, each in joined)
     named = [each.split() for each in FIELDS.get(environment_id, "").split(", ")]
-    if len(named) == (size := int(np.prod(shape))) and len(named[0]) == 2:
+    if len(named) == (size := flatdim(inputs)) and len(named[0]) == 2:
         return tuple(ObservationField(name, (1,), unit) for name, unit in named)
-    return (ObservationField("observation", shape if shows_images(inputs) else (size,), "1"),)
+    return (ObservationField("observation", inputs.shape or () if shows_images(inputs) else (size,), "1"),)
 
 
 def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -263,12 +277,12 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
     Raises:
         TaskError: says which spaces it has and which are taken.
     """
-    if not isinstance(inputs, Box) or not isinstance(outputs, Discrete | Box):
+    if not inputs.is_np_flattenable or not isinstance(outputs, Discrete | Box):
         raise TaskError(
-            f"--task {environment_id} has the spaces {inputs} and {outputs}; training takes a Box observation "
-            "with Discrete or Box actions. Choose another task, for example CartPole-v1."
+            f"--task {environment_id} has the spaces {inputs} and {outputs}; allowed are observations that "
+            "gymnasium.spaces.utils.flatten makes an array of, and Discrete or Box actions."
         )
-    shape, size = inputs.shape or (), int(np.prod(inputs.shape or ()))
+    shape, size = inputs.shape or (), flatdim(inputs)
     if shows_images(inputs):
         if shape[0] < shape[2]:
             turned = (*shape[1:], shape[0])
@@ -279,7 +293,7 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
             )
     elif size > LARGEST_VECTOR:
         raise TaskError(
-            f"--task {environment_id} has observations {shape} of {inputs.dtype}, {size:,} numbers; a vector may have "
+            f"--task {environment_id} has observations {inputs} of {size:,} numbers; a vector may have "
             f"{LARGEST_VECTOR:,}. A picture has to be uint8, 0 … 255, with the axes (height, width, channels)."
         )
     if isinstance(outputs, Discrete) and outputs.start != 0:

@@ -22,7 +22,9 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatten_space
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers.vector import FlattenObservation
 from numpy.typing import NDArray
 
 from quarl import airlearning_envs
@@ -112,9 +114,12 @@ def without_autoreset(creator: Callable[..., Any]) -> dict[str, Any]:
 
 
 def made(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
-    """The batch that a creator makes."""
+    """The batch that a creator makes, its observations flattened to a Box."""
     with silenced():
-        return creator(num_envs=environments, **arguments)
+        batch = creator(num_envs=environments, **arguments)
+    if isinstance(batch, VectorEnv) and not isinstance(batch.single_observation_space, Box):
+        return FlattenObservation(batch)
+    return batch
 
 
 class VectorEpisodes:
@@ -259,7 +264,8 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
             "single environment is registered with gymnasium.register and named module:Env-v0."
         )
     with closing(probe):
-        inputs, outputs = probe.single_observation_space, probe.single_action_space
+        inner = probe.env if isinstance(probe, FlattenObservation) else probe
+        inputs, outputs = inner.single_observation_space, inner.single_action_space
         period = control_period(probe, name.suite)
     refuse_spaces(name.canonical, inputs, outputs)
 
@@ -278,7 +284,7 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         presets=("",),
         make=make,
         evaluate=judging(make, JUDGING_ENVIRONMENTS),
-        bounds=bounds_of(inputs),
+        bounds=bounds_of(flatten_space(inputs)),
         paired=False,
         notes=() if MAX_EPISODE_STEPS in options or registered else (NO_LIMIT.format(name.canonical),),
     )

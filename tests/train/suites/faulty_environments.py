@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -110,7 +110,26 @@ class UnseededSteps(Walk):
         return super().step(action)
 
 
+class Nested(Walk):
+    """What it sees in every kind of space that is flattened."""
+
+    observation_space = Dict(
+        arm=Dict(angle=Box(-10, 10, (2,), np.float32), grip=Discrete(3, start=1)),
+        bumpers=MultiBinary(2),
+        gears=MultiDiscrete([2, 3]),
+        pair=Tuple((Box(0, 1, (1, 2), np.float64), Discrete(2))),
+    )
+
+    def seen(self) -> Any:
+        pair = (np.array([[0.25, 0.5]]), self.steps % 2)
+        arm = {"angle": super().seen(), "grip": 1 + self.steps % 3}
+        return {"arm": arm, "bumpers": np.int8([1, 0]), "gears": np.array([1, 2]), "pair": pair}
+
+
 FAULTY = (FourValues, ObservationAlone, WithoutSeed, OtherShape, Infinite, NanReward, NoReward, HangsUp)
-for kind in (Walk, Item, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
+for kind in (Walk, Item, Nested, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
     for limit in ("", "Limited"):  # Gymnasium's wrapper of a time limit takes the answer apart itself
         gymnasium.register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)
+gymnasium.register(
+    "NestedBatch-v0", Nested, vector_entry_point=lambda num_envs: gymnasium.vector.SyncVectorEnv([Nested] * num_envs)
+)

@@ -9,10 +9,15 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces.utils import flatten
 
+from quarl.convert.__main__ import main as convert
 from quarl.policy.bundle import Bundle
 from quarl.train import __main__ as command
 from quarl.train import evaluate
+from quarl.train.suites.errors import TaskError
+from quarl.train.suites.gymnasium_task import refuse_spaces
 from quarl.train.suites.make import make_task
 from tests.train.small_runs import train
 
@@ -112,10 +117,10 @@ def test_observations_that_are_learned(
     [
         (
             "own_tasks_of_a_test:FloatPicture-v0",
-            ["(84, 84, 3) of float32", "21,168", "uint8", "(height, width, channels)"],
+            ["(84, 84, 3), float32", "21,168", "uint8", "(height, width, channels)"],
         ),
         ("own_tasks_of_a_test:ChannelsFirst-v0", ["(4, 84, 84)", "channels first", "Box(0, 255, (84, 84, 4)"]),
-        ("own_tasks_of_a_test:Flat-v0", ["(84, 84) of uint8", "(height, width, channels)"]),
+        ("own_tasks_of_a_test:Flat-v0", ["(84, 84), uint8", "(height, width, channels)"]),
         ("own_tasks_of_a_test:Broken-v0", ["RuntimeError: no simulator at port 4", "own_tasks_of_a_test.py, line"]),
         ("own_tasks_of_a_test:Absent-v0", ["Absent"]),
         ("no_such_module:Any-v0", ["no module no_such_module in", "PYTHONPATH="]),
@@ -157,3 +162,44 @@ def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
     assert (
         gymnasium.make("quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0").observation_space.dtype == np.float32
     )
+
+
+NESTED = "tests.train.suites.faulty_environments:Nested"
+
+
+def test_observations_of_all_spaces_are_flattened_with_fields_named_after_their_keys(tmp_path: Path) -> None:
+    task = make_task(f"{NESTED}Limited-v0")
+    sizes = {"arm.angle": 2, "arm.grip": 3, "bumpers": 2, "gears": 5, "pair.0": 2, "pair.1": 2}
+    assert {field.name: field.size for field in task.observation} == sizes
+    environment = gymnasium.make(f"{NESTED}Limited-v0", disable_env_checker=True)
+    episodes = task.make(1, 0)
+    seen = episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
+    environment.reset()
+    for action in (0, 1, 1):
+        given = environment.step(action)[0]
+        seen = episodes.step(np.array([action])).observation
+        np.testing.assert_array_equal(seen[0], flatten(environment.observation_space, given).astype(np.float32))
+    assert task.bounds is not None and task.bounds[0].tolist() == [-10.0] * 2 + [0.0] * 14
+    batch = make_task(f"vector,{NESTED}Batch-v0").make(3, 0)
+    assert batch.reset(np.ones(3, np.bool_), np.arange(3)).shape == (3, 16)
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(2), Discrete(3, start=1)])
+def test_actions_of_other_spaces_are_refused_by_name(space: gymnasium.Space) -> None:
+    with pytest.raises(TaskError, match=r"MultiDiscrete|MultiBinary|numbers its actions from 1"):
+        refuse_spaces("It-v0", Box(0, 1, (2,)), space)
+
+
+def test_a_policy_of_dict_observations_is_trained_converted_and_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--policy", "I", "--quiet", "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=64"]
+    words += ["--set", "minibatch=128", "--set", "engine=numpy", "--steps", "4096", "--output-path", f"{tmp_path}/n"]
+    assert command.main(["--task", f"{NESTED}Limited-v0", *words]) == 0
+    assert "Never moved in training" in capsys.readouterr().err  # bumpers, gears and the tuple's box
+    assert [field.name for field in Bundle.load(tmp_path / "n").spec.observation][:2] == ["arm.angle", "arm.grip"]
+    assert convert(["--policy", f"{tmp_path}/n", "--bits", "8", "--format", "tflite"]) == 0
+    capsys.readouterr()
+    assert evaluate.main(["--input-path", f"{tmp_path}/n", "--precision", "int8", "--compare", "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["minus_float"]
+    assert abs(change["mean_return"]) < 0.5
