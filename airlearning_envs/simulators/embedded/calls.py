@@ -64,7 +64,8 @@ class CallsInForce:
         Every goal is weighted with the share of the step in which it is followed, so a delay of a fraction of a
         step is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}), f_k = clip((t_end - t_k) / dt, 0, 1).
         """
-        for command, after_s, now in self._calls[step]:
+        calls, self._calls[step] = self._calls[step], []
+        for command, after_s, now in calls:
             self._called(command, after_s, now, self._begins[step])
         mean = latest = self._followed
         for goal, followed_s in self._coming:
