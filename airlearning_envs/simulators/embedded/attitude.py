@@ -32,27 +32,27 @@ class Attitude:
         self._tilt, self._yaw = tilt, yaw
         count = len(yaw)
         self._angles, self._exact = np.zeros((3, count), np.float64), np.zeros((3, count), np.float64)
-        # Cosines and sines of the tilt forward, the tilt rightward and the yaw.
-        self._now, self._mean = np.zeros((2, 3, count), np.float32), np.zeros((2, 3, count), np.float32)
-        self._difference = np.zeros((2, 3, count), np.float32)
+        # Cosines of the tilt forward, the tilt rightward and the yaw, then their sines.
+        self._now, self._mean = np.zeros((6, count), np.float32), np.zeros((6, count), np.float32)
+        self._difference = np.zeros((6, count), np.float32)
         self._ahead, self._rightward, self._middle, self._product = np.zeros((4, count), np.float32)
         self.refresh()
 
     @property
     def heading(self) -> tuple[Floats, Floats]:
         """Cosine and sine (E,) of the yaw."""
-        return self._now[0, 2], self._now[1, 2]
+        return self._now[2], self._now[5]
 
     def refresh(self) -> None:
         """Take over tilt and yaw."""
         self._angles[:2] = self._tilt
         self._angles[2] = self._yaw
         # Cast to float32, so that a vector library's last float64 bit is of no account.
-        self._now[0] = np.cos(self._angles, self._exact)
-        self._now[1] = np.sin(self._angles, self._exact)
+        self._now[:3] = np.cos(self._angles, self._exact)
+        self._now[3:] = np.sin(self._angles, self._exact)
 
     def end_turn(self, share: Floats) -> None:
-        """Take over tilt and yaw at the end of a turn; the mean attitude is ``share`` (3, E) of the way there.
+        """Take over tilt and yaw at the end of a turn; the mean attitude is ``share`` (6, E) of the way there.
 
         Its cosines and sines lie on the chord, not on the arc: for a turn of 0.3 rad they are 1 % short.
         """
@@ -79,7 +79,7 @@ class Attitude:
 
     def forward_right(self, vector: Floats, out: Floats) -> Floats:
         """How far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2, E)."""
-        (cos_f, cos_s, cosine), (sin_f, sin_s, sine) = self._now
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._now
         self._level(vector, cos_f, sin_f, cosine, sine)
         product, (forward, right) = self._product, out
         np.multiply(self._ahead, cos_f, forward)
@@ -92,7 +92,7 @@ class Attitude:
 
     def down(self, vector: Floats, out: Floats) -> Floats:
         """How far ``vector`` (3, E) of the world points along the body's mean down axis: ``out`` (E,)."""
-        (cos_f, cos_s, cosine), (sin_f, sin_s, sine) = self._mean
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
         self._level(vector, cos_f, sin_f, cosine, sine)
         np.multiply(self._middle, cos_s, out)
         np.multiply(self._rightward, sin_s, self._product)
@@ -101,12 +101,12 @@ class Attitude:
 
     def upright(self, out: Floats) -> Floats:
         """Cosine of the whole mean tilt, how much of the body's down axis points down: ``out`` (E,)."""
-        return np.multiply(self._mean[0, 0], self._mean[0, 1], out)
+        return np.multiply(self._mean[0], self._mean[1], out)
 
     def up_to_world(self, length: Floats, out: Floats) -> None:
         """The vector of ``length`` (E,) along the body's mean axis upwards, in the world: ``out`` (3, E)."""
         x, y, z = out
-        (cos_f, cos_s, cosine), (sin_f, sin_s, sine) = self._mean
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
         ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
         np.multiply(length, sin_s, rightward)
         np.multiply(length, cos_s, middle)
@@ -127,7 +127,7 @@ class Attitude:
             f' = q_f cos s + r sin s,   k = r cos s - q_f sin s,   s' = q_s - k tan f,   yaw' = k / cos f
         """
         forward, rightward, yawing = rates
-        (cos_f, cos_s, _), (sin_f, sin_s, _) = self._now
+        cos_f, cos_s, _, sin_f, sin_s, _ = self._now
         turning, product = self._middle, self._product
         np.multiply(yawing, cos_s, turning)
         np.multiply(forward, sin_s, product)

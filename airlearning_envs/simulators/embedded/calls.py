@@ -77,7 +77,7 @@ class CallsInForce:
             elif share > 0.0:
                 mean = goal if share >= 1.0 else mean + share * (goal - latest)
             latest = goal
-        while self._coming and np.all(self._coming[0][1] <= self._begins[step]):
+        while self._coming and (self._coming[0][1] <= self._begins[step]).all():
             self._followed = self._coming.pop(0)[0]
         return mean
 

@@ -112,7 +112,7 @@ class Flight:
     def rest(self, rows: slice | NDArray[np.int64]) -> None:
         """Hover, in some rows, where they are in the plane and at their altitude."""
         for array in (self.velocity, self.acceleration, self.tilt, self.yaw_rate):
-            array[..., rows] = 0.0
+            array.T[rows] = 0.0
         self.position[2, rows] = self.altitude[rows]
         self.trim[rows] = 1.0 - 2.0 * GRAVITY_M_S2 / THRUST_M_S2
 
@@ -163,7 +163,7 @@ class Integrator:
         self._yaw_share = (-np.expm1(-dt / yaw_lag.astype(np.float64))).astype(np.float32)
         # The mean of f_0 + (f_1 - f_0) (1 - exp(-t k)) / (1 - exp(-dt k)) over a step, as a share of the way to f_1.
         way = dt * tilt_gain.astype(np.float64)
-        self._mean_share = np.stack([1.0 / -np.expm1(-way) - 1.0 / way] * 3).astype(np.float32)
+        self._mean_share = np.stack([1.0 / -np.expm1(-way) - 1.0 / way] * 6).astype(np.float32)
 
     @property
     def heading(self) -> tuple[Floats, Floats]:
