@@ -25,7 +25,13 @@ from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.rules.causes import EndCause
 from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
 from quarl.airlearning_envs.simulators.opening import EMBEDDED, open_simulator
-from quarl.airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from quarl.airlearning_envs.spaces import (
+    FRAMES_PER_SECOND,
+    StepLimitSpec,
+    action_space,
+    check_render_mode,
+    observation_space,
+)
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.airlearning_envs.vector_env import (
     NavigationContinuousVectorEnv,
@@ -44,7 +50,7 @@ __all__ = [
 ]
 
 
-class NavigationEnv(gym.Env[Any, Any]):
+class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
     """A drone flies to a goal between standing and moving obstacles, seeing only what is ahead.
 
     ## Observation: Box(32,), float32, raw physical units

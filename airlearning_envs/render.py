@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ _VERDICTS = {
     EndCause.LEFT_ARENA: ("left the arena", (190, 40, 50)),
     EndCause.TIME: ("out of time", (190, 120, 20)),
 }
+
+
+_font = functools.cache(ImageFont.load_default)  # by size; not kept by a painter, since a font cannot be copied
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Painter:
         self._sensor = RangeSensor(config, self._angles, config.max_range_m)
         self._frame = _FRAME_PX * side_px / SIDE_PX * _FINE
         self._scale = (side_px * _FINE - 2.0 * self._frame) / config.arena_m
-        self._font = ImageFont.load_default(size=15.0 * _FINE * side_px / SIDE_PX)
+        self._font_px = 15.0 * _FINE * side_px / SIDE_PX
 
     def draw(self, scene: Scene, trail: list[NDArray[np.float32]], caption: str = "") -> NDArray[np.uint8]:
         """The picture (side, side, 3) uint8.
@@ -205,13 +209,13 @@ class Painter:
     def _draw_words(self, canvas: ImageDraw.ImageDraw, scene: Scene, caption: str) -> None:
         top, end = self._frame / 2.0, self._side * _FINE - self._frame / 2.0
         left, right = self._frame, self._side * _FINE - self._frame
-        speed = float(np.hypot(*scene.velocity))
-        canvas.text((left, top), caption or f"episode {scene.episode_id}", _INK, self._font, anchor="lm")
+        speed, font = float(np.hypot(*scene.velocity)), _font(self._font_px)
+        canvas.text((left, top), caption or f"episode {scene.episode_id}", _INK, font, anchor="lm")
         figures = f"{scene.time_s:5.2f} s   {speed:4.1f} m/s   goal {scene.goal_distance_m:4.1f} m"
-        canvas.text((left, end), figures, _INK, self._font, anchor="lm")
+        canvas.text((left, end), figures, _INK, font, anchor="lm")
         if scene.cause is not EndCause.NONE:
             words, colour = _VERDICTS[scene.cause]
-            canvas.text((right, end), words, colour, self._font, anchor="rm")
+            canvas.text((right, end), words, colour, font, anchor="rm")
 
 
 class Picture:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
@@ -13,6 +15,26 @@ from quarl.airlearning_envs.rules.actions import ACTION_NAMES, COMMAND_HIGH, COM
 from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, VECTOR_SIZE, observation_bounds
 
 FRAMES_PER_SECOND = 4  # one picture a decision of 0.25 s
+
+
+class StepLimitSpec:
+    """Mixin whose Gymnasium ``spec`` reports the task's ``max_steps`` as ``max_episode_steps``.
+
+    The ids are registered without it: Gymnasium would enforce the registered number too, by a wrapper that overrules
+    another ``max_steps`` and truncates an episode that terminates in its last step.
+    """
+
+    config: NavigationConfig
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What Gymnasium made the environment from; None without ``gymnasium.make``."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = spec and dataclasses.replace(spec, max_episode_steps=self.config.max_steps)
 
 
 def observation_space(config: NavigationConfig, depth: bool) -> spaces.Space[Any]:

@@ -13,11 +13,17 @@ from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.rules.curriculum import Curriculum
 from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, vector_part
-from quarl.airlearning_envs.spaces import FRAMES_PER_SECOND, action_space, check_render_mode, observation_space
+from quarl.airlearning_envs.spaces import (
+    FRAMES_PER_SECOND,
+    StepLimitSpec,
+    action_space,
+    check_render_mode,
+    observation_space,
+)
 from quarl.airlearning_envs.task import NavigationTask
 
 
-class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
     """Many :class:`NavigationEnv` that step as one batch in numpy, much faster than one by one.
 
     Autoreset: ``NEXT_STEP`` by default, as Gymnasium's own: the step after an episode's end ignores that drone's
@@ -39,6 +45,7 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         autoreset_mode: see above.
         curriculum: start with near goals (:class:`~airlearning_envs.rules.curriculum.Curriculum`); ``info["zone"]``
             says how far it has come.
+        max_episode_steps: Gymnasium's name of ``max_steps``, over which it takes precedence.
         settings: attributes of :class:`~airlearning_envs.config.NavigationConfig`.
     """
 
@@ -57,9 +64,12 @@ class NavigationVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         curriculum: bool = False,
+        max_episode_steps: int | None = None,
         **settings: Any,
     ) -> None:
         check_render_mode(render_mode)
+        if max_episode_steps is not None:
+            settings["max_steps"] = max_episode_steps
         self.config = NavigationConfig.from_settings({"preset": preset, **settings})
         self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)

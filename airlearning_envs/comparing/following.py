@@ -88,7 +88,7 @@ def follow(flights: Sequence[Flown], config: NavigationConfig, world: bool) -> t
         flight.position[2, e], flight.velocity[:2, e] = flown.position[2, 0], flown.velocity[:, 0]
         flight.yaw[e], flight.yaw_rate[e] = flown.yaw[0], flown.yaw_rate[0]
     integrator = Integrator(flight, step_s)
-    in_force = CallsInForce(flight, integrator.heading, np.array([step_s], np.float32), flight.constants[-1])
+    in_force = CallsInForce(integrator, np.array([step_s], np.float32), delays_differ=True)
     count = math.ceil(max(flown.times_s[-1] for flown in flights) / step_s)
     called = _Called(flights, step_s, world)
     states = np.empty((count + 1, 6, len(flights)))

@@ -65,8 +65,7 @@ class Capabilities:
     clock: Clock
 
 
-@dataclass(frozen=True)
-class Motion:
+class Motion(NamedTuple):
     """How E drones move now. The arrays are the simulator's own: they change as it flies.
 
     Attributes:
@@ -124,13 +123,16 @@ class Simulator(ABC):
 
     Attributes:
         capabilities: what it can do.
-        motion: how the drones move now.
         obstacles: what stands and moves around them now.
     """
 
     capabilities: Capabilities
-    motion: Motion
     obstacles: Obstacles
+
+    @property
+    @abstractmethod
+    def motion(self) -> Motion:
+        """How the drones move now."""
 
     @abstractmethod
     def begin(self, rows: Rows, arenas: Layouts) -> None:

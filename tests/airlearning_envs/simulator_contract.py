@@ -169,9 +169,9 @@ class SimulatorContract:
             simulator.begin(np.array([0]), arena())
             for _ in range(4):
                 simulator.fly([command(4.0, 0.0, 0.5)])
-            before = [array.copy() for array in vars(simulator.motion).values()]
+            before = [array.copy() for array in simulator.motion]
             simulator.fly([command(-2.0)], held=np.array([True]))
-            for array, kept in zip(vars(simulator.motion).values(), before, strict=True):
+            for array, kept in zip(simulator.motion, before, strict=True):
                 assert array == pytest.approx(kept, abs=self.place_m)
 
     def test_what_it_cannot_do_is_refused(self) -> None:

@@ -9,7 +9,7 @@ from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight
+from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
 from quarl.airlearning_envs.simulators.simulator import Call
 from quarl.airlearning_envs.task import NavigationTask
 
@@ -25,9 +25,8 @@ class Followed:
         self.queue = CommandQueue(1, longest_s, PERIOD)
         self.queue.clear(np.array([0]))
         flight = Flight.hovering(EMPTY, 1)
-        self.in_force = CallsInForce(
-            flight, (np.ones(1, np.float32), np.zeros(1, np.float32)), STEPS_S, np.float32(0.0)
-        )
+        flight.constants[-1] = 0.0
+        self.in_force = CallsInForce(Integrator(flight, float(STEPS_S[0])), STEPS_S)
 
 
 def queue_for(longest: float) -> Followed:

@@ -137,7 +137,7 @@ def test_attitude_turns_vectors_as_rotation_matrices_do() -> None:
     to_world = by_yaw @ by_pitch @ by_roll
     vector = np.array([1.0, -2.0, 0.5])
     column, out, scalar = vector.astype(np.float32)[:, None], np.zeros((3, 1), np.float32), np.zeros(1, np.float32)
-    attitude.end_turn(np.ones((3, 1), np.float32))  # a turn of nothing: its middle is where it is
+    attitude.end_turn(np.ones((6, 1), np.float32))  # a turn of nothing: its middle is where it is
     body = np.append(attitude.forward_right(column, np.zeros((2, 1), np.float32)), attitude.down(column, scalar))
     assert body == pytest.approx(to_world.T @ vector, abs=1e-6)
     attitude.up_to_world(np.array([2.0], np.float32), out)
@@ -146,7 +146,7 @@ def test_attitude_turns_vectors_as_rotation_matrices_do() -> None:
     # A small turn about the body's axes: R' = R exp(q), with q's pitch and yaw of the opposite and the same sense.
     attitude.turn(np.array([[-0.002], [0.001], [0.003]], np.float32), np.ones((3, 1), np.float32))
     small = np.array([[0, -0.003, 0.002], [0.003, 0, -0.001], [-0.002, 0.001, 0]])
-    attitude.end_turn(np.ones((3, 1), np.float32))  # all the way: what follows is of its end
+    attitude.end_turn(np.ones((6, 1), np.float32))  # all the way: what follows is of its end
     attitude.up_to_world(np.array([-1.0], np.float32), out)
     assert out[:, 0] == pytest.approx((to_world @ (np.eye(3) + small))[:, 2], abs=1e-5)
 

@@ -72,7 +72,7 @@ class Drone:
         self._integrators: dict[float, Integrator] = {}
         self._main = self._integrator(self._step_s)
         times = self._times(1, self._step_s)
-        self._in_force = CallsInForce(self.flight, self._main.heading, times, self.flight.constants[-1, 0])
+        self._in_force = CallsInForce(self._main, times)
         self.reset()
 
     def reset(self) -> None:

@@ -46,8 +46,7 @@ class Shadow:
         self._flight = Flight.hovering(config, 1)
         self._integrator = Integrator(self._flight, self._step_s)
         self._times = (np.arange(1, config.substeps + 1) * self._step_s).astype(np.float32)
-        delay = self._flight.constants[-1, 0]
-        self._in_force = CallsInForce(self._flight, self._integrator.heading, self._times, delay)
+        self._in_force = CallsInForce(self._integrator, self._times)
         self._calls: list[tuple[Floats, float]] = []
         self._since_s = 0.0
 

@@ -90,12 +90,17 @@ class AirSimSimulator(Simulator):
         self.obstacles = Obstacles(Slots.of(config), 1)
         one = np.zeros(1, np.float32)
         plane = np.zeros((2, 1), np.float32)
-        self.motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
+        self._motion = Motion(plane.copy(), plane.copy(), plane.copy(), np.zeros(1), one.copy(), one + 1.0, one.copy())
         self._shadow = Shadow(config)
         self._width_deg: float | None = None
         self.notes: list[str] = []
         self._looked = False
         self._connect()
+
+    @property
+    def motion(self) -> Motion:
+        """How the drone moved in the last state."""
+        return self._motion
 
     def _connect(self) -> None:
         options = self._options

@@ -26,49 +26,46 @@ class Attitude:
     Args:
         tilt: (2, E) float32, read by :meth:`refresh` and changed by :meth:`turn`.
         yaw: (E,) float64, likewise.
-
-    Attributes:
-        yaw_cosine, yaw_sine: (E,) float32.
     """
 
     def __init__(self, tilt: Floats, yaw: NDArray[np.float64]) -> None:
         self._tilt, self._yaw = tilt, yaw
         count = len(yaw)
         self._angles, self._exact = np.zeros((3, count), np.float64), np.zeros((3, count), np.float64)
-        self._cosines, self._sines = np.zeros((3, count), np.float32), np.zeros((3, count), np.float32)
-        self._mean_cosines, self._mean_sines = np.zeros((3, count), np.float32), np.zeros((3, count), np.float32)
-        self._now, self._mean = (self._cosines, self._sines), (self._mean_cosines, self._mean_sines)
-        self._difference = np.zeros((3, count), np.float32)
-        self._cos_f, self._cos_s, self.yaw_cosine = self._cosines
-        self._sin_f, self._sin_s, self.yaw_sine = self._sines
+        # Cosines of the tilt forward, the tilt rightward and the yaw, then their sines.
+        self._now, self._mean = np.zeros((6, count), np.float32), np.zeros((6, count), np.float32)
+        self._difference = np.zeros((6, count), np.float32)
         self._ahead, self._rightward, self._middle, self._product = np.zeros((4, count), np.float32)
         self.refresh()
+
+    @property
+    def heading(self) -> tuple[Floats, Floats]:
+        """Cosine and sine (E,) of the yaw."""
+        return self._now[2], self._now[5]
 
     def refresh(self) -> None:
         """Take over tilt and yaw."""
         self._angles[:2] = self._tilt
         self._angles[2] = self._yaw
         # Cast to float32, so that a vector library's last float64 bit is of no account.
-        self._cosines[...] = np.cos(self._angles, self._exact)
-        self._sines[...] = np.sin(self._angles, self._exact)
+        self._now[:3] = np.cos(self._angles, self._exact)
+        self._now[3:] = np.sin(self._angles, self._exact)
 
     def end_turn(self, share: Floats) -> None:
-        """Take over tilt and yaw at the end of a turn; the mean attitude is ``share`` (3, E) of the way there.
+        """Take over tilt and yaw at the end of a turn; the mean attitude is ``share`` (6, E) of the way there.
 
         Its cosines and sines lie on the chord, not on the arc: for a turn of 0.3 rad they are 1 % short.
         """
-        self._mean_cosines[...], self._mean_sines[...] = self._cosines, self._sines
+        mean, difference = self._mean, self._difference
+        mean[...] = self._now
         self.refresh()
-        difference = self._difference
-        for mean, end in ((self._mean_cosines, self._cosines), (self._mean_sines, self._sines)):
-            np.subtract(end, mean, difference)
-            np.multiply(difference, share, difference)
-            np.add(mean, difference, mean)
+        np.subtract(self._now, mean, difference)
+        np.multiply(difference, share, difference)
+        np.add(mean, difference, mean)
 
-    def _level(self, vector: Floats, attitude: tuple[Floats, Floats]) -> None:
+    def _level(self, vector: Floats, cos_f: Floats, sin_f: Floats, cosine: Floats, sine: Floats) -> None:
         """``vector`` (3, E) of the world in the heading's frame, and halfway into the body's."""
         x, y, z = vector
-        (cos_f, _, cosine), (sin_f, _, sine) = attitude
         ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
         np.multiply(x, cosine, ahead)
         np.multiply(y, sine, product)
@@ -82,32 +79,34 @@ class Attitude:
 
     def forward_right(self, vector: Floats, out: Floats) -> Floats:
         """How far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2, E)."""
-        self._level(vector, self._now)
-        product = self._product
-        np.multiply(self._ahead, self._cos_f, out[0])
-        np.multiply(vector[2], self._sin_f, product)
-        np.add(out[0], product, out[0])
-        np.multiply(self._rightward, self._cos_s, out[1])
-        np.multiply(self._middle, self._sin_s, product)
-        np.add(out[1], product, out[1])
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._now
+        self._level(vector, cos_f, sin_f, cosine, sine)
+        product, (forward, right) = self._product, out
+        np.multiply(self._ahead, cos_f, forward)
+        np.multiply(vector[2], sin_f, product)
+        np.add(forward, product, forward)
+        np.multiply(self._rightward, cos_s, right)
+        np.multiply(self._middle, sin_s, product)
+        np.add(right, product, right)
         return out
 
     def down(self, vector: Floats, out: Floats) -> Floats:
         """How far ``vector`` (3, E) of the world points along the body's mean down axis: ``out`` (E,)."""
-        self._level(vector, self._mean)
-        np.multiply(self._middle, self._mean_cosines[1], out)
-        np.multiply(self._rightward, self._mean_sines[1], self._product)
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
+        self._level(vector, cos_f, sin_f, cosine, sine)
+        np.multiply(self._middle, cos_s, out)
+        np.multiply(self._rightward, sin_s, self._product)
         np.subtract(out, self._product, out)
         return out
 
     def upright(self, out: Floats) -> Floats:
         """Cosine of the whole mean tilt, how much of the body's down axis points down: ``out`` (E,)."""
-        return np.multiply(self._mean_cosines[0], self._mean_cosines[1], out)
+        return np.multiply(self._mean[0], self._mean[1], out)
 
     def up_to_world(self, length: Floats, out: Floats) -> None:
         """The vector of ``length`` (E,) along the body's mean axis upwards, in the world: ``out`` (3, E)."""
         x, y, z = out
-        (cos_f, cos_s, cosine), (sin_f, sin_s, sine) = self._mean
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
         ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
         np.multiply(length, sin_s, rightward)
         np.multiply(length, cos_s, middle)
@@ -128,15 +127,16 @@ class Attitude:
             f' = q_f cos s + r sin s,   k = r cos s - q_f sin s,   s' = q_s - k tan f,   yaw' = k / cos f
         """
         forward, rightward, yawing = rates
+        cos_f, cos_s, _, sin_f, sin_s, _ = self._now
         turning, product = self._middle, self._product
-        np.multiply(yawing, self._cos_s, turning)
-        np.multiply(forward, self._sin_s, product)
+        np.multiply(yawing, cos_s, turning)
+        np.multiply(forward, sin_s, product)
         np.subtract(turning, product, turning)
-        np.multiply(forward, self._cos_s, forward)
-        np.multiply(yawing, self._sin_s, product)
+        np.multiply(forward, cos_s, forward)
+        np.multiply(yawing, sin_s, product)
         np.add(forward, product, forward)
-        np.divide(turning, self._cos_f, yawing)
-        np.multiply(yawing, self._sin_f, product)
+        np.divide(turning, cos_f, yawing)
+        np.multiply(yawing, sin_f, product)
         np.subtract(rightward, product, rightward)
         np.multiply(rates, seconds, rates)
         np.add(self._tilt, rates[:2], self._tilt)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight
+from quarl.airlearning_envs.simulators.embedded.dynamics import Integrator
 from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Rows
 
 _LONG_AGO_S = np.float32(-100.0)
@@ -16,17 +16,14 @@ class CallsInForce:
     """Goals of E drones: calls are turned into the world frame by the yaw at the call and followed after their delay.
 
     Args:
-        flight: the drones; their yaw and altitude.
-        heading: (E,) cosine and sine of the yaw as a step begins.
+        integrator: the drones; their yaw, altitude and delay.
         times_s: (steps,) from a period's start to the end of each integration step.
-        delay_s: from a call to the moment at which it is followed: one for all, or (E,).
+        delays_differ: whether each drone has a delay of its own, from a call to the moment at which it is followed.
     """
 
-    def __init__(
-        self, flight: Flight, heading: tuple[Floats, Floats], times_s: Floats, delay_s: Floats | np.float32
-    ) -> None:
-        self._flight, self._heading, self._step = flight, heading, times_s[0]
-        self._delay: Floats | np.float32 = delay_s
+    def __init__(self, integrator: Integrator, times_s: Floats, delays_differ: bool = False) -> None:
+        flight = self._flight = integrator.flight
+        self._integrator, self._step, self._delays_differ = integrator, times_s[0], delays_differ
         self._begins, self._ends = np.concatenate([np.zeros(1, np.float32), times_s[:-1]]), times_s
         self._followed = np.zeros((4, len(flight.yaw)), np.float32)
         # Called and not yet followed by all, oldest first: (goal (4, E), when it is followed in this period: (E,), or
@@ -67,7 +64,8 @@ class CallsInForce:
         Every goal is weighted with the share of the step in which it is followed, so a delay of a fraction of a
         step is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}), f_k = clip((t_end - t_k) / dt, 0, 1).
         """
-        for command, after_s, now in self._calls[step]:
+        calls, self._calls[step] = self._calls[step], []
+        for command, after_s, now in calls:
             self._called(command, after_s, now, self._begins[step])
         mean = latest = self._followed
         for goal, followed_s in self._coming:
@@ -79,7 +77,7 @@ class CallsInForce:
             elif share > 0.0:
                 mean = goal if share >= 1.0 else mean + share * (goal - latest)
             latest = goal
-        while self._coming and np.all(self._coming[0][1] <= self._begins[step]):
+        while self._coming and (self._coming[0][1] <= self._begins[step]).all():
             self._followed = self._coming.pop(0)[0]
         return mean
 
@@ -90,7 +88,7 @@ class CallsInForce:
         if now is not None and after_s is not None:
             after_s = np.where(now, after_s, np.float32(0.0))
         if after_s is None:
-            cosine, sine = self._heading
+            cosine, sine = self._integrator.heading
         else:
             yaw, at_s = flight.yaw + flight.yaw_rate * after_s, begin + after_s
             cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
@@ -99,7 +97,8 @@ class CallsInForce:
         np.subtract(cosine * forward, sine * right, goal[0])
         np.add(sine * forward, cosine * right, goal[1])
         goal[2], goal[3] = flight.altitude, command[2]
-        followed_s: Floats | np.float32 = self._delay + at_s
+        delay_s = flight.constants[-1]
+        followed_s: Floats | np.float32 = (delay_s if self._delays_differ else delay_s[0]) + at_s
         if now is not None:  # the others go on with what they were called last
             latest, already = self._coming[-1] if self._coming else (self._followed, _LONG_AGO_S)
             goal = np.where(now, goal, latest)

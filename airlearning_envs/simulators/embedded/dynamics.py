@@ -66,6 +66,9 @@ def nominal_constants(config: NavigationConfig) -> Floats:
 class Flight:
     """State of E drones.
 
+    Objects of the simulator share whole arrays and keep no views of them: a pickled or copied object shares what its
+    original shared, but a view would become an array of its own.
+
     Attributes:
         position, velocity, acceleration: (3, E) in the world frame, z down; m, m/s, m/s^2.
         tilt: (2, E) forward and rightward, rad.
@@ -75,7 +78,6 @@ class Flight:
         altitude: (E,) z of the goal, negative, m.
         wind: (2, E) m/s.
         constants: (SPREAD, E) of each drone (:func:`nominal_constants`).
-        moving: (9, E) velocity, acceleration, tilt and yaw rate, which are views of it: what is nothing at rest.
     """
 
     position: Floats
@@ -88,31 +90,29 @@ class Flight:
     altitude: Floats
     wind: Floats
     constants: Floats
-    moving: Floats
 
     @classmethod
     def hovering(cls, config: NavigationConfig, num_envs: int) -> Flight:
         """Drones at rest above the origin with the nominal constants."""
-        moving = np.zeros((9, num_envs), np.float32)
         flight = cls(
             position=np.zeros((3, num_envs), np.float32),
-            velocity=moving[:3],
-            acceleration=moving[3:6],
-            tilt=moving[6:8],
+            velocity=np.zeros((3, num_envs), np.float32),
+            acceleration=np.zeros((3, num_envs), np.float32),
+            tilt=np.zeros((2, num_envs), np.float32),
             yaw=np.zeros(num_envs, np.float64),
-            yaw_rate=moving[8],
+            yaw_rate=np.zeros(num_envs, np.float32),
             trim=np.zeros(num_envs, np.float32),
             altitude=np.full(num_envs, -config.altitude_m, np.float32),
             wind=np.zeros((2, num_envs), np.float32),
             constants=np.repeat(nominal_constants(config), num_envs, axis=1),
-            moving=moving,
         )
         flight.rest(slice(None))
         return flight
 
     def rest(self, rows: slice | NDArray[np.int64]) -> None:
         """Hover, in some rows, where they are in the plane and at their altitude."""
-        self.moving[:, rows] = 0.0
+        for array in (self.velocity, self.acceleration, self.tilt, self.yaw_rate):
+            array.T[rows] = 0.0
         self.position[2, rows] = self.altitude[rows]
         self.trim[rows] = 1.0 - 2.0 * GRAVITY_M_S2 / THRUST_M_S2
 
@@ -128,14 +128,13 @@ class Integrator:
     """
 
     def __init__(self, flight: Flight, step_s: float) -> None:
-        self._flight, self._step_s = flight, step_s
+        self.flight, self._step_s = flight, step_s
         count = len(flight.yaw)
 
         def like(value: float, rows: int = 1) -> Floats:
             return np.full((rows, count) if rows > 1 else count, value, np.float32)
 
         self._attitude = Attitude(flight.tilt, flight.yaw)
-        self.heading = self._attitude.yaw_cosine, self._attitude.yaw_sine
         self._dt, self._half_dt, self._half, self._one = like(step_s, 3), like(step_s / 2.0, 3), like(0.5), like(1.0)
         self._tilt_high, self._tilt_low = like(TILT_LIMIT_RAD, 2), like(-TILT_LIMIT_RAD, 2)
         self._rate_high, self._rate_low = like(TILT_RATE_LIMIT_RAD_S, 2), like(-TILT_RATE_LIMIT_RAD_S, 2)
@@ -156,20 +155,25 @@ class Integrator:
 
     def refresh(self) -> None:
         """Take over changed constants."""
-        gain, tilt_gain, self._drag, yaw_lag, _ = self._flight.constants
-        dt = self._step_s
+        gain, tilt_gain, drag, yaw_lag, _ = self.flight.constants
+        dt, self._drag = self._step_s, drag.copy()
         self._gains = np.stack([np.float32(TILT_LIMIT_RAD) * gain] * 2)
         # Shares 1 - exp(-dt / tau); float64 keeps the last float32 bit the same on all machines.
         self._tilt_shares = np.stack([-np.expm1(-dt * tilt_gain.astype(np.float64)) / dt] * 2).astype(np.float32)
         self._yaw_share = (-np.expm1(-dt / yaw_lag.astype(np.float64))).astype(np.float32)
         # The mean of f_0 + (f_1 - f_0) (1 - exp(-t k)) / (1 - exp(-dt k)) over a step, as a share of the way to f_1.
         way = dt * tilt_gain.astype(np.float64)
-        self._mean_share = np.stack([1.0 / -np.expm1(-way) - 1.0 / way] * 3).astype(np.float32)
+        self._mean_share = np.stack([1.0 / -np.expm1(-way) - 1.0 / way] * 6).astype(np.float32)
+
+    @property
+    def heading(self) -> tuple[Floats, Floats]:
+        """Cosine and sine (E,) of the yaw."""
+        return self._attitude.heading
 
     @property
     def motion(self) -> Motion:
-        """The flight as the task sees it: the same arrays."""
-        flight = self._flight
+        """The flight as the task sees it: views of the same arrays."""
+        flight = self.flight
         plane = flight.position[:2], flight.velocity[:2], flight.acceleration[:2]
         return Motion(*plane, flight.yaw, flight.yaw_rate, *self.heading)
 
@@ -179,7 +183,7 @@ class Integrator:
 
     def step(self, goal: Floats) -> None:
         """One step under ``goal`` (4, E): world x and y m/s, z m, yaw rate rad/s."""
-        flight, half_way, triple = self._flight, self._half_way, self._triple
+        flight, half_way, triple = self.flight, self._half_way, self._triple
         # v_half = v + dt/2 a;  x = x + dt v_half
         np.multiply(flight.acceleration, self._half_dt, triple)
         np.add(flight.velocity, triple, half_way)
@@ -194,7 +198,7 @@ class Integrator:
 
     def _turn(self, goal: Floats) -> None:
         """Tilt, yaw and yaw rate one step later."""
-        flight, attitude, rates, rate = self._flight, self._attitude, self._rates, self._flight.yaw_rate
+        flight, attitude, rates, rate = self.flight, self._attitude, self._rates, self.flight.yaw_rate
         # e = R (goal - v), forward and rightward
         np.subtract(goal[:3], self._half_way, self._triple)
         wanted = attitude.forward_right(self._triple, rates[:2])
@@ -218,13 +222,13 @@ class Integrator:
 
     def _accelerate(self) -> None:
         """a = g - T R_down - k |v_air| v_air; the throttle's integral goes on."""
-        flight, attitude, error, acceleration = self._flight, self._attitude, self._error, self._flight.acceleration
+        flight, attitude, error, acceleration = self.flight, self._attitude, self._error, self.flight.acceleration
         # s = R_down,z 1.5 (z_goal - z) - R_down v, before this step
-        settled, triple = self._change, self._triple
+        settled, triple, down = self._change, self._triple, self._triple[2]
         np.negative(self._half_way, triple)
         np.subtract(flight.altitude, flight.position[2], error)
         np.multiply(error, self._climb, error)
-        np.add(triple[2], error, triple[2])
+        np.add(down, error, down)
         slip = attitude.down(triple, self._slip)
         # s' = T - g R_down,z, so it goes to s_end = (T_max/2 (1 - I) - g R_down,z) / T_max within a fraction of a step:
         # s_mean = s_end + (s - s_end) (1 - exp(-T_max dt)) / (T_max dt)

@@ -16,7 +16,17 @@ from quarl.airlearning_envs.simulators.embedded.depth import DepthCamera
 from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, nominal_constants
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 from quarl.airlearning_envs.simulators.obstacles import Obstacles
-from quarl.airlearning_envs.simulators.simulator import Bools, Call, Capabilities, Clock, Floats, Rows, Simulator, Track
+from quarl.airlearning_envs.simulators.simulator import (
+    Bools,
+    Call,
+    Capabilities,
+    Clock,
+    Floats,
+    Motion,
+    Rows,
+    Simulator,
+    Track,
+)
 
 LONGEST_PIECE_S = 0.0625
 """Contact is looked for at least this often; at 5 m/s a drone flies its own radius in it."""
@@ -44,12 +54,9 @@ class EmbeddedSimulator(Simulator):
         pieces = self._cuts * config.substeps
         self._times = (np.arange(1, pieces + 1) * (step_s / self._cuts)).astype(np.float32)
         self._integrator = Integrator(self.flight, step_s)
-        self.motion = self._integrator.motion
         self._contact = Contact(config, self.obstacles, self._times)
-        delay = self.flight.constants[-1] if config.gain_spread else self.flight.constants[-1, 0]
-        self._in_force = CallsInForce(
-            self.flight, self._integrator.heading, self._times[self._cuts - 1 :: self._cuts], delay
-        )
+        ends = self._times[self._cuts - 1 :: self._cuts].copy()
+        self._in_force = CallsInForce(self._integrator, ends, bool(config.gain_spread))
         self._sensors: dict[tuple[bytes, float], RangeSensor] = {}
         self._cameras: dict[tuple[int, int, float], DepthCamera] = {}
         self._track = np.zeros((pieces + 1, 2, num_envs), np.float32)
@@ -58,9 +65,9 @@ class EmbeddedSimulator(Simulator):
         self._before = self.obstacles.centre, self.obstacles.velocity
 
     @property
-    def heading(self) -> tuple[Floats, Floats]:
-        """Cosine and sine (E,) of the drones' headings now."""
-        return self._integrator.heading
+    def motion(self) -> Motion:
+        """See the base class."""
+        return self._integrator.motion
 
     def begin(self, rows: Rows, arenas: Layouts) -> None:
         """Hover at the starts; each drone's constants and altitude are its own where the task spreads them."""
@@ -111,7 +118,8 @@ class EmbeddedSimulator(Simulator):
     def _state(self) -> list[NDArray[np.generic]]:
         """All arrays (…, E) that tell how the drones fly."""
         flight = self.flight
-        return [flight.position, flight.moving, flight.yaw, flight.trim]
+        moving = [flight.velocity, flight.acceleration, flight.tilt, flight.yaw_rate]
+        return [flight.position, *moving, flight.yaw, flight.trim]
 
     def halt(self, rows: Rows, when: Rows) -> None:
         """Drones and movers are taken back; the velocity stays that of the period's end."""
@@ -127,7 +135,7 @@ class EmbeddedSimulator(Simulator):
         obstacles, (cosine, sine) = self.obstacles, self._integrator.heading
         at: slice | Rows = slice(None) if rows is None else rows
         ranges, gap = sensor.scan(
-            self.motion.position[:, at], cosine[at], sine[at], obstacles.centre[:, at], obstacles.size[at]
+            self.flight.position[:2, at], cosine[at], sine[at], obstacles.centre[:, at], obstacles.size[at]
         )
         if rows is None:
             self._gap = gap
