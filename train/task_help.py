@@ -9,18 +9,13 @@ import dataclasses
 import textwrap
 from typing import Any
 
+from quarl.train.algorithms.common.settings import about
 from quarl.train.methods import METHODS, kind_of, settings_class
 from quarl.train.networks.policies import POLICIES
 from quarl.train.runs.presets import DEFAULT_EVALUATIONS, load_settings, settings_path
 from quarl.train.suites.names import Suite, TaskName, resolve
 
 WIDTH = 118
-
-
-def sentence_of(kind: type, name: str) -> str:
-    """What a field of a settings dataclass means: its own sentence, or that of the nearest base that gives one."""
-    fields = (getattr(base, "__dataclass_fields__", {}).get(name) for base in kind.__mro__)
-    return next((str(each.metadata["sentence"]) for each in fields if each and "sentence" in each.metadata), "")
 
 
 def task_help(task: str, method: str, policy: str | None, model: str | None) -> str:
@@ -57,7 +52,9 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     for setting in known:
         value, default = plain(found.settings.get(setting.name, setting.default)), plain(setting.default)
         star, own = ("  ", "") if value == default else ("* ", f" [{default}]")
-        lines += wrapped(f"{star}{setting.name:{widest}} = {value}{own}  {sentence_of(kind, setting.name)}", widest + 5)
+        lines += wrapped(
+            f"{star}{setting.name:{widest}} = {value}{own}  {about(kind, setting.name)['sentence']}", widest + 5
+        )
     return "\n".join(lines)
 
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from quarl.train.algorithms.common.settings import about
+from quarl.train.methods import settings_class
 from quarl.train.runs.checkpoint import FILE_NAME, Checkpoint, CheckpointError, load_checkpoint
 from quarl.train.runs.request import UNFINISHED, RunRequest
 from quarl.train.suites.names import resolve
-
-ADDED_SETTINGS = {
-    "compute": "float32",
-    "quantization_bits": 32,
-    "quant_delay": 0.5,
-    "weight_decay": 0.0,
-    "weight_clip": 0.0,
-    "normalise_rewards": False,
-    "reward_clip": 10.0,
-}
-"""Settings that older checkpoints do not have, with what they meant."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +43,9 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     facts, identity, saved = checkpoint.facts, request.identity(), dict(checkpoint.facts["identity"])
     step, replanned = int(facts["step"]), facts.get("replanned", {})
     saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
-    # What was saved before there was a choice.
-    added = {name: value for name, value in ADDED_SETTINGS.items() if name in identity["settings"]}
-    saved["settings"] = {**added, **saved["settings"]}
+    kind = settings_class(request.method)
+    past = {each.name: about(kind, each.name).get("before") for each in fields(kind)}
+    saved["settings"] = {name: value for name, value in past.items() if value is not None} | saved["settings"]
     if request.resume and saved.get("steps") != request.steps:  # the schedules follow the new number from here on
         replanned = {"at_step": step, "from_steps": saved.get("steps"), "to_steps": request.steps}
         saved["steps"] = request.steps

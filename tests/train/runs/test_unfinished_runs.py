@@ -2,6 +2,7 @@
 
 import io
 import pydoc
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from quarl.train.runs.run import Run
 from tests.train.small_runs import PPO, assert_same_weights, curve, train
 
 RUN = [*PPO, "--steps", "1024"]  # four iterations
+NARROW = [*RUN[:2], "--model", "8", *RUN[4:]]
+OLDEST = Path(__file__).with_name("oldest.safetensors")
+"""The checkpoint of NARROW, interrupted in its second iteration."""
 GOING_ON = "Going on with the run that was interrupted at step 512"
 
 
@@ -80,6 +84,16 @@ def test_an_interrupted_run_replaces_nothing_and_the_same_command_goes_on(
     assert train(output, *RUN) == 0
     assert "Going on" not in capsys.readouterr().err
     assert "resumed_at" not in Bundle.load(output).spec.provenance
+
+
+def test_a_checkpoint_of_the_oldest_version_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has none of the settings, nor of the statistics, that were added since; a field's ``before`` says the rest."""
+    folder = tmp_path / TRAINING_FOLDER / "I"
+    (folder / UNFINISHED).mkdir(parents=True)
+    shutil.copy(OLDEST, folder / "checkpoint.safetensors")
+    assert train(tmp_path / "I", *NARROW) == 0
+    assert capsys.readouterr().err.startswith(GOING_ON)
+    assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [512]
 
 
 def test_other_options_and_fresh_begin_anew_and_put_the_unfinished_run_aside(

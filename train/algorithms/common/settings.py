@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quarl.policy.spec import LARGEST_WEIGHT_BITS, SMALLEST_WEIGHT_BITS
 from quarl.train.quantization.aware import FULL_BITS
@@ -20,10 +20,25 @@ TENSORFLOW, NUMPY = ENGINES = ("tensorflow", "numpy")
 ENGINE = 'What computes the updates: "tensorflow" (compiled), or "numpy", which is faster for small perceptrons.'
 
 
-def setting(default: T, sentence: str) -> T:
-    """A field of a settings dataclass, with the sentence that ``quarl train --task … --help`` prints for it."""
-    value: T = field(default=default, metadata={"sentence": sentence})
+def setting(default: T, sentence: str, before: T | None = None) -> T:
+    """A field of a settings dataclass.
+
+    Args:
+        default: its value.
+        sentence: what ``quarl train --task … --defaults`` prints for it.
+        before: what a checkpoint without it means, of a setting that was added later.
+    """
+    value: T = field(default=default, metadata={"sentence": sentence} | ({} if before is None else {"before": before}))
     return value
+
+
+def about(kind: type, name: str) -> dict[str, Any]:
+    """Sentence and past of a field of a settings dataclass: its own, or those of the nearest base that gives them."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if name in (fields := getattr(base, "__dataclass_fields__", {})):
+            found |= fields[name].metadata
+    return found
 
 
 def linear(first: float, last: float, share: float) -> float:
@@ -39,10 +54,12 @@ class QuantizedSettings:
         32,
         "Bits of the policy's weights and hidden activations once the delay is over, 2 … 8; 32 is none "
         "(--quantization-method quantization-aware --precision).",
+        before=32,
     )
     quant_delay: float = setting(
         0.5,
         "Share of all steps (up to 1, else steps) that train in floats while the ranges are watched (--quant-delay).",
+        before=0.5,
     )
 
     def check_quantization(self) -> None:
@@ -91,13 +108,17 @@ class SharedSettings(QuantizedSettings):
         "float32",
         "Number type of the networks' activations and their gradients: float32, bfloat16 or float16 "
         "(--mixed-precision); weights, losses and the optimiser are float32 all the same.",
+        before="float32",
     )
     weight_decay: float = setting(
-        0.0, "λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none."
+        0.0,
+        "λ: before each step of size α the deployed network's kernels shrink, W ← W − α λ W (AdamW); 0 is none.",
+        before=0.0,
     )
     weight_clip: float = setting(
         0.0,
         "κ: after each step the deployed network's kernels are cut to ±κ / √inputs (Elsayed et al. 2024); 0 is none.",
+        before=0.0,
     )
 
     def __post_init__(self) -> None:
@@ -198,8 +219,9 @@ class RolloutSettings(SharedSettings):
     normalise_rewards: bool = setting(
         False,
         "Rewards are divided by the running deviation of the discounted return, and then multiplied by reward_scale.",
+        before=False,
     )
-    reward_clip: float = setting(10.0, "With normalise_rewards: ± to which a divided reward is cut.")
+    reward_clip: float = setting(10.0, "With normalise_rewards: ± to which a divided reward is cut.", before=10.0)
     normaliser_steps: int = setting(
         2_000_000, "Steps over which running statistics of the observations are gathered; frozen after that."
     )
