@@ -142,7 +142,8 @@ class ArtifactEntry:
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
-            raise JsonValueError(f"output_step is {min(self.output_step)}; it must be at least {SMALLEST_STEP:g}")
+            steps = json_values.shortened(self.output_step)
+            raise JsonValueError(f"output_step is {steps}; it must be a step of at least {SMALLEST_STEP:g} an output")
         if (self.precision is Precision.MIXED) is (self.layer_bits is None):
             raise JsonValueError(
                 f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
@@ -228,11 +229,11 @@ class Manifest:
         except JsonValueError as error:
             raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
         version = data.get("format_version")
-        if version == WITHOUT_ARTIFACTS:
+        if type(version) is int and version == WITHOUT_ARTIFACTS:
             data = {**data, "artifacts": []}
-        elif version != MANIFEST_FORMAT_VERSION:
+        elif type(version) is not int or version != MANIFEST_FORMAT_VERSION:  # True and 1.0 equal 1
             raise BundleError(
-                f"{where} has format_version {version!r}; this program reads {MANIFEST_FORMAT_VERSION}.",
+                f"{where} has format_version {shortened(version)}; this program reads {MANIFEST_FORMAT_VERSION}.",
                 "Use the program version that wrote the bundle, or train and convert it again.",
             )
         try:
