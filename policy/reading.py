@@ -142,7 +142,8 @@ class ArtifactEntry:
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
-            raise JsonValueError(f"output_step is {min(self.output_step)}; it must be at least {SMALLEST_STEP:g}")
+            steps = json_values.shortened(self.output_step)
+            raise JsonValueError(f"output_step is {steps}; it must be a step of at least {SMALLEST_STEP:g} an output")
         if (self.precision is Precision.MIXED) is (self.layer_bits is None):
             raise JsonValueError(
                 f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
@@ -228,11 +229,11 @@ class Manifest:
         except JsonValueError as error:
             raise BundleError(f"{where} cannot be read: {error}; it is truncated or tampered with.") from error
         version = data.get("format_version")
-        if version == WITHOUT_ARTIFACTS:
+        if type(version) is int and version == WITHOUT_ARTIFACTS:
             data = {**data, "artifacts": []}
-        elif version != MANIFEST_FORMAT_VERSION:
+        elif type(version) is not int or version != MANIFEST_FORMAT_VERSION:  # True and 1.0 equal 1
             raise BundleError(
-                f"{where} has format_version {version!r}; this program reads {MANIFEST_FORMAT_VERSION}.",
+                f"{where} has format_version {shortened(version)}; this program reads {MANIFEST_FORMAT_VERSION}.",
                 "Use the program version that wrote the bundle, or train and convert it again.",
             )
         try:
@@ -360,17 +361,15 @@ def file_state(path: Path) -> FileState | None:
     return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def read_file(path: Path, largest: int) -> bytes:
-    """The bytes of a regular file of at most ``largest`` bytes.
+def read_file(path: Path, largest: int, *, follow_links: bool = False) -> bytes:
+    """The bytes of a regular file of at most ``largest`` bytes; a link to one counts where ``follow_links`` says so.
 
     Raises:
         BundleError: it is missing, no regular file, too large, or cannot be read.
     """
-    with _opened(path) as (stream, size):
+    with _opened(path, follow_links) as (stream, size):
         _refuse_large(path, size, largest)
-        data = stream.read(largest + 1)  # it may have grown
-        _refuse_large(path, len(data), largest)
-        return data
+        return stream.read(size)  # it may have grown
 
 
 def verified(path: Path, record: FileRecord, largest: int) -> bytes:
@@ -402,10 +401,10 @@ def verify(path: Path, record: FileRecord, largest: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file that is no link, and its size in bytes."""
+def _opened(path: Path, follow_links: bool = False) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file, and its size in bytes."""
     try:
-        found = _status(path)
+        found = _status(path, follow_links)
         if found is None:
             hint = (
                 "Train one (quarl train --task navigation --policy I) or name one that exists."
@@ -415,7 +414,8 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
             raise BundleError(f"{path} is missing.", hint)
         _refuse_special(path, found)  # opening a device may already do something
         # Should it be another one by now: a link is not followed, and a FIFO does not wait for who writes to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        link = 0 if follow_links else os.O_NOFOLLOW
+        descriptor = os.open(path, os.O_RDONLY | link | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             _refuse_special(path, status)
@@ -424,9 +424,9 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         raise BundleError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: Path, follow_links: bool = False) -> os.stat_result | None:
     try:
-        return path.lstat()
+        return path.stat() if follow_links else path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:  # a NUL or a lone surrogate in a path that was typed
@@ -443,8 +443,8 @@ def _refuse_special(path: Path, status: os.stat_result) -> None:
         stat.S_IFSOCK: "a socket",
     }
     raise BundleError(
-        f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}; a bundle holds regular files only.",
-        "Make or fetch the bundle again, with its files in its folder.",
+        f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}; only regular files are read.",
+        "Give the file itself; if it is a bundle's, make or fetch the bundle again.",
     )
 
 

@@ -1217,7 +1217,7 @@ class PolicySpec:
             raise SpecError(f"policy.json cannot be read: {error}.") from error
         version = data.get("format_version")
         require(
-            version == SPEC_FORMAT_VERSION,
+            type(version) is int and version == SPEC_FORMAT_VERSION,  # True and 1.0 equal 1
             f"policy.json has format_version {shortened(version)}; this program reads {SPEC_FORMAT_VERSION}.",
             "Use the program version that wrote it, or train the policy again.",
         )

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from quarl.policy.errors import QuarlError
+from quarl.policy.errors import BundleError, QuarlError
 from quarl.policy.files import locked, write_atomically
+from quarl.policy.reading import LARGEST_RECORD, read_file
 
 T = TypeVar("T")
 _BEGINNING = b'{"'  # of a document
@@ -31,13 +32,13 @@ def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
         FileNotFoundError: there is no file.
         StoreError: it cannot be read, or names the line that is not a valid document.
     """
+    if not path.exists():
+        raise FileNotFoundError(path)
     try:
-        text = path.read_bytes()
+        text = read_file(path, LARGEST_RECORD, follow_links=True)
         start, last = _torn(text)
         lines = (text[:start] + last).decode().split("\n")
-    except FileNotFoundError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
+    except (BundleError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} cannot be read: {error}. If it is damaged, move it away.") from None
     found = []
     for number, line in enumerate(lines, 1):

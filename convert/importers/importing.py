@@ -28,6 +28,7 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.fold import Folded, fold
 from quarl.convert.importers.options import ImportOptions
 from quarl.convert.importers.proof import Proof, prove
+from quarl.convert.importers.zip_members import read_untrusted
 from quarl.policy.bundle import write_bundle
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
 from quarl.policy.places import ARTIFACTS
@@ -217,7 +218,7 @@ def specified(
         head = _with_names(head, task.head)
     origin: dict[str, Any] = {"how": f"imported from {policy.source}", **(policy.provenance or {})}
     if arguments.file.is_file():
-        origin["file_sha256"] = hashlib.sha256(arguments.file.read_bytes()).hexdigest()
+        origin["file_sha256"] = hashlib.sha256(read_untrusted(arguments.file)).hexdigest()
     if task is not None:
         origin["task"] = task.name
     return PolicySpec(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,8 +18,8 @@ from quarl.convert.importers.chain import (
     run,
     state_size,
 )
+from quarl.convert.importers.zip_members import Members, open_zip, read_untrusted
 from quarl.policy.history import History, remembers
-from quarl.policy.json_values import shortened
 from quarl.policy.pilot import deciding
 from quarl.policy.spec import (
     ContinuousHead,
@@ -43,8 +41,8 @@ FEWEST_ROWS = 16
 GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
 SEED = 7
 LARGEST_VALUE = 1e18
-LARGEST_RECORDING = 2**30
-"""Bytes of all arrays of a file of recorded observations."""
+LARGEST_RECORDING = 2**29
+"""Bytes of all arrays of a recording, in float32: those that are used of images of 84 × 84 × 4 have 520 million."""
 OUTLYING_SHARE, OUTLYING_SPANS, STILL_SPAN = 0.05, 10.0, 100.0
 """An outlier lies outside the central 90 % of its element's values by more than ten times their span. Where all of them
 are the same, the span counts as 100, so that a rare flag or impact is no outlier and a sentinel such as 9999 is one."""
@@ -166,7 +164,7 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
     low = np.quantile(rows, OUTLYING_SHARE, axis=0, method="higher")
     high = np.quantile(rows, 1.0 - OUTLYING_SHARE, axis=0, method="lower")
     span = np.where(high > low, high - low, STILL_SPAN)
-    outlying = np.maximum(low - rows, rows - high) > OUTLYING_SPANS * span
+    outlying = (low - rows > OUTLYING_SPANS * span) | (rows - high > OUTLYING_SPANS * span)
     outlying[:, rows.shape[1] - state_size(policy.steps) :] = False
     least, most = np.where(outlying, np.inf, rows).min(axis=0), np.where(outlying, -np.inf, rows).max(axis=0)
     found = []
@@ -176,11 +174,7 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
             f"element {element} has outliers, the first is {rows[row, element]:g} in row {row}; the ranges end at "
             f"{least[element]:.3g} … {most[element]:.3g}, and int8 clips outliers. Wider: --range {element} LOW HIGH."
         )
-    return (
-        np.where(outlying, np.clip(rows, least, most), rows).astype(np.float32),
-        rows[outlying.any(axis=1)],
-        tuple(found),
-    )
+    return np.clip(rows, least, most), rows[outlying.any(axis=1)], tuple(found)
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
@@ -202,24 +196,16 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
     brought = [part.name for part in policy.inputs if not part.memory or part.memory.of is Remembered.OBSERVATION]
     found: dict[str, Floats] = {}
-    named, starts = False, None
-    try:
-        check_unpacked(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            named = all(name in arrays.files for name in brought)
-            named = named and ("observations" not in arrays.files or "observations" in brought)
-            if named and "outputs" in brought and "outputs" in columns:
-                raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
-            for name in (*brought, *list(columns)[1:]) if named else columns:
-                found[name] = _numbers(path, arrays, name)
-            if remembers(policy.inputs) and EPISODE_STARTS in arrays.files:
-                starts = _numbers(path, arrays, EPISODE_STARTS).reshape(-1) != 0
-    except ForeignError:
-        raise
-    except OSError as error:
-        raise ForeignError(f"{path} cannot be read: {error.strerror or error}.", SAVE) from None
-    except (ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise ForeignError(f"{path} cannot be read: {shortened(str(error))}.", SAVE) from None
+    starts = None
+    members = open_zip(read_untrusted(path), str(path))
+    named = all(name in members.arrays for name in brought)
+    named = named and ("observations" not in members.arrays or "observations" in brought)
+    if named and "outputs" in brought and "outputs" in columns:
+        raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
+    for name in (*brought, *list(columns)[1:]) if named else columns:
+        found[name] = _numbers(members, name, LARGEST_RECORDING - sum(values.nbytes for values in found.values()))
+    if remembers(policy.inputs) and EPISODE_STARTS in members.arrays:
+        starts = _numbers(members, EPISODE_STARTS, LARGEST_RECORDING).reshape(-1) != 0
     if any(not len(values) for values in found.values()):
         raise ForeignError(f"{path} has no rows of {', '.join(n for n, v in found.items() if not len(v))}.", SAVE)
     found = {name: values.reshape(len(values), -1) for name, values in found.items()}
@@ -248,12 +234,13 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     return rows
 
 
-def _numbers(path: Path, arrays: Any, name: str) -> Floats:
-    if name not in arrays.files:
-        raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(arrays.files)}.", SAVE)
-    if (values := arrays[name]).dtype.kind not in "fiub" or not values.ndim:
+def _numbers(members: Members, name: str, most_bytes: int) -> Floats:
+    path = members.what
+    if name not in members.arrays:
+        raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(members.arrays)}.", SAVE)
+    if (values := members.array(name, most_bytes)).dtype.kind not in "fiub" or not values.ndim:
         raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
-    if np.abs(values).max(initial=0.0) > LARGEST_VALUE:
+    if max(values.max(initial=0), -float(values.min(initial=0))) > LARGEST_VALUE:
         raise ForeignError(f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite.")
     return np.asarray(values, np.float32)
 
@@ -272,13 +259,6 @@ def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None, sta
         made = run(policy, whole[-1][None])[0]
         history.acted(outputs[period] if known and outputs is not None else made[:size], made[size:])
     return np.stack(whole)
-
-
-def check_unpacked(path: Path) -> None:
-    """Refuse an npz file that unpacks to more than LARGEST_RECORDING bytes."""
-    with zipfile.ZipFile(path) as archive:
-        if sum(info.file_size for info in archive.infolist()) > LARGEST_RECORDING:
-            raise ForeignError(f"{path} unpacks to more than {LARGEST_RECORDING} bytes.", "Save fewer rows.")
 
 
 def flat(observations: np.ndarray) -> Floats:

@@ -54,7 +54,7 @@ def read(
 
         _unused("LEAPP folder", {"--vecnormalize": vecnormalize, "--spec": spec})
         return read_leapp(path, output)
-    if not path.is_file():
+    if not path.exists():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {KINDS}.")
     if kind == ".onnx":
         from quarl.convert.importers.leapp.exploy import is_exploy, read_exploy

@@ -8,7 +8,6 @@ refused by name.
 from __future__ import annotations
 
 import math
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles.arrays import array, is_mapping, mapping, refusal, sequence, shape_of, whole_number
 from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, named, printable
 from quarl.convert.importers.pickles.tree import read_pickle
-from quarl.convert.importers.zip_members import Members, open_zip
+from quarl.convert.importers.zip_members import Members, open_zip, read_untrusted
 
 TORCH_ENDINGS = (".pt", ".pth", ".cleanrl_model")
 MOST_TENSOR_BYTES = 2**30
@@ -47,10 +46,10 @@ def refuse_torchscript(path: Path) -> None:
     Raises:
         ForeignError: it is one.
     """
+    data = read_untrusted(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except Exception:  # no zip: whatever it is, no TorchScript
+        names = open_zip(data, str(path)).names
+    except ForeignError:  # no zip that is read: no TorchScript
         return
     if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
         raise _torchscript(printable(path.name))

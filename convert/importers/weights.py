@@ -35,11 +35,12 @@ from quarl.convert.importers.chain import (
     rows_channels_last,
 )
 from quarl.convert.importers.torch_file import TORCH_ENDINGS, read_torch
+from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.errors import PolicyError
 from quarl.policy.json_values import JsonValueError, parse_object, shortened
 from quarl.policy.spec import Activation, parse_enum
 
-LARGEST_FILE, LARGEST_SPEC = 2**30, 2**20
+LARGEST_SPEC = 2**20
 LAYOUTS = {"torch": ("weight", "bias"), "jax": ("kernel", "bias")}
 Tensors = dict[str, np.ndarray]
 
@@ -81,35 +82,23 @@ def tensors_of(path: Path) -> Tensors:
     Raises:
         ForeignError: it is missing, too large, or none of these files.
     """
-    if not path.is_file():
-        raise ForeignError(f"there is no file {path}.")
-    if path.stat().st_size > LARGEST_FILE:
-        raise ForeignError(f"{path} has {path.stat().st_size} bytes; allowed are {LARGEST_FILE}.")
-    if path.suffix.lower() in TORCH_ENDINGS:
-        return read_torch(path.read_bytes(), str(path))
+    data, kind = read_untrusted(path), path.suffix.lower()
+    if kind in TORCH_ENDINGS:
+        return read_torch(data, str(path))
+    if kind == ".npz":
+        members = open_zip(data, str(path))
+        return {name: members.array(name) for name in members.arrays}
+    from safetensors.numpy import load
+
     try:
-        if path.suffix.lower() == ".safetensors":
-            from safetensors.numpy import load
-
-            return dict(load(path.read_bytes()))
-        from quarl.convert.importers.recordings import check_unpacked
-
-        check_unpacked(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except ForeignError:
-        raise
-    except Exception as error:  # safetensors, zipfile, zlib and numpy raise a dozen kinds
+        return dict(load(data))
+    except Exception as error:  # SafetensorError, KeyError of a type that numpy has not, ValueError …
         raise ForeignError(f"{path} cannot be read: {type(error).__name__} {shortened(str(error))}.") from None
 
 
 def _spec(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST_SPEC:
-            raise ForeignError(f"{path} has more than {LARGEST_SPEC} bytes.")
-        spec = parse_object(path.read_bytes())
-    except OSError as error:
-        raise ForeignError(f"{path} cannot be read: {error.strerror}.", "Write the spec: docs/import.md.") from None
+        spec = parse_object(read_untrusted(path, LARGEST_SPEC))
     except JsonValueError as error:
         raise ForeignError(f"{path}: {error}.", "Write the spec: docs/import.md.") from None
     known = {"source", "layout", "actions", "period_s", "observation", "steps"}

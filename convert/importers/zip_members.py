@@ -1,20 +1,42 @@
-"""The members of a zip file that nobody vouches for: names and sizes are checked before they are used."""
+"""Files that nobody vouches for, and the members of zips: names and sizes are checked before they are used."""
 
 from __future__ import annotations
 
 import io
+import math
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles.nodes import printable
+from quarl.policy.errors import BundleError
+from quarl.policy.reading import read_file
 
 MOST_MEMBERS = 10_000
 MOST_BYTES = 2**30
-"""Most bytes of all members together, unpacked."""
+"""Most bytes of a file, and of all members together, unpacked."""
 
-NEXT_STEP = "Save the policy again with the program that wrote it, or take an undamaged copy."
+NEXT_STEP = "Save the file again with the program that wrote it, or take an undamaged copy."
 _STORED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_untrusted(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a file that a command was given.
+
+    Raises:
+        ForeignError: it is missing, no regular file, larger than ``most_bytes``, or cannot be read.
+    """
+    try:
+        return read_file(path, most_bytes, follow_links=True)
+    except BundleError as error:
+        raise ForeignError(error.message, error.next_step) from None
 
 
 @dataclass(frozen=True)
@@ -36,23 +58,54 @@ class Members:
         Raises:
             ForeignError: there is none of this name, or it is damaged, or has more bytes than ``most_bytes``.
         """
+        with self._opened(name) as (member, size):
+            if size > most_bytes:
+                raise _refusal(self.what, f"has a member {printable(name)} of more than {most_bytes} bytes")
+            data = member.read(size + 1)
+            if len(data) != size:
+                raise _refusal(self.what, f"has a member {printable(name)} that is cut off")
+            return data
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the arrays of an npz file."""
+        return tuple(name.removesuffix(".npy") for name in self.names)
+
+    def array(self, name: str, most_bytes: int = MOST_BYTES) -> np.ndarray:
+        """An array of an npz file, allocated once its header matches the member's size.
+
+        Raises:
+            ForeignError: as :meth:`read`, or it is no array, holds objects, or has more bytes than ``most_bytes``,
+                with at least four (a float32's) for each element.
+        """
+        with self._opened(f"{name}.npy") as (member, size):
+            shape, _, kind = _HEADERS[np.lib.format.read_magic(member)](member)
+            count = math.prod(shape)
+            if min(shape, default=0) < 0 or kind.hasobject or member.tell() + count * kind.itemsize != size:
+                what = f"holds {kind}{list(shape)} in {size} bytes; allowed are numbers that fill it"
+                raise _refusal(self.what, f"has a member {printable(name)} that {what}")
+            if count * max(kind.itemsize, 4) > most_bytes:
+                message = f"{self.what} has an array {printable(name)} of more than {most_bytes} bytes."
+                raise ForeignError(message, "Save fewer rows.")
+            member.seek(0)
+            values: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+            return values
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        """A member whose bytes must all be read, and how many it says that it has."""
         if name not in self.names:
             raise _refusal(self.what, f"has no member {printable(name)}")
-        if self.archive.getinfo(name).file_size > most_bytes:
-            raise _refusal(self.what, f"has a member {printable(name)} of more than {most_bytes} bytes")
         try:
             with self.archive.open(name) as member:
-                data = member.read(most_bytes + 1)
-                if member.read(1):
+                yield member, self.archive.getinfo(name).file_size
+                if member.read(1):  # at its end, the checksum is compared
                     raise _refusal(self.what, f"has a member {printable(name)} that is longer than it says")
         except ForeignError:
             raise
         # A damaged member raises BadZipFile, zlib.error, EOFError, struct.error, RuntimeError (encrypted) …
         except Exception as error:
             raise _refusal(self.what, f"has a damaged member {printable(name)} ({type(error).__name__})") from error
-        if len(data) != self.archive.getinfo(name).file_size:
-            raise _refusal(self.what, f"has a member {printable(name)} that is cut off")
-        return data
 
 
 def open_zip(data: bytes, what: str) -> Members:
@@ -73,7 +126,7 @@ def open_zip(data: bytes, what: str) -> Members:
     for member in archive.infolist():
         name = member.filename
         parts = name.rstrip("/").split("/")
-        if any(part in ("", ".", "..") for part in parts) or "\\" in name or ":" in name or not name.isprintable():
+        if any(part in ("", ".", "..") for part in parts) or "\\" in name or name[1:2] == ":" or not name.isprintable():
             raise _refusal(what, f"has a member with the name {printable(name)!r}")
         if name in names:
             raise _refusal(what, f"has two members with the name {printable(name)}")

@@ -94,7 +94,7 @@ def test_what_is_no_regular_file_is_refused(full: Bundle, name: str, put: Callab
     """None of them is opened to be read: a FIFO would be waited for for ever, /dev/zero has no end."""
     (full.path / name).unlink()
     put(full.path / name)
-    with pytest.raises(BundleError, match=f"{re.escape(name)} {words}; a bundle holds regular files only"):
+    with pytest.raises(BundleError, match=f"{re.escape(name)} {words}; only regular files are read"):
         Bundle.load(full.path)
 
 

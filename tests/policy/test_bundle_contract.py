@@ -145,6 +145,8 @@ def test_a_folder_without_a_manifest_is_no_bundle(tmp_path: Path) -> None:
     [
         (lambda m: m.update(format_version=3), "format_version 3; this program reads 2"),
         (lambda m: m.pop("format_version"), "format_version None"),
+        (lambda m: m.update(format_version=True), "format_version True; this program reads 2"),
+        (lambda m: m.update(format_version=2.0), r"format_version 2\.0; this program reads 2"),
         (lambda m: m.pop("origin"), "lacks the field 'origin'"),
         (lambda m: m["files"].pop(WEIGHTS_FILE), f"does not list {WEIGHTS_FILE}"),
         (lambda m: m["files"][WEIGHTS_FILE].pop("sha256"), "lacks the field 'sha256'"),
@@ -174,6 +176,7 @@ def test_a_manifest_that_is_none_is_refused(
         (lambda a: a.update(output_step=[1, float("inf")]), "output_step is inf; it must be finite"),
         (lambda a: a.update(output_step=[0, -1]), "output_step is -1.0; it must not be negative"),
         (lambda a: a.update(output_step="wide"), "output_step is 'wide'; it must be a list"),
+        (lambda a: a.update(output_step=[]), r"output_step is \(\); it must be a step of at least"),
         (lambda a: a.update(runtimes={"litert": 1}), "litert is 1; it must be an object"),
         (lambda a: a.update(file=SPEC_FILE), f"lists {SPEC_FILE} twice"),
     ],

@@ -75,6 +75,8 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
     [
         (lambda d: d.update(format_version=2), "format_version 2; this program reads 1"),
         (lambda d: d.pop("format_version"), "format_version None"),
+        (lambda d: d.update(format_version=True), "format_version True; this program reads 1"),
+        (lambda d: d.update(format_version=1.0), r"format_version 1\.0; this program reads 1"),
         (lambda d: d.pop("control_period_s"), "lacks the field 'control_period_s'"),
         (lambda d: d["normaliser"].pop("clip"), "lacks the field 'clip'"),
         (lambda d: d["observation"][1].pop("unit"), "lacks the field 'unit'"),

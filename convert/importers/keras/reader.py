@@ -20,10 +20,9 @@ from quarl.convert.importers.keras.layers import Layers, input_shape
 from quarl.convert.importers.keras.original import Original, rebuilt
 from quarl.convert.importers.keras.tensors import Tensors, damaged, read_tensors
 from quarl.convert.importers.pickles.nodes import printable
-from quarl.convert.importers.zip_members import open_zip
+from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.json_values import JsonValueError, parse_object, shortened
 
-MOST_FILE_BYTES = 2**30
 MOST_CONFIG_BYTES = 16 * 2**20
 _MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
 
@@ -39,9 +38,7 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
         ForeignError: the file is damaged, no such file, or holds a model that no chain expresses.
     """
     what = printable(path.name)
-    if path.stat().st_size > MOST_FILE_BYTES:
-        raise damaged(f"{what} has more than {MOST_FILE_BYTES} bytes")
-    data = path.read_bytes()
+    data = read_untrusted(path)
     members = open_zip(data, what)
     if missing := [name for name in _MEMBERS if name not in members.names]:
         raise damaged(f"{what} has no member {missing[0]}, so it is no file of Keras 3")

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from quarl.convert.importers.chain import ForeignError
+from quarl.convert.importers.zip_members import read_untrusted
 from quarl.policy.json_values import is_text, shortened
 
 LARGEST_YAML = 1 << 17
@@ -150,14 +151,9 @@ def _yaml_of(path: Path) -> Path:
 
 
 def _parsed(file: Path) -> dict[str, Any]:
+    data = read_untrusted(file, LARGEST_YAML)
     try:
-        with file.open("rb") as stream:
-            data = stream.read(LARGEST_YAML + 1)
-        if len(data) > LARGEST_YAML:
-            raise ForeignError(f"{file.name} has more than {LARGEST_YAML} bytes; no description is as long.")
         document = yaml.load(data, Loader=_Plain)
-    except OSError as error:
-        raise ForeignError(f"{file} cannot be read: {error.strerror}.") from None
     except RecursionError:
         raise ForeignError(f"{file.name} is no YAML that is read here: too deep.") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from quarl.convert.importers.chain import ForeignError
+from quarl.convert.importers.zip_members import read_untrusted
 
 LARGEST_MODEL = 256 << 20
 """Bytes, external data included. The largest policies here (Atari's) have 7 MB; this is room for 64 M parameters."""
@@ -53,7 +52,7 @@ def load(path: Path) -> OnnxFile:
         ForeignError: not a file, too large, no ONNX, other domains' operators, data outside the folder, tensors whose
             shape and data disagree.
     """
-    data = _bytes(path, path.name, LARGEST_MODEL)
+    data = read_untrusted(path, LARGEST_MODEL)
     try:
         model = onnx.load_model_from_string(data)
         if not model.HasField("graph") or not model.graph.node:
@@ -182,27 +181,7 @@ def _external(folder: Path, location: str, tensor: str, left: int) -> bytes:
         place = place / part
         if place.is_symlink():
             raise ForeignError(f"{location!r}, which holds the tensor {tensor!r}, is a link.", "Copy the file itself.")
-    return _bytes(place, location, left)
-
-
-def _bytes(path: Path, name: str, most: int) -> bytes:
-    """A plain file's bytes: no device, no pipe, no more than ``most``."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            state = os.fstat(stream.fileno())
-            if not stat.S_ISREG(state.st_mode):
-                raise ForeignError(f"{name!r} is no plain file.", "Name the .onnx file.")
-            if state.st_size > most:
-                raise _too_large(name)
-            data = stream.read(most + 1)
-    except (OSError, ValueError) as error:
-        raise ForeignError(
-            f"{name!r} cannot be read ({error}).", "Name the .onnx file; keep its data beside it."
-        ) from error
-    if len(data) > most:
-        raise _too_large(name)
-    return data
+    return read_untrusted(place, left)
 
 
 def _too_large(name: str) -> ForeignError:

@@ -44,7 +44,9 @@ class Common:
         self._observation = self.program.take(0, np.arange(width, width + self._observed))
 
     def number(self, value: Value) -> int:
-        """The tensor as a value of the program, flat, in the file's order."""
+        """The tensor as a value of the program, flat, in the file's order; raises ForeignError if it is empty."""
+        if not value.size:
+            raise self._call.refused(f"computes with {value.tensor!r}, which has no elements: {value.shape}")
         if is_carried(value.steps):
             made = self.program.follow(value.steps, self._call.name, self._observation, self._observation)
         else:

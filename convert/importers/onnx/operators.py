@@ -32,7 +32,7 @@ MOVES = (*KEEP_ORDER, "Transpose", "Slice", "Split", "Expand", "Tile", "Gather",
 
 
 def apply(call: Call) -> Result:
-    """The node's outputs.
+    """The node's outputs; without those at the end that a chain cannot hold, e.g. a Dropout's mask.
 
     Raises:
         ForeignError: the operator, or its use here, is nothing that a chain can hold; names operator and node.
@@ -44,11 +44,7 @@ def apply(call: Call) -> Result:
         raise call.refused("is no operator that a policy's chain holds")
     statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
     statistics = statistics and not is_partial_mean(call)
-    results = statistic_of(call, values) if statistics else HANDLERS[operator](call)
-    used = [name for name in call.node.output[len(results) :] if name]
-    if used:
-        raise call.refused(f"has the output {used[0]!r}, which is not read")
-    return results
+    return statistic_of(call, values) if statistics else HANDLERS[operator](call)
 
 
 def _check_flags(call: Call, values: list[Value]) -> None:

@@ -193,6 +193,8 @@ def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iter
         results: list[Any]
         if any(isinstance(operand, Value) for operand in operands):
             results = list(apply(call))
+            if wanted := reach.tensors.intersection(node.output[len(results) :]):
+                raise call.refused(f"has the output {min(wanted)!r}, which is not read")
         else:
             results = list(folder.evaluate(node, [None if o is None else np.asarray(o) for o in operands]))
         for name, result in zip(node.output, results, strict=False):
@@ -205,7 +207,7 @@ def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iter
 def output_of(values: Mapping[str, Operand], output: str) -> Value:
     """One of the outputs as a chain."""
     result = values.get(output)
-    if not isinstance(result, Value) or result.statistic is not None:
+    if not isinstance(result, Value) or result.statistic is not None or not result.size:
         raise ForeignError(f"The output {output!r} is no vector that depends on the observation.", OUTPUT_OPTION)
     return result
 

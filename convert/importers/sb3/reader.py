@@ -33,10 +33,9 @@ from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
 from quarl.convert.importers.sb3.network import Tensors, actor
 from quarl.convert.importers.sb3.settings import Settings, read_settings
 from quarl.convert.importers.torch_file import read_torch
-from quarl.convert.importers.zip_members import Members, open_zip
+from quarl.convert.importers.zip_members import Members, open_zip, read_untrusted
 from quarl.policy.spec import Activation
 
-MOST_FILE_BYTES = 2**30
 MOST_DATA_BYTES = 64 * 2**20
 _READ = {"data", "policy.pth", "_stable_baselines3_version", "system_info.txt"}
 
@@ -51,7 +50,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     Raises:
         ForeignError: the file is damaged, no such zip, or holds a policy that no chain expresses.
     """
-    data = _bytes(path)
+    data = read_untrusted(path)
     what = printable(path.name)
     members = open_zip(data, what)
     for name in ("data", "policy.pth"):
@@ -64,7 +63,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     hashes = {"policy": hashlib.sha256(data).hexdigest()}
     normalise = None
     if vecnormalize is not None:
-        statistics = _bytes(vecnormalize)
+        statistics = read_untrusted(vecnormalize)
         hashes["vecnormalize"] = hashlib.sha256(statistics).hexdigest()
         normalise = read_vec_normalize(statistics, printable(vecnormalize.name))
     beginning = seen(settings, normalise, vecnormalize is not None)
@@ -94,17 +93,6 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
             "sha256": hashes,
         },
     )
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise refusal(printable(path.name), f"has more than {MOST_FILE_BYTES} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise ForeignError(
-            f"{printable(str(path))} cannot be read: {error.strerror}.", "Give the path of a file."
-        ) from error
 
 
 def _version(members: Members) -> str:

@@ -338,7 +338,7 @@ def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], 
         ({"observations": np.full((32, 4), 1e30)}, "values beyond"),
         ({"observations": np.full((32, 4), np.nan)}, "NaN or infinity"),
         ({"rows": np.zeros((32, 4))}, "has no array 'observations'; it has rows"),
-        ({"observations": np.array([{}], object)}, "cannot be read"),
+        ({"observations": np.array([{}], object)}, "allowed are numbers"),
         ({"observations": np.zeros((8, 4))}, "at least 16 are needed"),
     ],
 )

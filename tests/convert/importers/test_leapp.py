@@ -212,7 +212,7 @@ MALFORMED: dict[str, tuple[Callable[[str], str], str]] = {
     "a tag": (lambda text: "models: !!python/object/apply:os.system ['touch executed']", "no YAML"),
     "aliases": (lambda text: "a: &a [1]\nmodels: *a", "alias"),
     "deep": (lambda text: "[" * 5000, "no YAML"),
-    "long": (lambda text: text + "#" * 2**20, "more than"),
+    "long": (lambda text: text + "#" * 2**20, "at most"),
     "no text": (replaced("policy: [joint_targets]", "policy: [[x]]"), "not outputs it has"),
     "huge frequency": (replaced("frequency: 50.0", "frequency: 1" + "0" * 400), "periods a second"),
     "huge name": (replaced("name: joint_vel", "name: 0x" + "f" * 5000), "needed are names"),

@@ -117,6 +117,14 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
         lambda g, x: g.n("Cast", g.n("Dropout", g.n("Identity", x)), to=TensorProto.FLOAT),
         "",
     ),
+    "outputs that nobody reads": (
+        17,
+        lambda g, x: g.n(
+            *("LayerNormalization", g.n("Dropout", x, outputs=("dropped", "mask")), g.c(numbers(8)), g.c(numbers(8))),
+            outputs=("normal", "mean", "deviation"),
+        ),
+        "LayerNorm",
+    ),
     "Flatten": (9, lambda g, x: g.n("Flatten", x), ""),
     "Reshape by Shape": (
         13,

@@ -86,6 +86,19 @@ USES: dict[str, tuple[Spelling, str]] = {
     ),
     "last index": (lambda g, x: g.n("ArgMax", x, axis=1, select_last_index=1), "ArgMax .*last of equal"),
     "empty bounds": (lambda g, x: g.n("Clip", x, g.c(1.0), g.c(-1.0)), "Clip .*nothing between"),
+    "a sine of nothing": (
+        lambda g, x: g.n("Concat", x, g.n("Sin", g.n("Slice", x, g.c([8]), g.c([9]), g.c([1]))), axis=1),
+        r"Sin \(node 'node_sin_\d+'\) .*'slice_\d+', which has no elements",
+    ),
+    "a part of nothing": (
+        lambda g, x: g.n("Exp", (g.n("Split", x, g.c([8, 0]), axis=1, outputs=("whole", "part")), "part")[1]),
+        r"Exp \(node 'node_exp_\d+'\) .*'part', which has no elements",
+    ),
+    "nothing at the end": (lambda g, x: g.n("Slice", x, g.c([8]), g.c([9]), g.c([1])), "'slice_.*no vector"),
+    "another output": (
+        lambda g, x: (g.n("LayerNormalization", x, g.c(numbers(8)), outputs=("normal", "mean")), "mean")[1],
+        "LayerNormalization .*'mean', which is not read",
+    ),
 }
 
 
