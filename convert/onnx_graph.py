@@ -44,6 +44,7 @@ from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STA
 from quarl.convert.onnx_builder import GraphBuilder
 from quarl.device.agent.graph_executors import onnx_session_options
 from quarl.device.agent.runtimes import import_runtime
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.exact import LAYER_NORM_EPSILON
 from quarl.policy.quantize import INT8_MIN, Affine, to_fp16
 from quarl.policy.reference import (
@@ -57,7 +58,6 @@ from quarl.policy.reference import (
     normaliser_constants,
 )
 from quarl.policy.spec import (
-    Activation,
     ContinuousHead,
     NetworkSpec,
     PolicySpec,
@@ -70,14 +70,6 @@ from quarl.policy.spec import (
 OPSET = 17
 IR_VERSION = 8
 
-
-OPERATORS = {
-    Activation.RELU: "Relu",
-    Activation.TANH: "Tanh",
-    Activation.SIGMOID: "Sigmoid",
-    Activation.ELU: "Elu",
-    Activation.LEAKY_RELU: "LeakyRelu",
-}
 
 Constant = Callable[[GraphBuilder, str, np.ndarray], str]
 
@@ -247,13 +239,12 @@ def _layer_norm(graph: GraphBuilder, x: str, name: str, gamma: np.ndarray, beta:
 
 def _activation(graph: GraphBuilder, x: str, network: NetworkSpec, name: str, output: str) -> str:
     """A layer's activation in float."""
-    kind = network.activation_of(name)
-    if kind is Activation.NONE:
-        return x
-    if kind is Activation.SILU:
-        return graph.node("Mul", [x, graph.node("Sigmoid", [x], f"{name}/sigmoid")], output)
-    attributes = {"alpha": network.negative_slope} if kind is Activation.LEAKY_RELU else {}
-    return graph.node(OPERATORS[kind], [x], output, **attributes)
+    record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
+    attributes = {"alpha": network.negative_slope} if record.takes_slope else {}
+    for operator, part, *operands in record.onnx:
+        made = output if part == "activated" else f"{name}/{part}"
+        results[part] = y = graph.node(operator, [results[each] for each in operands], made, **attributes)
+    return y
 
 
 def _integer_layer(
@@ -292,8 +283,8 @@ def _integer_layer(
     y = graph.node("DequantizeLinear", [y, *scales], f"{name}/dequantized")
     if layer.norm is not None:
         y = _layer_norm(graph, y, name, layer.norm.gamma, layer.norm.beta, GraphBuilder.constant)
-    elif network.activation_of(name) is Activation.SILU:
-        y = _reach(graph, y, f"{name}/reach", layer.output)  # its two readers would each get a DequantizeLinear
+    elif NONLINEARITIES[network.activation_of(name)].readers > 1:
+        y = _reach(graph, y, f"{name}/reach", layer.output)  # its readers would each get a DequantizeLinear
     y = _activation(graph, y, network, name, f"{name}/relu")
     scales = _affine(graph, f"{name}/normalised", layer.result)
     return graph.node("QuantizeLinear", [y, *scales], f"{name}/normalised_levels"), scales

@@ -10,6 +10,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from quarl.convert.flatbuffer import GraphWriter, Scales
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.exact import LAYER_NORM_EPSILON
 from quarl.policy.quantize import INT8_MIN, Affine, IntegerTable, to_fp16
 from quarl.policy.reference import IntegerLayer
@@ -20,7 +21,7 @@ Operator = schema.BuiltinOperator
 CONCATENATION_FLOAT, CONCATENATION_INT8 = 1, 2
 FULLY_CONNECTED_FLOAT, FULLY_CONNECTED_INT8 = 1, 4
 CONV_2D_FLOAT, CONV_2D_INT8 = 1, 3
-LOGISTIC_INT8, TANH_INT8, ELU_INT8, GATHER_INT8 = 2, 2, 1, 2
+GATHER_INT8 = 2
 DEQUANTIZE_INT8, DEQUANTIZE_FLOAT16 = 2, 3
 
 Constant = Callable[[GraphWriter, str, np.ndarray], int]
@@ -66,32 +67,24 @@ def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Af
 
 def activation(graph: GraphWriter, x: int, name: str, network: NetworkSpec) -> int:
     """A layer's activation in float."""
-    kind = network.activation_of(name)
-    if kind is Activation.NONE:
-        return x
-    if kind is Activation.SILU:
-        sigmoid = unary(graph, Operator.LOGISTIC, x, f"{name}/sigmoid")
-        return elementwise(graph, Operator.MUL, x, sigmoid, f"{name}/activated")
-    if kind is Activation.LEAKY_RELU:
-        return unary(graph, Operator.LEAKY_RELU, x, f"{name}/activated", "LeakyRelu", alpha=network.negative_slope)
-    return unary(graph, KERNELS[kind][0], x, f"{name}/activated")
-
-
-KERNELS = {
-    Activation.RELU: (Operator.RELU, 1),
-    Activation.TANH: (Operator.TANH, TANH_INT8),
-    Activation.SIGMOID: (Operator.LOGISTIC, LOGISTIC_INT8),
-    Activation.ELU: (Operator.ELU, ELU_INT8),
-}
-"""Operator of an activation, and the lowest version of it that takes int8."""
+    record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
+    slope: dict[str, Any] = {"options": "LeakyRelu", "alpha": network.negative_slope} if record.takes_slope else {}
+    for operator, part, *operands in record.tflite:
+        first, *others = (results[each] for each in operands)
+        if others:
+            y = elementwise(graph, getattr(Operator, operator), first, others[0], f"{name}/{part}")
+        else:
+            y = unary(graph, getattr(Operator, operator), first, f"{name}/{part}", **slope)
+        results[part] = y
+    return y
 
 
 def _table(graph: GraphWriter, x: int, name: str, table: IntegerTable) -> int:
     """An activation of levels: by TFLite's kernel where that gives the table's levels, else looked up."""
     y = graph.tensor(f"{name}/activated", graph.tensors[x].shape, np.int8, scales(table.output))
     if table.has_kernel:
-        operator, version = KERNELS[table.activation]
-        graph.operator(operator, [x], [y], version=version)
+        kernel = NONLINEARITIES[table.activation]
+        graph.operator(getattr(Operator, kernel.tflite[0][0]), [x], [y], version=kernel.int8_version or 1)
         return y
     index = graph.tensor(f"{name}/level", graph.tensors[x].shape, np.int32)
     types = schema.TensorType

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.errors import BundleError
 from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON, Doubles, Floats
 from quarl.policy.exact import product as exact_product
-from quarl.policy.quantize import exactly, largest_slope
+from quarl.policy.quantize import exactly
 from quarl.policy.reference import (
     UNIT_ROUNDOFF,
     Weights,
@@ -201,7 +202,7 @@ def _through_activation(network: NetworkSpec, layer: str, x: Doubles, variance: 
     if kind is Activation.RELU:
         return y, np.where(x < -DEVIATIONS * np.sqrt(variance), 0.0, variance)
     rounding = 0.0 if kind is Activation.NONE else HEAD_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))
-    return y, largest_slope(network, layer) ** 2 * variance + rounding**2
+    return y, NONLINEARITIES[kind].slope ** 2 * variance + rounding**2
 
 
 def _through_convolution(

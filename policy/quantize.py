@@ -16,14 +16,19 @@ IEEE arithmetic do; only the paper's scheme floors. Non-finite input is refused:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
+from types import CodeType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy import exact
-from quarl.policy.errors import QuantizationError, SpecError
+from quarl.policy.activations import NONLINEARITIES
+from quarl.policy.errors import QuantizationError
 from quarl.policy.exact import Doubles, Floats, product
 from quarl.policy.spec import (
     LARGEST_WEIGHT_BITS,
@@ -346,12 +351,6 @@ def to_fp16(weights: np.ndarray) -> NDArray[np.float16]:
 # is a table of 256 levels, made with the exact version.
 
 
-LARGEST_SLOPES = {Activation.SIGMOID: 0.25, Activation.SILU: 1.1}
-"""|f'| at most; of the others 1, or a LeakyReLU's slope if that is larger. SiLU's is 1.0998 at 2.4."""
-RELU_LIKE = (Activation.RELU, Activation.LEAKY_RELU, Activation.NONE)
-"""Activations that let a positive factor through: f(k x) = k f(x)."""
-
-
 def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = False) -> Floats:
     """A layer's activation of float32 values of any shape; the head has none.
 
@@ -361,61 +360,39 @@ def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = Fals
         same_bits: with the same bits on every processor.
     """
     kind = Activation.NONE if layer == "head" else network.activation_of(layer)
-    if kind is Activation.NONE:
-        return x
-    if kind is Activation.RELU:
-        return np.maximum(x, np.float32(0.0))
     if same_bits:
         return exactly(kind, x.astype(np.float64), network.negative_slope).astype(np.float32)
-    return _fast(kind, x, np.float32(network.negative_slope))
-
-
-def _fast(kind: Activation, x: Floats, slope: np.float32) -> Floats:
-    one = np.float32(1.0)
-    if kind is Activation.TANH:
-        return np.tanh(x)
-    if kind is Activation.LEAKY_RELU:
-        return np.where(x > 0, x, slope * x)
-    if kind is Activation.ELU:
-        return np.where(x > 0, x, np.expm1(np.minimum(x, np.float32(0.0))))
     with np.errstate(over="ignore"):  # e¹⁰⁰ is infinite, and 1 / (1 + ∞) is 0
-        sigmoid: Floats = one / (one + np.exp(-x))
-    return sigmoid if kind is Activation.SIGMOID else x * sigmoid
+        return _computed(NONLINEARITIES[kind].fast, x, np.float32(network.negative_slope), np.tanh)
 
 
 def exactly(kind: Activation, x: Doubles, negative_slope: float) -> Doubles:
-    """An activation in double precision, with the same bits on every processor, same shape.
-
-    All of tanh:  1 / (1 + e⁻ˣ) = (1 + tanh x/2) / 2,   eˣ − 1 = 2 t / (1 − t) with t = tanh x/2,  x ≤ 0.
-    """
-    if kind is Activation.TANH:
-        return exact.tanh64(x)
-    if kind is Activation.LEAKY_RELU:
-        return np.where(x > 0, x, float(np.float32(negative_slope)) * x)
-    if kind is Activation.RELU:
-        return np.maximum(x, 0.0)
-    if kind is Activation.NONE:
-        return x
-    if kind is Activation.ELU:
-        half = exact.tanh64(np.minimum(x, 0.0) / 2.0)
-        return np.where(x > 0, x, 2.0 * half / (1.0 - half))
-    if kind not in (Activation.SIGMOID, Activation.SILU):
-        raise SpecError(f"the activation {kind.value!r} is not known here.")
-    sigmoid = (1.0 + exact.tanh64(x / 2.0)) / 2.0
-    return sigmoid if kind is Activation.SIGMOID else x * sigmoid
+    """An activation in double precision, with the same bits on every processor, same shape."""
+    return _computed(NONLINEARITIES[kind].exact, x, float(np.float32(negative_slope)), exact.tanh64)
 
 
-def largest_slope(network: NetworkSpec, layer: str) -> float:
-    """How much more an error can be behind a layer's activation than before it, at most."""
-    kind = network.activation_of(layer)
-    if kind is Activation.LEAKY_RELU:
-        return max(1.0, network.negative_slope)
-    return LARGEST_SLOPES.get(kind, 1.0)
+def _computed(expression: str, x: np.ndarray, slope: float | np.float32, tanh: Callable[..., Any]) -> Any:
+    """An expression of :mod:`policy.activations`."""
+    return eval(_compiled(expression), _FUNCTIONS, {"x": x, "slope": slope, "tanh": tanh})
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "policy/activations.py", "eval")
+
+
+_FUNCTIONS = {
+    "where": np.where,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "positive": lambda x: np.maximum(x, x.dtype.type(0.0)),
+    "negative": lambda x: np.minimum(x, x.dtype.type(0.0)),
+}
 
 
 # --- in integers --------------------------------------------------------------------------------------------------
 
-FIXED_MAPS = {Activation.TANH: Affine(1 / 128, 0), Activation.SIGMOID: Affine(1 / 256, INT8_MIN)}
+FIXED_MAPS = {kind: Affine(*each.int8_map) for kind, each in NONLINEARITIES.items() if each.int8_map}
 """The output maps of TFLite's own int8 kernels; a table of ours can give any other."""
 FIXED_FROM = 0.5  # of the largest |f|: below it, a map of its own has more than twice the levels
 GRID = 1024
@@ -452,7 +429,8 @@ class IntegerTable:
     @property
     def has_kernel(self) -> bool:
         """Whether TFLite's int8 kernel of this activation gives just these levels; else they are looked up."""
-        return self.activation is Activation.ELU or self.output == FIXED_MAPS.get(self.activation)
+        kernel = NONLINEARITIES[self.activation]
+        return kernel.int8_version is not None and self.output == FIXED_MAPS.get(self.activation, self.output)
 
 
 def activation_map(network: NetworkSpec, layer: str, low: float, high: float) -> Affine:

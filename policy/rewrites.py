@@ -29,9 +29,10 @@ from enum import Enum
 
 import numpy as np
 
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.exact import COARSE
-from quarl.policy.quantize import RELU_LIKE, Floats
+from quarl.policy.quantize import Floats
 from quarl.policy.reference import (
     Weights,
     as_batch,
@@ -222,7 +223,7 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
     convolutions = len(spec.network.convolutions)
     joined = np.abs(hidden_activations(spec, weights, calibration, exact=COARSE)[convolutions])
     image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())
-    passes = spec.network.activation_of(f"conv_{convolutions - 1}") in RELU_LIKE
+    passes = NONLINEARITIES[spec.network.activation_of(f"conv_{convolutions - 1}")].is_homogeneous
     if image == 0.0 or vector == 0.0 or not passes:
         return made
     # k = 2^round(log₂(reach of the vector / reach of the image))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.errors import PolicyError
+from quarl.policy.quantize import exactly
 from quarl.policy.reference import exact_program
 from quarl.policy.spec import Activation, Cell, FloatStep, Memory, Recurrence, Remembered
 
@@ -293,18 +294,4 @@ def _step(step: Features | Affine | Clip | Dense | Convolution | LayerNorm | Act
         centred = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + step.epsilon)
         return centred / deviation * step.gamma + step.beta
-    return _activated(step, x)
-
-
-def _activated(step: Activate, x: Doubles) -> Doubles:
-    kinds: dict[Activation, Callable[[Doubles], Doubles]] = {
-        Activation.RELU: lambda x: np.maximum(x, 0.0),
-        Activation.TANH: np.tanh,
-        Activation.SIGMOID: lambda x: 1.0 / (1.0 + np.exp(-x)),
-        Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
-        Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, step.negative_slope * x),
-        Activation.SILU: lambda x: x / (1.0 + np.exp(-x)),
-        Activation.NONE: lambda x: x,
-    }
-    with np.errstate(over="ignore"):
-        return kinds[step.activation](x)
+    return exactly(step.activation, x, step.negative_slope)

@@ -18,6 +18,7 @@ from quarl.convert.native.layout import (
     FileRecord,
     LayerRecord,
 )
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.errors import QuantizationError
 from quarl.policy.quantize import INT8_MAX, INT8_MIN, Affine, dequantize_affine
 from quarl.policy.reference import (
@@ -31,15 +32,6 @@ from quarl.policy.reference import (
 )
 from quarl.policy.spec import Activation, PolicySpec, observation_shape
 
-ACTIVATIONS = {
-    Activation.NONE: 0,
-    Activation.RELU: 1,
-    Activation.TANH: 2,
-    Activation.SIGMOID: 3,
-    Activation.ELU: 4,
-    Activation.LEAKY_RELU: 5,
-    Activation.SILU: 6,
-}
 CELLS = {3: 1, 4: 2}
 """Gates of a recurrent layer to its number in the file: GRU, LSTM."""
 LARGEST = {2: 1, 4: 7, 8: 127}
@@ -166,7 +158,7 @@ def _layer(
     if layer.norm is not None:
         norm = layer.norm
         record.gamma, record.beta = file.put(norm.gamma.astype("<f4")), file.put(norm.beta.astype("<f4"))
-        record.activation = ACTIVATIONS[norm.network.activation_of(layer.name)]
+        record.activation = NONLINEARITIES[norm.network.activation_of(layer.name)].native
         record.norm_scale, record.norm_zero = norm.output.scale, norm.output.zero_point
         record.norm_low, record.slope = max(norm.output.low, base_of_result), norm.network.negative_slope
     return record

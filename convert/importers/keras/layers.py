@@ -19,6 +19,7 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.keras.graph import Item, Tensor, numbers, own_settings
 from quarl.convert.importers.keras.tensors import Tensors, damaged
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.json_values import shortened
 from quarl.policy.spec import Activation
 
@@ -27,14 +28,9 @@ LARGEST_SIDE = 10**7
 NORMALIZATION_EPSILON = 1e-7
 """Keras divides by no smaller deviation."""
 FUNCTIONS = {
-    "linear": Activate(Activation.NONE),
-    "relu": Activate(Activation.RELU),
-    "tanh": Activate(Activation.TANH),
-    "sigmoid": Activate(Activation.SIGMOID),
-    "elu": Activate(Activation.ELU),
-    "leaky_relu": Activate(Activation.LEAKY_RELU, 0.2),
-    "silu": Activate(Activation.SILU),
-    "swish": Activate(Activation.SILU),
+    name: Activate(kind, 0.2) if each.takes_slope else Activate(kind)  # a LeakyReLU's slope by that name
+    for kind, each in NONLINEARITIES.items()
+    for name in each.keras_names
 }
 ORDER_ONLY = ("softmax", "log_softmax")
 NAMES = ", ".join((*FUNCTIONS, *ORDER_ONLY))

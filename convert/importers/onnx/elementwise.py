@@ -8,7 +8,16 @@ from quarl.convert.importers.chain import Activate
 from quarl.convert.importers.onnx.call import INFINITE, ONE, ZERO, Call, Result
 from quarl.convert.importers.onnx.expressions import combined, divided_by
 from quarl.convert.importers.onnx.value import Value, activate, affine, clip
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.spec import Activation
+
+ACTIVATIONS = {name: kind for kind, each in NONLINEARITIES.items() for name in each.onnx_names}
+GATED = {
+    ACTIVATIONS[each.onnx[0][0]]: kind
+    for kind, each in NONLINEARITIES.items()
+    if len(each.onnx) == 2 and each.onnx[1][0] == "Mul"
+}
+"""x multiplied by such an activation of x is another one."""
 
 
 def added(call: Call) -> Result:
@@ -31,19 +40,20 @@ def multiplied(call: Call) -> Result:
     """x · c or c · x; x · sigmoid(x) is an activation; or two tensors."""
     if pair := _pair(call):
         for x, gate in (pair, pair[::-1]):
-            if _is_sigmoid_of(gate, x):
-                return [activate(x, Activation.SILU)]
+            if (gated := _gated(gate, x)) is not None:
+                return [activate(x, gated)]
         return combined(call, *pair)
     value, number, _ = _one_constant(call)
     return [affine(value, number, ZERO, call.name)]
 
 
-def _is_sigmoid_of(gate: Value, x: Value) -> bool:
+def _gated(gate: Value, x: Value) -> Activation | None:
+    """The activation that multiplies x by this one of x."""
     same = len(gate.steps) == len(x.steps) + 1 and all(a is b for a, b in zip(gate.steps, x.steps, strict=False))
     if not same or gate.shape != x.shape or not np.array_equal(gate.selection, x.selection):
-        return False
+        return None
     last = gate.steps[-1]
-    return isinstance(last, Activate) and last.activation is Activation.SIGMOID
+    return GATED.get(last.activation) if isinstance(last, Activate) else None
 
 
 def divided(call: Call) -> Result:
@@ -105,13 +115,6 @@ def activated(call: Call) -> Result:
     operator = call.node.op_type
     if operator in ("Elu", "Swish") and call.number("alpha", 1.0) != 1.0:
         raise call.refused(f"has alpha {call.number('alpha', 1.0)}; only 1 is read")
-    kinds = {
-        "Relu": Activation.RELU,
-        "Tanh": Activation.TANH,
-        "Sigmoid": Activation.SIGMOID,
-        "Elu": Activation.ELU,
-        "LeakyRelu": Activation.LEAKY_RELU,
-        "Swish": Activation.SILU,
-    }
-    slope = call.number("alpha", 0.01) if operator == "LeakyRelu" else 0.01
-    return [activate(call.value(), kinds[operator], slope)]
+    kind = ACTIVATIONS[operator]
+    slope = call.number("alpha", 0.01) if NONLINEARITIES[kind].takes_slope else 0.01
+    return [activate(call.value(), kind, slope)]

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from quarl.convert.importers.onnx.call import Call, Operand, Result
 from quarl.convert.importers.onnx.elementwise import (
+    ACTIVATIONS,
     activated,
     added,
     clipped,
@@ -150,7 +151,7 @@ Handler = Callable[[Call], Result]
 HANDLERS: dict[str, Handler] = {
     "ReduceMean": summed,
     **dict.fromkeys(MOVES, _moved),
-    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Elu", "LeakyRelu", "Swish"), activated),
+    **dict.fromkeys(ACTIVATIONS, activated),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Min", "Max"), extreme),
     **dict.fromkeys(("Cast", "CastLike"), _cast),

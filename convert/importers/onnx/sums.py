@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from quarl.convert.importers.chain import Doubles, ForeignError
+from quarl.convert.importers.onnx.elementwise import ACTIVATIONS
 from quarl.convert.importers.onnx.file import OnnxFile
 from quarl.convert.importers.onnx.fold import Folder, attributes
 
@@ -26,7 +27,7 @@ LARGEST_SUM = 4096
 """Elements of a sum: the gates of an LSTM of 1024 units."""
 MOST_ELEMENTS = 1 << 25
 """Elements of all matrices together."""
-SAME_SHAPE = ("Relu", "Elu", "LeakyRelu", "Swish", "Clip", "LayerNormalization", "Softplus")
+SAME_SHAPE = (*ACTIVATIONS, "Clip", "LayerNormalization", "Softplus")
 MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Split", "Expand", "Gather")
 SAME = ("Identity", "Cast", "Dropout")
 
@@ -130,10 +131,10 @@ def _made(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> list[
     operator, first, keywords = node.op_type, given[0], attributes(node)
     if operator in SAME:
         return [first]
-    if operator in SAME_SHAPE and operands[0] is first and len(given) == 1:
-        return [source_of(node.output[0], first.shape)]
     if operator in ("Sigmoid", "Tanh"):
         return [source_of("", first.shape, operator, (first,))]
+    if operator in SAME_SHAPE and operands[0] is first and len(given) == 1:
+        return [source_of(node.output[0], first.shape)]
     if operator in MOVES and operands[0] is first and len(given) == 1:
         numbers = np.arange(math.prod(first.shape)).reshape(first.shape)
         constants = [None if o is None else np.asarray(o) for o in operands[1:]]

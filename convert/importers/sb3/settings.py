@@ -13,6 +13,7 @@ from quarl.convert.importers.pickles.arrays import mapping, number, refusal, seq
 from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named, printable
 from quarl.convert.importers.pickles.spaces import Space, read_space
 from quarl.convert.importers.pickles.tree import read_pickle
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.spec import MOST_UNITS, Activation
 
 _SB3 = "stable_baselines3"
@@ -34,15 +35,7 @@ _POLICIES = {
 _EXTRACTORS = {"MlpPolicy": "FlattenExtractor", "CnnPolicy": "NatureCNN", "MultiInputPolicy": "CombinedExtractor"}
 _EXTRACTORS |= {"MlpLstmPolicy": "FlattenExtractor", "MultiInputLstmPolicy": "CombinedExtractor"}
 _LSTM = {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm", "lstm_kwargs"}
-_ACTIVATIONS = {
-    "ReLU": Activation.RELU,
-    "Tanh": Activation.TANH,
-    "Sigmoid": Activation.SIGMOID,
-    "ELU": Activation.ELU,
-    "LeakyReLU": Activation.LEAKY_RELU,
-    "SiLU": Activation.SILU,
-    "Identity": Activation.NONE,
-}
+_ACTIVATIONS = {name: kind for kind, each in NONLINEARITIES.items() for name in each.torch_names}
 _TORCH = ("torch.nn.modules.activation", "torch.nn.modules.linear", "torch.nn.modules")
 # What the policy's constructor takes and the deterministic action does not depend on.
 _WITHOUT_EFFECT = {

@@ -13,9 +13,10 @@ import pytest
 
 from quarl.bench.report.tables import ROOT
 from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
-from quarl.convert.native.writer import ACTIVATIONS, native_artifact
+from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, library
 from quarl.device.engine.engine import Engine, NativeError
+from quarl.policy.activations import NONLINEARITIES
 from tests.convert.native.networks import made
 
 PAGE = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
@@ -93,7 +94,7 @@ def test_the_activations_have_the_numbers_of_the_page_and_of_the_header() -> Non
     listed = re.search(r"behind a normalisation: (0 none.*?);", PAGE)
     assert listed is not None
     numbers = {int(each.split()[0]): each.split()[1].lower() for each in listed[1].split(", ")}
-    assert {number: kind.value.replace("_", "") for kind, number in ACTIVATIONS.items()} == numbers
+    assert {each.native: kind.value.replace("_", "") for kind, each in NONLINEARITIES.items()} == numbers
     words = re.search(r"enum native_activation \{(.*?)\}", HEADER, re.DOTALL)
     assert words is not None
     in_order = [word.strip().removeprefix("NATIVE_").replace("_", "").lower() for word in words[1].split(",")]
