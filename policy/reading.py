@@ -142,8 +142,8 @@ class ArtifactEntry:
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
-            steps = json_values.shortened(self.output_step)
-            raise JsonValueError(f"output_step is {steps}; it must be a step of at least {SMALLEST_STEP:g} an output")
+            steps, least = json_values.shortened(self.output_step), f"it must be at least {SMALLEST_STEP:g}"
+            raise JsonValueError(f"output_step is {steps}; each output needs one, and {least}")
         if (self.precision is Precision.MIXED) is (self.layer_bits is None):
             raise JsonValueError(
                 f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"

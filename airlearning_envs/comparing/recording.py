@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.policy.reading import LARGEST_OTHER, read_file
 
 Doubles = NDArray[np.float64]
 
@@ -91,9 +92,9 @@ def read_recording(path: Path) -> Recording:
 
     Raises:
         SettingsError: it is not one; says what and where.
-        OSError: it cannot be read.
+        BundleError: it is missing, no regular file, too large, or cannot be read.
     """
-    text = path.read_bytes()
+    text = read_file(path, LARGEST_OTHER, follow_links=True)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -38,7 +38,9 @@ def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
         text = read_file(path, LARGEST_RECORD, follow_links=True)
         start, last = _torn(text)
         lines = (text[:start] + last).decode().split("\n")
-    except (BundleError, UnicodeDecodeError) as error:
+    except BundleError as error:
+        raise StoreError(error.message, "If it is damaged, move it away.") from None
+    except UnicodeDecodeError as error:
         raise StoreError(f"{path} cannot be read: {error}. If it is damaged, move it away.") from None
     found = []
     for number, line in enumerate(lines, 1):

@@ -174,7 +174,7 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
             f"element {element} has outliers, the first is {rows[row, element]:g} in row {row}; the ranges end at "
             f"{least[element]:.3g} … {most[element]:.3g}, and int8 clips outliers. Wider: --range {element} LOW HIGH."
         )
-    return np.clip(rows, least, most), rows[outlying.any(axis=1)], tuple(found)
+    return np.clip(rows, least, most, dtype=np.float32), rows[outlying.any(axis=1)], tuple(found)
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:

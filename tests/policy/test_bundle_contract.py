@@ -176,7 +176,7 @@ def test_a_manifest_that_is_none_is_refused(
         (lambda a: a.update(output_step=[1, float("inf")]), "output_step is inf; it must be finite"),
         (lambda a: a.update(output_step=[0, -1]), "output_step is -1.0; it must not be negative"),
         (lambda a: a.update(output_step="wide"), "output_step is 'wide'; it must be a list"),
-        (lambda a: a.update(output_step=[]), r"output_step is \(\); it must be a step of at least"),
+        (lambda a: a.update(output_step=[]), r"output_step is \(\); each output needs one"),
         (lambda a: a.update(runtimes={"litert": 1}), "litert is 1; it must be an object"),
         (lambda a: a.update(file=SPEC_FILE), f"lists {SPEC_FILE} twice"),
     ],

@@ -103,11 +103,13 @@ def _shape(call: Call) -> Result:
 
 def _concat(call: Call) -> Result:
     like = next(operand for operand in call.operands if isinstance(operand, Value))
-    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in call.operands]
-    ends = np.cumsum([value.size for value in values])
-    numbers = [value.numbers() + end - value.size for value, end in zip(values, ends, strict=True)]
+    parts = [each for each in call.operands if each is not None]
+    ends = np.cumsum([each.size for each in parts])
+    numbers = [np.arange(end - each.size, end).reshape(each.shape) for each, end in zip(parts, ends, strict=True)]
     (result,) = call.folder.evaluate(call.node, numbers)
-    return [joined(call, values, numbers, result)]
+    # A part without elements, e.g. a Slice beyond the end, joins nothing.
+    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in parts if each.size]
+    return [joined(call, values, [each for each in numbers if each.size], result)]
 
 
 def _as_value(call: Call, operand: Operand, like: Value) -> Value:

@@ -117,6 +117,11 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
         lambda g, x: g.n("Cast", g.n("Dropout", g.n("Identity", x)), to=TensorProto.FLOAT),
         "",
     ),
+    "a part of nothing joined": (
+        13,
+        lambda g, x: g.n("Concat", g.n("Relu", x), g.n("Slice", x, g.c([8]), g.c([9]), g.c([1])), axis=1),
+        "relu",
+    ),
     "outputs that nobody reads": (
         17,
         lambda g, x: g.n(

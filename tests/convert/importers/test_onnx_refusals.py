@@ -90,6 +90,10 @@ USES: dict[str, tuple[Spelling, str]] = {
         lambda g, x: g.n("Concat", x, g.n("Sin", g.n("Slice", x, g.c([8]), g.c([9]), g.c([1]))), axis=1),
         r"Sin \(node 'node_sin_\d+'\) .*'slice_\d+', which has no elements",
     ),
+    "nothing alone": (
+        lambda g, x: g.n("Concat", *[g.n("Slice", x, g.c([8]), g.c([9]), g.c([1]))] * 2, axis=1),
+        "fit|vector",
+    ),
     "a part of nothing": (
         lambda g, x: g.n("Exp", (g.n("Split", x, g.c([8, 0]), axis=1, outputs=("whole", "part")), "part")[1]),
         r"Exp \(node 'node_exp_\d+'\) .*'part', which has no elements",

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quarl.airlearning_envs.comparing.recording import read_recording
 from quarl.bench.report import json_lines
 from quarl.convert.importers import recordings, sources
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
+from quarl.policy.errors import BundleError
 
 FILES = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole"
 POLICY = sources.read(FILES / "policy.zip")
@@ -50,8 +52,10 @@ def test_what_goes_with_a_policy_must_be_a_regular_file(special: Path, tmp_path:
     ):
         with pytest.raises(ForeignError, match="only regular files"):
             read()
-    with pytest.raises(json_lines.StoreError):
+    with pytest.raises(json_lines.StoreError, match="only regular files"):
         json_lines.read(special, str)
+    with pytest.raises(BundleError, match="only regular files"):
+        read_recording(special)
 
 
 def test_a_link_to_a_file_and_a_name_with_a_colon_are_read(tmp_path: Path) -> None:
