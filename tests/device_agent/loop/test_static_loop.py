@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, request
 from quarl.device.agent.loop.frames import Flag, Header, Kind, release_number
-from quarl.device.engine import building
+from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
-from quarl.policy.spec import ArtifactFormat, Precision
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.loop.loops import PATIENCE_S, LoopProcess, in_python, next_where, until
 
 QUIET = ("--priority=0", "--fallback=19")
@@ -157,7 +157,7 @@ def test_any_packets_do_no_harm(watched: LoopProcess, packets: list[bytes], cont
         (("--on-miss=",), "allowed is one of hold, fallback, stop"),
         (("--fallback=1,,2",), "allowed is an action's index, or numbers"),
         (("--precision=int9",), "'int9'; allowed is one of fp32"),
-        (("--runtime=torch",), "'torch'; allowed is one of litert"),
+        (("--runtime=torch",), f"'torch'; allowed is one of {', '.join(each.value for each in RuntimeName)}"),
         (("--socket=III.sock",), "allowed is a whole path"),
         (("--rate", "50"), "unrecognized argument: --rate"),
     ],
