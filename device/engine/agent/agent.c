@@ -520,7 +520,7 @@ static int answer_hello(struct text *t, const struct request *r)
 {
     put_head(t, r, 1);
     put(t, ",\"protocol\":" STRING(PROTOCOL_VERSION) ",\"agent\":{\"version\":\"1 (static)\",\"pid\":"), put_signed(t, call(GETPID, 0, 0, 0, 0, 0, 0));
-    put(t, ",\"ready_ns\":"), put_unsigned(t, ready - began);
+    put_size(t, ",\"ready_ns\":", ready ? (int64_t)(ready - began) : -1);
     put(t, "},\"device\":"), put_device(t);
     put(t, ",\"runtimes\":{\"native\":\"" ENGINE_VERSION "\"},\"preferred_runtime\":\"native\",\"simulator\":false,\"bundle\":"), put_section(t, BUNDLE);
     put(t, ",\"bundle_error\":null,\"loaded\":");
