@@ -36,12 +36,13 @@ DIFFERS = {
 ALONE = {
     r"hello\.runtimes\.(?!native$).*": "the agent in C has the native engine alone",
     r"help\.ops\.episodes\..*|episodes\..*": "the agent in C has no simulator",
+    r"loop\.counts\.\w+\.percentiles(\..*)?": "as many as the ticks until then support",
 }
 """Paths of what may be in one reply alone, and why."""
 VARIES = re.compile(
     r".*(_ns|_peak|_load)(\..*)?|memory\.memory\..*|load\.memory\..*|hello\.agent\.pid|.*\.(mhz_now|load_1min)"
     r"|latency\.(percentiles\..*|p50_interval|mean|std|min|max|context_switches\..*|page_faults\..*)"
-    r"|loop\.counts\.(seconds|ticks|late|missed_per_million|cpu_s|(page_faults|context_switches)\..*)|loop\.missed_ever"
+    r"|loop\.counts\..*|loop\.missed_ever"
 )
 """Paths of what depends on time or process: its type is compared alone."""
 OBSERVATION = [0.5] * 32
@@ -90,8 +91,8 @@ IN_LOOP = [
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every value of a reply that is no object, by its path."""
-    if isinstance(value, dict):
+    """Every value of a reply that is no object with members, by its path."""
+    if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from leaves(each, f"{path}.{key}")
     else:
