@@ -37,6 +37,10 @@ STALE_PERIODS = 2.5
 a period old at the next, and one more may be lost."""
 HOLD_PERIODS = 5
 """Time in periods for which an action is held at most, where nothing else is named."""
+EXIT_REFUSED = 1
+"""The policy cannot be served as it is: starting it again will not help."""
+EXIT_MISSED = 75
+"""A deadline was missed and ``--on-miss stop`` was given."""
 
 
 def timing_of(options: LoopOptions, spec: PolicySpec) -> Timing:

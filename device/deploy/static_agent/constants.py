@@ -13,15 +13,15 @@ from quarl.device.agent.loop import connections, frames, histogram, notifying, o
 from quarl.policy.spec import Precision, RuntimeName
 
 NUMBERS: tuple[tuple[ModuleType, str], ...] = (
-    (protocol, "PROTOCOL_VERSION MAX_DEPTH"),
+    (protocol, "PROTOCOL_VERSION MAX_DEPTH MAX_ID"),
     (operations, "MAX_ROWS MAX_RUNS MAX_THREADS"),
-    (measure, "INTERVAL_CONFIDENCE MAX_SAMPLES CHUNK_NS REWARM_RUNS"),
+    (measure, "INTERVAL_CONFIDENCE MAX_SAMPLES CHUNK_NS REWARM_RUNS TIMER_PAIRS"),
     (server, "PROGRESS_INTERVAL_NS"),
     (frames, "MAGIC CONTINUOUS"),
     (histogram, "SUB_BITS BUCKETS LARGEST_DURATION"),
     (connections, "MOST_CONNECTIONS MOST_PACKETS MOST_OF_OTHERS MOST_REQUESTS JSON_ROOM"),
     (notifying, "USUAL_HEARTBEAT_NS"),
-    (service, "LARGEST_FRAME REQUEST_BYTES BYTES_PER_VALUE STALE_PERIODS HOLD_PERIODS"),
+    (service, "LARGEST_FRAME REQUEST_BYTES BYTES_PER_VALUE STALE_PERIODS HOLD_PERIODS EXIT_REFUSED EXIT_MISSED"),
 )
 """Constants of the agent's modules, which have the same names in C."""
 NAMES = {

@@ -1,6 +1,7 @@
 /* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, and needs no Python, no C
  * library, nothing: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without episodes, period
- * and several threads; its errors have the same codes. `policy-agent policy.pack loop` serves in a robot's loop (loop/). */
+ * and several threads; its errors have the same codes. Numbers, names and frames are those of constants.h, which
+ * device/deploy/static_agent/constants.py prints. `policy-agent policy.pack loop` serves in a robot's loop (loop/). */
 #include "../engine.h"
 #include "device.h"
 #include "json.h"
@@ -482,12 +483,12 @@ static int answer_latency(struct text *t, const struct request *r)
     put(t, through_lines ? ",\"path\":\"decide\"" : ",\"path\":\"runtime\""), put(t, ",\"warmup\":"), put_signed(t, warmup);
     put(t, ",\"cold_first_ns\":"), put_unsigned(t, cold[FIRST]), put(t, ",\"load_ns\":"), put_unsigned(t, cold[TOTAL]), put_char(t, ',');
     put_statistics(t, times, (int)runs);
-    for (int i = 0; i < 1001; i++) {
+    for (int i = 0; i < TIMER_PAIRS; i++) {
         const uint64_t from = now_ns();
         times[i] = (uint32_t)(now_ns() - from);
     }
-    sort(times, 1001);
-    put(t, ",\"timer\":{\"overhead_ns\":"), put_unsigned(t, times[500]), put(t, ",\"resolution_ns\":1.0,\"clock\":\"clock_gettime(CLOCK_MONOTONIC)\"}");
+    sort(times, TIMER_PAIRS);
+    put(t, ",\"timer\":{\"overhead_ns\":"), put_unsigned(t, times[TIMER_PAIRS / 2]), put(t, ",\"resolution_ns\":1.0,\"clock\":\"clock_gettime(CLOCK_MONOTONIC)\"}");
     put(t, ",\"before\":{"), put_bytes(t, first.begin, (size_t)(first.at - first.begin)), put(t, "},\"after\":{"), put_bytes(t, last.begin, (size_t)(last.at - last.begin));
     put(t, "},\"context_switches\":{\"voluntary\":"), put_signed(t, used[16] - usage[16]), put(t, ",\"involuntary\":"), put_signed(t, used[17] - usage[17]);
     put(t, "},\"page_faults\":{\"minor\":"), put_signed(t, used[8] - usage[8]), put(t, ",\"major\":"), put_signed(t, used[9] - usage[9]);
@@ -588,8 +589,8 @@ static int answer(char *begin, char *end, struct text *t)
     const int is_whole = id.kind == NUMBER && (is_digit(id.begin, id.end) || (*id.begin == '-' && is_digit(id.begin + 1, id.end)));
     int is_integer = is_whole;
     for (const char *c = id.begin; is_whole && c < id.end; c++) is_integer &= *c == '-' || is_digit(c, id.end);
-    if (id.kind != NOTHING && id.kind != NULL_VALUE && (!(id.kind == WORD || is_integer) || id.end - id.begin > 202))
-        return refuse_field(t, r, "id", id, "a string or an integer of at most 200 characters");
+    if (id.kind != NOTHING && id.kind != NULL_VALUE && (!(id.kind == WORD || is_integer) || id.end - id.begin > MAX_ID + 2))
+        return refuse_field(t, r, "id", id, "a string or an integer of at most " STRING(MAX_ID) " characters");
     r->id = id;
     const struct operation *o = 0;
     for (int i = 0; i < OPERATION_COUNT; i++) if (is_word(r->op, OPERATIONS[i].name)) o = &OPERATIONS[i];

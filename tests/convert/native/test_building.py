@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from quarl.device import engine
+from quarl.device.agent import measure
 from quarl.device.deploy.static_agent import building as agent_building
 from quarl.device.engine import building
 from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
@@ -90,6 +91,15 @@ def test_a_changed_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "engine.c").write_text("int nothing;\n")
     monkeypatch.setattr(building, "HERE", tmp_path)
     assert building.fingerprint() != before
+
+
+def test_a_changed_number_is_another_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(building, "KEPT", tmp_path)
+    monkeypatch.setattr(building, "compiled_with", lambda *_: b"")
+    before = agent_building.agent("x86_64")
+    assert agent_building.agent("x86_64") == before
+    monkeypatch.setitem(measure.PERCENTILES, "p99.99", 0.9999)
+    assert agent_building.agent("x86_64") != before
 
 
 def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 #include "pacing.h"
 #include "real_time.h"
 
-enum { EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_MISSED = 75 };
+enum { EXIT_USAGE = 2 };
 
 static struct options options;
 static struct decider decider;
