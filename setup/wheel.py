@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from quarl.device.deploy.static_agent.building import agent
 from quarl.device.engine import PREBUILT, building
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +53,7 @@ def add_binaries(folder: Path) -> None:
     prebuilt.mkdir()
     for machine in building.TARGETS:
         shutil.copy(building.library(machine), prebuilt / f"engine-{machine}.so")
-        shutil.copy(building.agent(machine), prebuilt / f"agent-{machine}")
+        shutil.copy(agent(machine), prebuilt / f"agent-{machine}")
 
 
 def build(step: str, folder: Path, output: Path) -> Path:

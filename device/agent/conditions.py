@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def look(root: Path = ROOT) -> Conditions:
         mhz_now=mhz_now(root),
         mhz_firmware=_firmware_mhz(root),
         governor=read_text(root / CPU / "cpu0/cpufreq/scaling_governor"),
-        temperature_c=_temperature(root),
+        temperature_c=hottest(map(read_text, (root / "sys/class/thermal").glob("thermal_zone*/temp"))),
         throttled=throttled(root),
         load_1min=_load(root),
     )
@@ -153,10 +154,10 @@ def _vcgencmd(*arguments: str) -> str | None:
     return result.stdout.decode("ascii", "replace")
 
 
-def _temperature(root: Path) -> float | None:
-    zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
+def hottest(zones: Iterable[str | None]) -> float | None:
+    """The largest temperature in °C of what thermal zones read, or None."""
     # Millidegrees; a sensor that is off reads zero or nonsense.
-    degrees = [value / 1000.0 for value in map(read_number, zones) if value is not None]
+    degrees = [value / 1000.0 for value in map(number, zones) if value is not None]
     return max((value for value in degrees if 0.0 < value < 150.0), default=None)
 
 

@@ -18,6 +18,7 @@ MAX_SAMPLES = 2000
 CHUNK_NS = 1_000_000_000
 """Between timed runs the clock and throttle flags are looked at this often."""
 REWARM_RUNS = 3
+TIMER_PAIRS = 1001
 
 T = TypeVar("T")
 
@@ -182,9 +183,9 @@ def time_calls(
 
 
 def timer_overhead() -> dict[str, Any]:
-    """What reading the clock twice costs, ns (median of 1,001 pairs), and the clock's resolution."""
+    """What reading the clock twice costs, ns (median of TIMER_PAIRS), and the clock's resolution."""
     clock = time.perf_counter_ns
-    pairs = [0] * 1001
+    pairs = [0] * TIMER_PAIRS
     for index in range(len(pairs)):
         start = clock()
         end = clock()

@@ -11,11 +11,13 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Union
 
+from quarl.device.agent.loop.options import MAX_THREADS
 from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, bad_field, short
 from quarl.policy.errors import PolicyError
 from quarl.policy.spec import Precision, RuntimeName, parse_enum
 
 MAX_INTEGER = 10**9
+MAX_RUNS = 10**6
 MAX_ROWS = 8192
 """Observations in a request: an answer is held whole."""
 
@@ -119,7 +121,7 @@ class Load:
         _optional(_choice(RuntimeName)), "null (the preferred installed one), or its name", None
     )
     threads: int | None = _field(
-        _optional(_integer(1, 64)), "threads of the runtime; null: as the agent was started", None
+        _optional(_integer(1, MAX_THREADS)), "threads of the runtime; null: as the agent was started", None
     )
 
 
@@ -127,8 +129,8 @@ class Load:
 class Latency:
     """time the loaded artifact in nanoseconds"""
 
-    warmup: int = _field(_integer(0, 10**6), "runs before the timed ones", 100)
-    runs: int = _field(_integer(1, 10**6), "timed runs", 1000)
+    warmup: int = _field(_integer(0, MAX_RUNS), "runs before the timed ones", 100)
+    runs: int = _field(_integer(1, MAX_RUNS), "timed runs", 1000)
     path: TimedPath = _field(
         _choice(TimedPath), "runtime (set, invoke, read) or decide (line to line)", TimedPath.RUNTIME
     )
@@ -138,7 +140,7 @@ class Latency:
 class Memory:
     """report resident memory: agent alone, before and after loading, peak while running"""
 
-    runs: int = _field(_integer(1, 10**6), "inferences to run while the peak is watched", 100)
+    runs: int = _field(_integer(1, MAX_RUNS), "inferences to run while the peak is watched", 100)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ MAX_WIDE_BYTES = 2**16
 """Bytes of a line that is not ASCII: one wide sign makes four bytes of each."""
 MAX_DEPTH = 16
 """Lists and objects within each other; a request needs three."""
+MAX_ID = 200
+"""Characters of a request's id."""
 _WEIGHTS = {b",": 1, b":": 3, b"[": 3, b"{": 6, b'"': 2}
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -186,8 +188,8 @@ def request_id(data: Mapping[str, Any]) -> str | int | None:
         AgentError: it is neither a string nor an integer.
     """
     value = data.get("id")
-    if value is not None and (type(value) not in (str, int) or len(str(value)) > 200):
-        raise bad_field("id", value, "a string or an integer of at most 200 characters")
+    if value is not None and (type(value) not in (str, int) or len(str(value)) > MAX_ID):
+        raise bad_field("id", value, f"a string or an integer of at most {MAX_ID} characters")
     return value
 
 

@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode,
 from quarl.device.agent.runtimes import installed_runtimes
 from quarl.device.agent.serving import Serving, load
 from quarl.policy.errors import BundleError, PolicyError, SpecError
-from quarl.policy.reading import is_regular, read_manifest, read_spec
+from quarl.policy.reading import ArtifactEntry, is_regular, read_manifest, read_spec
+from quarl.policy.spec import PolicySpec
 
 PROGRESS_INTERVAL_NS = 500_000_000
 SIMULATOR = ("numpy", "quarl.airlearning_envs.flights")
@@ -292,6 +293,11 @@ def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
     manifest = read_manifest(path, sha256)
     spec = read_spec(path, manifest)
     present = [entry for name, entry in sorted(manifest.artifacts.items()) if is_regular(path / name)]
+    return describe_policy(path, spec, present)
+
+
+def describe_policy(path: Path, spec: PolicySpec, artifacts: Sequence[ArtifactEntry]) -> dict[str, Any]:
+    """The bundle of the protocol's hello, with these of its artifacts."""
     return {
         "path": str(path),
         "policy": spec.name,
@@ -300,7 +306,7 @@ def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
         "discrete": spec.is_discrete,
         "control_period_s": spec.control_period_s,
         "environment": spec.environment.id,
-        "precisions": sorted({entry.precision.value for entry in present}),
+        "precisions": sorted({entry.precision.value for entry in artifacts}),
         "artifacts": [
             {
                 "file": entry.file,
@@ -308,7 +314,7 @@ def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
                 "format": entry.format.value,
                 "bytes": entry.record.size,
             }
-            for entry in present
+            for entry in artifacts
         ],
     }
 

@@ -70,19 +70,7 @@ class Serving:
 
     def to_dict(self) -> dict[str, Any]:
         """The LOADED of the protocol."""
-        return {
-            "policy": self.bundle.spec.name,
-            "file": self.entry.file,
-            "precision": self.entry.precision.value,
-            "format": self.entry.format.value,
-            "scheme": self.entry.scheme,
-            "execution": self.entry.execution,
-            "bytes": self.entry.record.size,
-            "sha256": self.entry.record.sha256,
-            "runtime": self.runtime.value,
-            "runtime_version": self.runtime_version,
-            "threads": self.threads,
-        }
+        return describe_loaded(self.bundle.spec, self.entry, self.runtime, self.runtime_version, self.threads)
 
     def finite_outputs(self, where: str) -> list[float]:
         """The outputs of the decision that was just made: argmax of NaN is an action, too, and none to act on.
@@ -164,6 +152,25 @@ class Serving:
         """The first numbers of a golden observation, as one would type them."""
         numbers = [f"{value:.3g}" for value in self.rows[0][:count]]
         return f"[{', '.join(numbers)}{', …' if self.bundle.spec.observation_size > count else ''}]"
+
+
+def describe_loaded(
+    spec: PolicySpec, entry: ArtifactEntry, runtime: RuntimeName, version: str, threads: int
+) -> dict[str, Any]:
+    """The LOADED of the protocol, of an artifact in a runtime."""
+    return {
+        "policy": spec.name,
+        "file": entry.file,
+        "precision": entry.precision.value,
+        "format": entry.format.value,
+        "scheme": entry.scheme,
+        "execution": entry.execution,
+        "bytes": entry.record.size,
+        "sha256": entry.record.sha256,
+        "runtime": runtime.value,
+        "runtime_version": version,
+        "threads": threads,
+    }
 
 
 def _are_finite(values: list[Any]) -> bool:

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from quarl.device.agent.conditions import Throttled, hottest
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import RemoteCommandError, UnsupportedDeviceError
 from quarl.device.deploy.remote_process import ISOLATED, program_of
@@ -31,6 +32,9 @@ echo "glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)"
 echo "disk=$(df -Pk "$HOME" 2>/dev/null | tail -n 1)"
 echo "memory=$(sed -n '/^MemTotal:/p;/^MemAvailable:/p' /proc/meminfo 2>/dev/null | tr '\n' ' ')"
 echo "model=$(tr -d '\0' </proc/device-tree/model 2>/dev/null)"
+echo "temperatures=$(sed -n p /sys/class/thermal/thermal_zone*/temp 2>/dev/null | tr '\n' ' ')"
+echo "throttled=$(sed -n p /sys/devices/platform/soc/soc:firmware/get_throttled 2>/dev/null ||
+  timeout 2 vcgencmd get_throttled 2>/dev/null)"
 for name in python3 python3.11 python3.12 python3.13; do
   path=$(command -v "$name" 2>/dev/null) || continue
   found=$("$path" -I -c '
@@ -95,6 +99,8 @@ class TargetFacts:
     memory_available_bytes: int
     model: str
     pythons: tuple[PythonFacts, ...]
+    temperature_c: float | None = None
+    throttled: Throttled | None = None
 
     @property
     def python(self) -> PythonFacts:
@@ -105,9 +111,17 @@ class TargetFacts:
         """One line for people."""
         glibc = f"glibc {self.glibc[0]}.{self.glibc[1]}" if self.glibc else "no glibc"
         pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons) or "none"
-        return (
-            f"{self.model or self.machine} ({self.machine}), Python {pythons}, {glibc}, "
-            f"{self.memory_total_bytes / 1e6:.0f} MB memory, {self.free_disk_bytes / 1e9:.1f} GB disk free"
+        conditions = [] if self.temperature_c is None else [f"{self.temperature_c:.0f} °C"]
+        if self.throttled is not None:
+            flags = [f"{each} now" for each in self.throttled.now]
+            flags += [f"{each} since boot" for each in self.throttled.occurred if each not in self.throttled.now]
+            conditions += flags or ["not throttled since boot"]
+        return ", ".join(
+            (
+                f"{self.model or self.machine} ({self.machine}), Python {pythons}, {glibc}, "
+                f"{self.memory_total_bytes / 1e6:.0f} MB memory, {self.free_disk_bytes / 1e9:.1f} GB disk free",
+                *conditions,
+            )
         )
 
 
@@ -156,6 +170,8 @@ def parse_facts(output: str, device: str) -> TargetFacts:
         memory_available_bytes=int(memory.get("MemAvailable", 0)) * 1024,
         model=values.get("model", ""),
         pythons=tuple(pythons),
+        temperature_c=hottest(values.get("temperatures", "").split()),
+        throttled=Throttled.parse(values.get("throttled", "")),
     )
 
 

@@ -20,7 +20,6 @@ from quarl.policy.places import ARTIFACTS, IN_CHECKOUT, cache_folder
 HERE = Path(__file__).resolve().parent
 KEPT = (ARTIFACTS if IN_CHECKOUT else cache_folder()) / "native"
 """Where compiled files stay."""
-AGENT_SOURCES = "agent/**/*.[ch]"
 SOURCES = ("engine.c", "plain.c", "x86.c", "neon.c", "division.c", "python.c")
 TARGETS = {
     "x86_64": ("-target", "x86_64-linux-none"),
@@ -36,7 +35,6 @@ FLAGS = (
     *("-ffreestanding", "-nostdlib", "-fPIC", "-fno-stack-protector", "-fno-sanitize=undefined"),
     *("-fno-unwind-tables", "-fno-asynchronous-unwind-tables"),
 )
-STATIC = ("-static", "-s", "-Wno-unused-function", "-Wl,--build-id=none")
 SHARED = ("-shared", "-s", "-Wl,--hash-style=gnu", "-Wl,--build-id=none")
 
 
@@ -64,32 +62,6 @@ def library(machine: str | None = None) -> Path:
         with locked(path.parent):
             if not path.exists():
                 write_atomically(path, compiled(machine, SHARED))
-    return path
-
-
-def agent(machine: str) -> Path:
-    """The static agent for a processor, one program that needs nothing beside it; brought or compiled as a library is.
-
-    Args:
-        machine: one of ``TARGETS``.
-
-    Raises:
-        BuildError: as :func:`library`.
-    """
-    if machine not in TARGETS:
-        raise BuildError(f"the static agent is not built for {machine!r}; known are {', '.join(TARGETS)}.")
-    if (prebuilt := PREBUILT / f"agent-{machine}").is_file():
-        return prebuilt
-    path = KEPT / f"agent-{machine}-{fingerprint(AGENT_SOURCES)[:16]}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # As for a machine without a system: what the compiler needs then, long divisions for example, it adds itself.
-        system = "freestanding-eabihf" if machine.startswith("arm") else "freestanding"
-        target = [word.replace("linux-none", system) for word in TARGETS[machine]]
-        flags = [*(flag for flag in FLAGS if flag not in ("-nostdlib", "-fPIC")), *STATIC]
-        sources = ["agent/agent.c", *(source for source in SOURCES if source != "python.c")]
-        with locked(path.parent):
-            write_atomically(path, _made(HERE, [*target, *flags], sources, machine), mode=0o755)
     return path
 
 
@@ -133,10 +105,11 @@ def compiled_in(folder: Path, sources: Sequence[str], options: Sequence[str], ma
         BuildError: as :func:`compiled`.
     """
     machine = machine or platform.machine()
-    return _made(folder, [*TARGETS[machine], *FLAGS, *options], sources, machine)
+    return compiled_with(folder, [*TARGETS[machine], *FLAGS, *options], sources, machine)
 
 
-def _made(folder: Path, options: Sequence[str], sources: Sequence[str], machine: str) -> bytes:
+def compiled_with(folder: Path, options: Sequence[str], sources: Sequence[str], machine: str) -> bytes:
+    """As :func:`compiled_in`, with no other options than these."""
     _compiler_version()
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "made"

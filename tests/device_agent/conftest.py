@@ -18,6 +18,8 @@ import pytest
 from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
+from quarl.device.deploy.static_agent.building import agent
+from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle, Expected, add_artifact, write_bundle
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
@@ -271,7 +273,7 @@ def program(request: pytest.FixtureRequest) -> tuple[object, ...]:
     emulator = () if machine == platform.machine() else EMULATORS[machine]
     if machine != platform.machine() and not (emulator and shutil.which(emulator[0])):
         pytest.skip("needs QEMU: apt-get install qemu-user")
-    return (*emulator, building.agent(machine))
+    return (*emulator, agent(machine))
 
 
 @pytest.fixture(scope="session")
@@ -280,12 +282,15 @@ def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     made = tmp_path_factory.mktemp("sanitized") / "agent"
+    made.with_name("constants.h").write_text(header())
     options = (
         "-std=gnu11 -g -O1 -DAGENT_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
     )
-    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
+    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno"
     sources = ["agent/agent.c", "engine.c", "plain.c", "x86.c", "neon.c"]
     subprocess.run(
-        ["gcc", *options.split(), *quiet.split(), "-o", str(made), *sources, "-lm"], cwd=building.HERE, check=True
+        ["gcc", *options.split(), *quiet.split(), f"-I{made.parent}", "-o", str(made), *sources, "-lm"],
+        cwd=building.HERE,
+        check=True,
     )
     return made

@@ -18,15 +18,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarl.device.agent.measure import Statistics
+from quarl.device.agent.loop.histogram import Histogram
+from quarl.device.agent.measure import PERCENTILES, Statistics, required_runs
 from quarl.device.agent.operations import OPERATIONS
 from quarl.device.deploy.static_agent import __main__ as command
+from quarl.device.deploy.static_agent.building import agent as agent_for
+from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import Precision
 from tests.device_agent.conftest import AgentProcess
 from tests.device_agent.test_agent_protocol import FIELD_NAMES, JSON_VALUES, WRONG_LINES
+
+ONE_MORE = ("p99.99", 0.9999)
 
 
 class StaticAgent:
@@ -94,7 +99,7 @@ def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bund
     rows = bundle.golden().observations[:40].tolist()
     try:
         described = usual.send(b'{"op": "hello"}')["device"]
-        if agent.process.args == [str(building.agent(platform.machine())), str(pack)]:  # not in an emulator
+        if agent.process.args == [str(agent_for(platform.machine())), str(pack)]:  # not in an emulator
             ours = agent.ask("hello")["device"]
             same = ("machine", "cpu_model", "memory_total_bytes", "kernel", "os", "emulated", "virtualised")
             assert {key: ours[key] for key in same} == {key: described[key] for key in same}
@@ -116,7 +121,7 @@ def test_it_decides_as_the_agent_in_python_does(agent: StaticAgent, bundle: Bund
         usual.process.wait()
 
 
-def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: Bundle) -> None:
+def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: Bundle, pack: Path) -> None:
     hello = agent.ask("hello")
     assert hello["bundle"]["policy"] == "I" and hello["loaded"] is None and hello["device"]["cores"] >= 1
     agent.ask("load", precision="int8")
@@ -129,7 +134,7 @@ def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: 
             assert found == (pytest.approx(value) if isinstance(value, float) else value), name
     memory = agent.ask("memory", runs=10)
     assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
-    if agent.process.args[0].endswith(f"x86_64-{building.fingerprint(building.AGENT_SOURCES)[:16]}"):  # type: ignore[index, union-attr]
+    if agent.process.args == [str(agent_for("x86_64")), str(pack)]:
         assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 250_000, "resident: its weights and 0.25 MB"
     assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
 
@@ -201,18 +206,37 @@ def test_lines_that_are_cut_joined_or_too_long(sanitized: StaticAgent) -> None:
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Its reader and writer of numbers, as a library."""
+    """Its reader and writer of numbers, and its statistics with one percentile more than the agents have."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     folder = tmp_path_factory.mktemp("numbers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PERCENTILES, *ONE_MORE)
+        (folder / "constants.h").write_text(header())
     (folder / "numbers.c").write_text(
-        '#include "number.h"\n#include "measure.h"\n'
+        '#include "number.h"\n#include "loop/histogram.h"\n'
         "double parse(const char *s, const char *end, int *whole) { return read_number(s, end, whole); }\n"
         "size_t show(double x, char *to, size_t n)\n"
         "{ struct text t = {to, to, to + n}; put_double(&t, x); return (size_t)(t.at - to); }\n"
         "int rank(int n) { return median_rank(n); }\n"
+        "void statistics(uint32_t *x, int n, char *to, size_t room)\n"
+        "{ struct text t = {to, to, to + room}; sort(x, n);\n"
+        "  put_char(&t, '{'), put_statistics(&t, x, n), put_char(&t, '}'); }\n"
+        "void histogram(const uint32_t *x, int n, char *to, size_t room)\n"
+        "{ static struct histogram h; struct text t = {to, to, to + room};\n"
+        "  for (int i = 0; i < n; i++) add_duration(&h, x[i]); put_histogram(&t, &h); }\n"
     )
-    command = ["gcc", "-O2", "-shared", "-fPIC", "-w", f"-I{building.HERE / 'agent'}", "-o", str(folder / "numbers.so")]
+    command = [
+        "gcc",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-w",
+        f"-I{building.HERE / 'agent'}",
+        f"-I{folder}",
+        "-o",
+        str(folder / "numbers.so"),
+    ]
     subprocess.run([*command, str(folder / "numbers.c")], check=True)
     library = ctypes.CDLL(str(folder / "numbers.so"))
     library.parse.restype, library.parse.argtypes = ctypes.c_double, [ctypes.c_void_p] * 3
@@ -223,6 +247,22 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture(scope="module")
 def median_rank(numbers: ctypes.CDLL) -> Callable[[int], int]:
     return lambda runs: int(numbers.rank(runs))
+
+
+def test_a_percentile_more_in_python_is_one_more_in_c(numbers: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PERCENTILES, *ONE_MORE)
+    drawn = np.random.default_rng(5).lognormal(11, 1, required_runs(ONE_MORE[1])).astype(np.uint32)
+    usual = Histogram()
+    for value in drawn.tolist():
+        usual.add(value)
+    text = [ctypes.create_string_buffer(100_000) for _ in range(2)]
+    numbers.histogram(drawn.ctypes, len(drawn), text[0], ctypes.c_size_t(100_000))
+    numbers.statistics(drawn.ctypes, len(drawn), text[1], ctypes.c_size_t(100_000))
+    histogram, statistics = (json.loads(each.value) for each in text)
+    assert histogram == json.loads(json.dumps(usual.to_dict())) and ONE_MORE[0] in histogram["percentiles"]
+    expected = Statistics.of(sorted(drawn.tolist()))
+    assert statistics["percentiles"] == expected.percentiles and ONE_MORE[0] in expected.percentiles
+    assert statistics["percentiles_withheld"] == {}
 
 
 DECIMALS = st.one_of(
@@ -256,7 +296,7 @@ def test_a_number_that_is_written_is_read_as_the_same(numbers: ctypes.CDLL, valu
 def test_what_is_no_pack_is_refused(pack: Path, tmp_path: Path, cut: int) -> None:
     file = tmp_path / "cut.pack"
     file.write_bytes(pack.read_bytes()[:cut])
-    done = subprocess.run([building.agent(platform.machine()), file], capture_output=True, check=False, input=b"")
+    done = subprocess.run([agent_for(platform.machine()), file], capture_output=True, check=False, input=b"")
     assert done.returncode == 1 and b"policy-agent: it is" in done.stderr
 
 
@@ -265,7 +305,7 @@ def test_an_artifact_that_was_changed_is_not_loaded(pack: Path, tmp_path: Path) 
     artifact = struct.unpack_from("<I", data, 16)[0]
     data[artifact + 3000] ^= 1
     (tmp_path / "changed.pack").write_bytes(data)
-    agent = StaticAgent(building.agent(platform.machine()), tmp_path / "changed.pack")
+    agent = StaticAgent(agent_for(platform.machine()), tmp_path / "changed.pack")
     reply = agent.raw(b'{"op": "load", "precision": "int8"}')
     assert reply["error"]["code"] == "bundle" and "hash" in reply["error"]["message"]
     assert agent.raw(b'{"op": "act", "observation": [1]}')["error"]["code"] == "not_loaded"

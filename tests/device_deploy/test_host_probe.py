@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from quarl.device.agent.fingerprint import fingerprint
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import RemoteCommandError, UnsupportedDeviceError
+from quarl.device.deploy.fleet.status import _ailments
 from quarl.device.deploy.probe import PROBE_SCRIPT, PythonFacts, is_emulated, parse_facts, probe
 from quarl.device.deploy.wheels import select
 from quarl.policy.spec import RuntimeName
@@ -23,6 +25,8 @@ glibc=glibc 2.36
 disk=/dev/mmcblk0p2 30000000 5000000 24000000 18% /
 memory=MemTotal:         945364 kB MemAvailable:     612000 kB
 model=Raspberry Pi 3 Model B Rev 1.2
+temperatures=48312 0 999999
+throttled=throttled=0x50001
 python=/usr/bin/python3|3.11.2|64||cpython
 python=/usr/bin/python3.11|3.11.2|64||cpython
 end=1
@@ -38,6 +42,41 @@ def test_a_pi_3b() -> None:
     assert facts.model == "Raspberry Pi 3 Model B Rev 1.2"
     assert facts.pythons == (PythonFacts("/usr/bin/python3", (3, 11, 2), 64),), "the same interpreter is named once"
     assert "Raspberry Pi 3" in facts.summary()
+
+
+@pytest.mark.parametrize(
+    ("word", "now", "occurred", "words"),
+    [
+        (
+            "throttled=0x50001",
+            ("under-voltage",),
+            ("under-voltage", "throttled"),
+            ("under-voltage now", "throttled since"),
+        ),
+        ("50000", (), ("under-voltage", "throttled"), ("under-voltage since boot", "throttled since boot")),
+        ("0", (), (), ("not throttled since boot",)),
+    ],
+)
+def test_status_shows_temperature_and_throttling_of_a_device_that_has_them(
+    word: str, now: tuple[str, ...], occurred: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    facts = parse_facts(PI.replace("throttled=throttled=0x50001", f"throttled={word}"), "pi")
+    assert facts.temperature_c == 48.312 and facts.throttled is not None
+    assert (facts.throttled.now, facts.throttled.occurred) == (now, occurred)
+    assert all(each in facts.summary() for each in ("48 °C", *words))
+
+
+def test_what_a_device_does_not_have_is_not_shown() -> None:
+    facts = parse_facts(re.sub("(?m)^(temperatures|throttled)=.*$", r"\1=", PI), "pi")
+    assert facts.temperature_c is None and facts.throttled is None
+    assert facts.summary().endswith("GB disk free")
+
+
+def test_heat_and_flags_that_hold_now_are_a_fleets_health() -> None:
+    shown = {"problems": [], "locked_by": None}
+    facts = parse_facts(PI, "pi")
+    assert _ailments(facts, shown) == ["under-voltage"]
+    assert _ailments(dataclasses.replace(facts, temperature_c=80.0, throttled=None), shown) == ["80 °C"]
 
 
 def test_32_bit_system_under_a_64_bit_kernel() -> None:

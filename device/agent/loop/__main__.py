@@ -15,14 +15,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 from quarl.device.agent.loop import real_time  # noqa: E402
 from quarl.device.agent.loop.options import LoopOptions, add_options  # noqa: E402
-from quarl.device.agent.loop.service import Service, Settings  # noqa: E402
+from quarl.device.agent.loop.service import EXIT_MISSED, EXIT_REFUSED, Service  # noqa: E402
 from quarl.policy.errors import PolicyError  # noqa: E402
 from quarl.policy.spec import Precision, RuntimeName  # noqa: E402
-
-EXIT_REFUSED = 1
-"""The policy cannot be served as it is: starting it again will not help."""
-EXIT_MISSED = 75
-"""A deadline was missed and ``--on-miss stop`` was given."""
 
 
 def _absolute(text: str) -> Path:
@@ -43,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser)
     options = parser.parse_args(argv)
     try:
-        LoopOptions(**{each.name: getattr(options, each.name) for each in fields(LoopOptions)})
+        loop = LoopOptions(**{each.name: getattr(options, each.name) for each in fields(LoopOptions)})
     except ValueError as error:
         parser.error(str(error))
     try:
-        service = Service(Settings(**vars(options)))
+        service = Service(options.bundle, options.socket, loop, options.manifest, options.precision, options.runtime)
     except PolicyError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -12,9 +12,9 @@ from quarl.device.agent.measure import PERCENTILES, required_runs
 
 SUB_BITS = 5
 """Each power of two has 2^SUB_BITS buckets: a value is known to 3 %."""
-LARGEST = 2**40 - 1
+LARGEST_DURATION = 2**40 - 1
 """ns, 18 minutes: what is longer is counted as this."""
-_BUCKETS = (41 - SUB_BITS) << SUB_BITS
+BUCKETS = (41 - SUB_BITS) << SUB_BITS
 
 
 class Histogram:
@@ -26,7 +26,7 @@ class Histogram:
     """
 
     def __init__(self) -> None:
-        self._buckets = array("Q", bytes(8 * _BUCKETS))
+        self._buckets = array("Q", bytes(8 * BUCKETS))
         self.count = self.largest = 0
 
     def add(self, duration_ns: int) -> None:
@@ -35,15 +35,15 @@ class Histogram:
             duration_ns = 0
         if duration_ns > self.largest:
             self.largest = duration_ns
-            if duration_ns > LARGEST:
-                duration_ns = LARGEST
+            if duration_ns > LARGEST_DURATION:
+                duration_ns = LARGEST_DURATION
         self.count += 1
         shift = duration_ns.bit_length() - SUB_BITS - 1
         self._buckets[duration_ns if shift <= 0 else (shift << SUB_BITS) + (duration_ns >> shift)] += 1
 
     def clear(self) -> None:
         """Forget everything; nothing is allocated."""
-        self._buckets[:] = array("Q", bytes(8 * _BUCKETS))
+        self._buckets[:] = array("Q", bytes(8 * BUCKETS))
         self.count = self.largest = 0
 
     def buckets(self) -> list[tuple[int, int]]:
@@ -82,4 +82,4 @@ def _upper_edge(index: int) -> int:
     return ((index - (shift << SUB_BITS) + 1) << shift) - 1
 
 
-_EDGES = [_upper_edge(index) for index in range(_BUCKETS)]
+_EDGES = [_upper_edge(index) for index in range(BUCKETS)]

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Optional
 
 MOST_HERTZ = 2000.0
+MAX_THREADS = 64
 
 
 class Pace(Enum):
@@ -34,7 +35,7 @@ RANGES = {
     "priority": (0, 99),
     "core": (0, 1023),
     "spin_us": (0, 10**6),
-    "threads": (1, 64),
+    "threads": (1, MAX_THREADS),
 }
 
 

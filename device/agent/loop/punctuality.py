@@ -6,20 +6,13 @@ import resource
 import time
 from typing import Any
 
-from quarl.device.agent.loop.deciding import FALLBACK, HELD, NON_FINITE, STALE, UNTRAINED, WRONG_RELEASE
 from quarl.device.agent.loop.frames import Flag
 from quarl.device.agent.loop.histogram import Histogram
 
 MILLION = 1_000_000
 MISSED = int(Flag.MISSED)
-_COUNTED = {
-    "stale": STALE,
-    "non_finite": NON_FINITE,
-    "fallback": FALLBACK,
-    "held": HELD,
-    "wrong_release": WRONG_RELEASE,
-    "untrained": UNTRAINED,
-}
+COUNTED = {str(flag.name).lower(): int(flag) for flag in Flag if flag not in (Flag.MISSED, Flag.START)}
+"""Flags whose actions are counted, by name."""
 TIMES = ("woke_late", "decided", "runtime", "answered", "sent_late", "age", "jitter")
 
 
@@ -76,7 +69,7 @@ class Punctuality:
             "skipped": self.skipped,
             "late": self.late,
             "missed_per_million": lost * MILLION / due if due else None,
-            **{name: self._with(bit) for name, bit in _COUNTED.items()},
+            **{name: self._with(bit) for name, bit in COUNTED.items()},
             "hold_expired": self.hold_expired,
             **{f"{name}_ns": getattr(self, name).to_dict() for name in TIMES},
             "page_faults": {

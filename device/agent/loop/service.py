@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from quarl.device.agent.loop.connections import Connections
 from quarl.device.agent.loop.deciding import Decider
 from quarl.device.agent.loop.frames import HEADER, VALUE_BYTES, Description, release_number
 from quarl.device.agent.loop.notifying import Notifier
-from quarl.device.agent.loop.options import OnMiss, Pace
+from quarl.device.agent.loop.options import LoopOptions
 from quarl.device.agent.loop.pacing import Loop, Timing
 from quarl.device.agent.operations import Hello, Load, parse_request
 from quarl.device.agent.protocol import AgentError, ErrorCode, bad_field, encode, parse_json, request_id
@@ -37,91 +37,73 @@ STALE_PERIODS = 2.5
 a period old at the next, and one more may be lost."""
 HOLD_PERIODS = 5
 """Time in periods for which an action is held at most, where nothing else is named."""
+EXIT_REFUSED = 1
+"""The policy cannot be served as it is: starting it again will not help."""
+EXIT_MISSED = 75
+"""A deadline was missed and ``--on-miss stop`` was given."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a policy is served.
-
-    Attributes:
-        bundle: its folder.
-        socket: path of the socket.
-        manifest: sha256 that the bundle's manifest must have; empty: any.
-        precision, runtime, threads: which artifact, executed by what; None: the preferred one.
-        rate: decisions a second; None: the policy's own.
-        deadline_ms: after a tick an action is late; None: one period.
-        stale_ms: age from which an observation is stale; None: STALE_PERIODS periods.
-        hold_for_ms: how long an action is held, with OnMiss.HOLD; None: HOLD_PERIODS periods.
-        spin_us: the last part of each wait is spent polling.
-        pace, on_miss: see :mod:`device.agent.loop.pacing`.
-        fallback: in place of the policy's own; empty: that one.
-        priority: SCHED_FIFO's, 1 to 99, or 0.
-        core: the only one to run on; None: any.
-    """
-
-    bundle: Path
-    socket: Path
-    manifest: str = ""
-    precision: Precision = Precision.INT8
-    runtime: RuntimeName | None = None
-    threads: int = 1
-    rate: float | None = None
-    deadline_ms: float | None = None
-    stale_ms: float | None = None
-    hold_for_ms: float | None = None
-    spin_us: int = 0
-    pace: Pace = Pace.CLOCK
-    on_miss: OnMiss = OnMiss.HOLD
-    fallback: tuple[float, ...] = ()
-    priority: int = 50
-    core: int | None = None
-
-    def timing(self, spec: PolicySpec) -> Timing:
-        """When what is due, for a policy."""
-        period_ns = round(1e9 / self.rate) if self.rate is not None else round(1e9 * spec.control_period_s)
-        return Timing(
-            period_ns=period_ns,
-            deadline_ns=period_ns if self.deadline_ms is None else round(1e6 * self.deadline_ms),
-            stale_ns=round(STALE_PERIODS * period_ns) if self.stale_ms is None else round(1e6 * self.stale_ms),
-            hold_ns=HOLD_PERIODS * period_ns if self.hold_for_ms is None else round(1e6 * self.hold_for_ms),
-            spin_ns=1000 * self.spin_us,
-            pace=self.pace,
-            on_miss=self.on_miss,
-        )
+def timing_of(options: LoopOptions, spec: PolicySpec) -> Timing:
+    """Return when what is due in a loop over a policy; what an option leaves out is the policy's own."""
+    period_ns = round(1e9 / options.rate) if options.rate is not None else round(1e9 * spec.control_period_s)
+    return Timing(
+        period_ns=period_ns,
+        deadline_ns=period_ns if options.deadline_ms is None else round(1e6 * options.deadline_ms),
+        stale_ns=round(STALE_PERIODS * period_ns) if options.stale_ms is None else round(1e6 * options.stale_ms),
+        hold_ns=HOLD_PERIODS * period_ns if options.hold_for_ms is None else round(1e6 * options.hold_for_ms),
+        spin_ns=1000 * options.spin_us,
+        pace=options.pace,
+        on_miss=options.on_miss,
+    )
 
 
 class Service:
     """One policy served in one loop.
 
+    Args:
+        bundle: its folder.
+        socket: path of the socket.
+        options: of the loop.
+        manifest: sha256 that the bundle's manifest must have; empty: any.
+        precision, runtime: which artifact, executed by what; None: the preferred runtime.
+
     Raises:
         PolicyError: the bundle, the artifact, its golden vectors, the fallback or the socket is not right.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._agent = Agent(settings.bundle, settings.threads, manifest=settings.manifest)
-        self._agent.load(Load(settings.precision, settings.runtime, settings.threads))
+    def __init__(
+        self,
+        bundle: Path,
+        socket: Path,
+        options: LoopOptions,
+        manifest: str = "",
+        precision: Precision = Precision.INT8,
+        runtime: RuntimeName | None = None,
+    ) -> None:
+        self._socket = socket
+        self._agent = Agent(bundle, options.threads, manifest=manifest)
+        self._agent.load(Load(precision, runtime, options.threads))
         serving = self._agent.serving
         spec = serving.bundle.spec
-        self._timing = settings.timing(spec)
-        releases = settings.bundle.resolve().parent
+        self._timing = timing_of(options, spec)
+        releases = bundle.resolve().parent
         self._release = releases.name if releases.parent.name == "releases" else ""
         self._hello = self._agent.answer(Hello())
         self._longest = REQUEST_BYTES + BYTES_PER_VALUE * spec.observation_size
         number = release_number(self._release)
-        decider = Decider(serving, spec.fallback_or(settings.fallback), number, self._timing.stale_ns)
+        decider = Decider(serving, spec.fallback_or(options.fallback), number, self._timing.stale_ns)
         _require_that_frames_fit(spec)
         description = Description(
             self._timing.period_ns, spec.observation_size, spec.output_size, decider.brought_size, int(spec.is_discrete)
         )
-        self.listener = connections.bind(settings.socket)
+        self.listener = connections.bind(socket)
         self._connections = Connections(self.listener, decider, description, number)
         self._notifier = Notifier()
         self.loop = Loop(self._timing, decider, self._connections, self._notifier, self.answer)
         for turn in range(2):  # the first call of everything that a turn needs is slow
             decider.decide(turn)
             decider.finish(0, 0)
-        self._granted = real_time.prepare(settings.priority, settings.core)
+        self._granted = real_time.prepare(options.priority, options.core)
 
     def granted(self) -> list[real_time.Granted]:
         """What was requested of the kernel, and whether it holds."""
@@ -139,7 +121,7 @@ class Service:
             signal.set_wakeup_fd(-1)
             self._notifier.stopping(self.loop.ended)
             self._connections.close()
-            self._settings.socket.unlink(missing_ok=True)
+            self._socket.unlink(missing_ok=True)
         return "" if self.loop.ended == _SIGNAL else self.loop.ended
 
     def title(self) -> str:
@@ -147,7 +129,7 @@ class Service:
         serving, timing = self._agent.serving, self._timing
         return (
             f"{serving.bundle.spec.name} {self._release or '(no release)'} {serving.entry.precision.value} in "
-            f"{serving.runtime.value}, {1e9 / timing.period_ns:g} decisions a second, {self._settings.socket}"
+            f"{serving.runtime.value}, {1e9 / timing.period_ns:g} decisions a second, {self._socket}"
         )
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.crew import error_facts
 from quarl.device.deploy.fleet.inventory import Member
@@ -18,21 +16,14 @@ from quarl.device.deploy.fleet.soak import NOT_AS_EXPECTED, loop_fault
 from quarl.device.deploy.fleet.states import CHANGING, UNTOUCHED, State
 from quarl.device.deploy.golden import Progress, Step
 from quarl.device.deploy.helper_session import HelperSession, helper
-from quarl.device.deploy.probe import AGENT, TargetFacts, probe
+from quarl.device.deploy.probe import TargetFacts, probe
 from quarl.device.deploy.releases import serving_record
-from quarl.device.deploy.remote_process import ISOLATED, program_of
 
 LEAST_DISK_BYTES = 100 << 20
 LEAST_MEMORY = 0.05
 """Share of a device's memory that should be available."""
 HOT_C = 80.0
 """A Raspberry Pi 3b lowers its clock at 80 °C (soft limit 60 °C on the 3b+)."""
-_CONDITIONS = """
-import json
-from pathlib import Path
-found = sys.modules["quarl.device.agent.conditions"].look(Path("/"))
-print("conditions=%s" % json.dumps([found.temperature_c, list(found.throttled.now) if found.throttled else []]))
-"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
             for name in names if facts.python.path else []:
                 if name in policies:
                     loops[name] = _as_health(partial(_loop, session, name))
-        ailments = [*_ailments(facts, shown), *_as_health(partial(_conditions, connection, facts))]
+        ailments = _ailments(facts, shown)
     found = []
     for name in names or [""]:
         current, digest, wrong = _serving(policies.get(name))
@@ -162,24 +153,12 @@ def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
         found.append(f"{facts.free_disk_bytes / 1e6:.0f} MB of disk left")
     if facts.memory_available_bytes < LEAST_MEMORY * facts.memory_total_bytes:
         found.append(f"{facts.memory_available_bytes / 1e6:.0f} MB of memory left")
+    if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
+        found.append(f"{facts.temperature_c:.0f} °C")
+    found += facts.throttled.now if facts.throttled else ()
     if holder := shown["locked_by"]:
         found.append(f"being deployed to by {holder.get('user')}@{holder.get('host')}")
     return found
-
-
-def _conditions(connection: Connection, facts: TargetFacts) -> list[str]:
-    """Temperature and throttling, as the agent's own module reads them; nothing where there is no Python."""
-    if not facts.pythons:
-        return []
-    module = {"quarl.device.agent.conditions": (AGENT / "conditions.py").read_text(encoding="utf-8")}
-    command = f"exec {shlex.quote(facts.python.path)} {ISOLATED} -"
-    done = connection.run(command, stdin=program_of(module, _CONDITIONS), timeout=60, check=False)
-    line = next((each for each in done.stdout.splitlines() if each.startswith("conditions=")), None)
-    if line is None:
-        return []
-    temperature, throttled = json.loads(line.removeprefix("conditions="))
-    hot = [f"{temperature:.0f} °C"] if temperature is not None and temperature >= HOT_C else []
-    return [*hot, *map(str, throttled)]
 
 
 def _loop(session: HelperSession, policy: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ import numpy as np
 from quarl.convert.rebuild import check_artifact
 from quarl.device import engine as native
 from quarl.device.agent.operations import help_reply
+from quarl.device.agent.server import describe_policy
+from quarl.device.agent.serving import describe_loaded
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
-from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
 
 MAGIC, VERSION, LINE = b"QPAGENT\0", 2, 64
@@ -69,8 +71,8 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         struct.pack("<5I", *numbers),
         entry.precision.value.encode(),
         spec.name.encode(),
-        _json(_loaded(bundle, entry)),
-        _json(_described(bundle, entry)),
+        _json(describe_loaded(spec, entry, RuntimeName.NATIVE, f"{native.VERSION}, without Python", 1)),
+        _json(describe_policy(Path("policy.pack"), spec, [entry])),
         _json(_help())[1:-1],
         wanted.encode(),
         fields.encode(),
@@ -95,45 +97,6 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _loaded(bundle: Bundle, entry: ArtifactEntry) -> dict[str, Any]:
-    """The LOADED of the protocol (device/agent/serving.py)."""
-    return {
-        "policy": bundle.spec.name,
-        "file": entry.file,
-        "precision": entry.precision.value,
-        "format": entry.format.value,
-        "scheme": entry.scheme,
-        "execution": entry.execution,
-        "bytes": entry.record.size,
-        "sha256": entry.record.sha256,
-        "runtime": RuntimeName.NATIVE.value,
-        "runtime_version": f"{native.VERSION}, without Python",
-        "threads": 1,
-    }
-
-
-def _described(bundle: Bundle, entry: ArtifactEntry) -> dict[str, Any]:
-    """The bundle of ``hello`` (device/agent/server.py)."""
-    spec = bundle.spec
-    artifact = {
-        "file": entry.file,
-        "precision": entry.precision.value,
-        "format": entry.format.value,
-        "bytes": entry.record.size,
-    }
-    return {
-        "path": "policy.pack",
-        "policy": spec.name,
-        "observation_size": spec.observation_size,
-        "output_size": spec.output_size,
-        "discrete": spec.is_discrete,
-        "control_period_s": spec.control_period_s,
-        "environment": spec.environment.id,
-        "precisions": [entry.precision.value],
-        "artifacts": [artifact],
-    }
 
 
 def _help() -> dict[str, Any]:

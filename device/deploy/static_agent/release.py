@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from quarl.device.deploy.errors import UnsupportedDeviceError, VerificationError
 from quarl.device.deploy.on_device.records import PACK, PROGRAM
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
+from quarl.device.deploy.static_agent import building
 from quarl.device.deploy.static_agent.packing import packed
 from quarl.device.deploy.target import check_policy_name
-from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.spec import Precision, RuntimeName

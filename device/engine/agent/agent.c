@@ -1,6 +1,7 @@
 /* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, and needs no Python, no C
  * library, nothing: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without episodes, period
- * and several threads; its errors have the same codes. `policy-agent policy.pack loop` serves in a robot's loop (loop/). */
+ * and several threads; its errors have the same codes. Numbers, names and frames are those of constants.h, which
+ * device/deploy/static_agent/constants.py prints. `policy-agent policy.pack loop` serves in a robot's loop (loop/). */
 #include "../engine.h"
 #include "device.h"
 #include "json.h"
@@ -11,14 +12,15 @@
 #include "system.h"
 #include "text.h"
 
-enum { MOST_LINE = 2 << 20, ROOM = 2 << 20, MOST_ROWS = 8192, MOST_MEMORY = 64 << 20, REWARM = 3, CHUNK_NS = 1000000000, PROGRESS_NS = 500000000 };
+enum { ROOM = 2 << 20, MOST_MEMORY = 64 << 20 };
+#define MOST_LINE 2097152
 static const float LARGEST = 3.4028234663852886e38f;
 
 static const struct pack *pack;
 static const struct numbers *sizes;
 static _Alignas(64) unsigned char memory[MOST_MEMORY]; /* only what the artifact needs is ever touched */
 static float observation[1 << 20], outputs[1 << 16];
-static uint32_t times[MOST_RUNS];
+static uint32_t times[MAX_RUNS];
 static char line[MOST_LINE + 1], buffer[ROOM];
 static uint64_t began, ready, cold[6];   /* cold: verify, build, first, golden, total; whether it is loaded */
 static int64_t decisions, baseline = -1, before_load = -1, after_load = -1, running_peak = -1, lifetime_peak = -1;
@@ -83,7 +85,7 @@ static int refuse(struct text *t, const struct request *r, const char *code, con
 static int refuse_field(struct text *t, const struct request *r, const char *name, struct value v, const char *allowed)
 {
     put(&fault, "'"), put(&fault, name), put(&fault, "' is "), put_short(&fault, v), put(&fault, "; allowed is "), put(&fault, allowed), put(&fault, ".");
-    return refuse(t, r, "bad_field", "Type {\"op\": \"help\"} for examples.");
+    return refuse(t, r, CODE_BAD_FIELD, "Type {\"op\": \"help\"} for examples.");
 }
 
 /* An integer field, or what it is when absent; 0 where it is refused. */
@@ -174,24 +176,24 @@ static int read_observation(struct text *t, const struct request *r, struct valu
     if (list.kind == LIST && n == sizes->observation) {
         put_char(&fault, '['), put_unsigned(&fault, wrong), put(&fault, "] ("), put_element(&fault, wrong), put(&fault, ") is "), put_short(&fault, element);
         put(&fault, "; allowed are finite numbers up to 3.4e+38 in size.");
-        return refuse(t, r, "bad_observation", "Send the raw observation in physical units; the normaliser is inside the artifact.");
+        return refuse(t, r, CODE_BAD_OBSERVATION, "Send the raw observation in physical units; the normaliser is inside the artifact.");
     }
     put(&fault, " is ");
     if (list.kind == LIST) put_unsigned(&fault, n), put(&fault, " values");
     else put_short(&fault, list);
     put(&fault, "; policy "), put_section(&fault, POLICY), put(&fault, " takes a list of "), put_section(&fault, WANTED), put_char(&fault, '.');
-    return refuse(t, r, "bad_observation", "For example: {\"op\": \"act\", \"observation\": [0.0, ...]}");
+    return refuse(t, r, CODE_BAD_OBSERVATION, "For example: {\"op\": \"act\", \"observation\": [0.0, ...]}");
 }
 
 static int refuse_unloaded(struct text *t, const struct request *r)
 {
     put(&fault, "nothing is loaded yet; load an artifact first.");
-    return refuse(t, r, "not_loaded", "Type {\"op\": \"load\", \"precision\": \"int8\"}");
+    return refuse(t, r, CODE_NOT_LOADED, "Type {\"op\": \"load\", \"precision\": \"int8\"}");
 }
 
-static int act(struct text *t, const struct request *r)
+static int answer_act(struct text *t, const struct request *r)
 {
-    static uint64_t took[MOST_ROWS];
+    static uint64_t took[MAX_ROWS];
     const struct value one = member_of(&r->members, "observation"), many = member_of(&r->members, "observations");
     const struct value period = member_of(&r->members, "period"), flag = member_of(&r->members, "outputs"), start = member_of(&r->members, "start");
     const int has_one = one.kind != NOTHING, has_many = many.kind != NOTHING, has_period = period.kind != NOTHING;
@@ -204,11 +206,11 @@ static int act(struct text *t, const struct request *r)
     const uint64_t begin = now_ns();
     if (has_one + has_many + has_period != 1) {
         put(&fault, "act takes one of \"observation\" (a list of numbers) and \"observations\" (a list of them).");
-        return refuse(t, r, has_one + has_many + has_period ? "bad_field" : "missing_field", "For example: {\"op\": \"act\", \"observation\": [0.0, ...]}");
+        return refuse(t, r, has_one + has_many + has_period ? CODE_BAD_FIELD : CODE_MISSING_FIELD, "For example: {\"op\": \"act\", \"observation\": [0.0, ...]}");
     }
     if (has_period) {
         put(&fault, "this agent remembers no earlier periods.");
-        return refuse(t, r, "unavailable", "Send whole observations, or deploy the agent in Python.");
+        return refuse(t, r, CODE_UNAVAILABLE, "Send whole observations, or deploy the agent in Python.");
     }
     const int with_outputs = flag.kind != FALSE;
     uint32_t rows = 0;
@@ -216,7 +218,7 @@ static int act(struct text *t, const struct request *r)
     if (has_many) { /* all of them are read before one is decided on, so that an error leaves nothing half done */
         for (const char *s = blank(many.begin + 1, many.end); *s != ']';) {
             const struct value row = {kind_of(*s), s, behind_value(s, many.end, 0, &why)};
-            if (rows == MOST_ROWS) return refuse_field(t, r, "observations", many, "a list of at most 8192 rows");
+            if (rows == MAX_ROWS) return refuse_field(t, r, "observations", many, "a list of at most " STRING(MAX_ROWS) " rows");
             if (!read_observation(t, r, row, "observations", rows)) return 0;
             rows++;
             s = blank(row.end, many.end);
@@ -239,7 +241,7 @@ static int act(struct text *t, const struct request *r)
         decisions++;
         if (has_no_number(outputs, sizes->outputs)) {
             put(&fault, "the artifact computes NaN or infinity from this observation; that is no decision.");
-            return refuse(t, r, "not_finite", "Take the robot's own fallback; the observation may be outside of all that the policy was trained on.");
+            return refuse(t, r, CODE_NOT_FINITE, "Take the robot's own fallback; the observation may be outside of all that the policy was trained on.");
         }
         if (i) put_char(t, ',');
         put_action(t, decision);
@@ -312,7 +314,7 @@ static int check_golden(struct text *t, const struct request *r)
             if (!(error <= (double)allowed[i])) {
                 put(&fault, "golden vector "), put_unsigned(&fault, row), put(&fault, ", output "), put_unsigned(&fault, i);
                 put(&fault, " is computed wrongly on this device.");
-                return refuse(t, r, "golden", "Deploy again, or convert the policy again.");
+                return refuse(t, r, CODE_GOLDEN, "Deploy again, or convert the policy again.");
             }
             const double share = error / ((double)allowed[i] > 1e-300 ? (double)allowed[i] : 1e-300);
             if (share > worst) worst = share, golden.error = error, golden.tolerance = (double)allowed[i], golden.steps = steps[i] > 0 ? error / (double)steps[i] : 0.0;
@@ -329,38 +331,35 @@ static int check_golden(struct text *t, const struct request *r)
     return 1;
 }
 
-static int load(struct text *t, const struct request *r)
+static int answer_load(struct text *t, const struct request *r)
 {
     const struct value precision = member_of(&r->members, "precision"), runtime = member_of(&r->members, "runtime");
     char wanted[16] = {0};
     int64_t threads;
     if (precision.kind == NOTHING) {
         put(&fault, "load needs 'precision': fp32, fp16, int8, int7 ... int2, mixed.");
-        return refuse(t, r, "missing_field", "For example: {\"op\": \"load\", \"precision\": \"int8\"}");
+        return refuse(t, r, CODE_MISSING_FIELD, "For example: {\"op\": \"load\", \"precision\": \"int8\"}");
     }
     __builtin_memcpy(wanted, section_of(pack, PRECISION), pack->section[PRECISION].size < 15 ? pack->section[PRECISION].size : 15);
-    static const char *const KNOWN[] = {"fp32", "fp16", "int8", "int7", "int6", "int5", "int4", "int3", "int2", "mixed", 0};
-    int known = 0;
-    for (int i = 0; KNOWN[i]; i++) known |= is_word(precision, KNOWN[i]);
-    if (!known) return refuse_field(t, r, "precision", precision, "one of fp32, fp16, int8, int7, int6, int5, int4, int3, int2, mixed");
+    if (!is_one_of(precision, PRECISION_NAMES)) return refuse_field(t, r, "precision", precision, "one of " PRECISION_TEXT);
     if (runtime.kind != NOTHING && runtime.kind != NULL_VALUE && !is_word(runtime, "native")) {
-        if (is_word(runtime, "litert") || is_word(runtime, "tflite-runtime") || is_word(runtime, "onnxruntime")) {
+        if (is_one_of(runtime, RUNTIME_NAMES)) {
             put(&fault, "this agent has one runtime, native.");
-            return refuse(t, r, "unavailable", "Load it with \"runtime\": \"native\".");
+            return refuse(t, r, CODE_UNAVAILABLE, "Load it with \"runtime\": \"native\".");
         }
-        return refuse_field(t, r, "runtime", runtime, "one of litert, tflite-runtime, onnxruntime, native");
+        return refuse_field(t, r, "runtime", runtime, "one of " RUNTIME_TEXT);
     }
     const struct value count = member_of(&r->members, "threads");
     if (count.kind != NULL_VALUE) {
-        if (!integer(t, r, "threads", 1, 64, 1, &threads)) return 0;
+        if (!integer(t, r, "threads", 1, MAX_THREADS, 1, &threads)) return 0;
         if (threads != 1) {
             put(&fault, "threads is "), put_signed(&fault, threads), put(&fault, "; this agent decides with 1.");
-            return refuse(t, r, "bad_field", "Load it with threads=1.");
+            return refuse(t, r, CODE_BAD_FIELD, "Load it with threads=1.");
         }
     }
     if (!is_word(precision, wanted)) {
         put(&fault, "the bundle has no "), put_short(&fault, precision), put(&fault, " artifact here; it has "), put(&fault, wanted), put_char(&fault, '.');
-        return refuse(t, r, "bundle", "Deploy this precision.");
+        return refuse(t, r, CODE_BUNDLE, "Deploy this precision.");
     }
     const uint64_t begin = now_ns();
     unsigned char hash[32];
@@ -371,17 +370,17 @@ static int load(struct text *t, const struct request *r)
     sha256(artifact, bytes, hash);
     if (__builtin_memcmp(hash, section_of(pack, SHA256), 32)) {
         put(&fault, "the artifact is not the one that was converted: its hash is another.");
-        return refuse(t, r, "bundle", "Deploy the policy again.");
+        return refuse(t, r, CODE_BUNDLE, "Deploy the policy again.");
     }
     const uint64_t verified = now_ns();
     if (native_memory(artifact, bytes) > sizeof memory) {
         put(&fault, "the engine needs more memory for this artifact than this agent has.");
-        return refuse(t, r, "runtime", "Deploy the agent in Python.");
+        return refuse(t, r, CODE_RUNTIME, "Deploy the agent in Python.");
     }
     const enum native_error error = native_open(memory, sizeof memory, artifact, bytes);
     if (error) {
         put(&fault, "native cannot execute this artifact: it "), put(&fault, native_message(error)), put_char(&fault, '.');
-        return refuse(t, r, "runtime", "Convert it again.");
+        return refuse(t, r, CODE_RUNTIME, "Convert it again.");
     }
     const uint64_t built = now_ns();
     native_decide(engine(), section_of(pack, OBSERVATIONS), outputs);
@@ -440,12 +439,12 @@ static void call_once(int through_lines, uint32_t number, size_t length)
     } else native_decide(engine(), (const float *)section_of(pack, OBSERVATIONS) + (size_t)(number % sizes->rows) * sizes->observation, outputs);
 }
 
-static int latency(struct text *t, const struct request *r)
+static int answer_latency(struct text *t, const struct request *r)
 {
     int64_t warmup, runs;
     const struct value path = member_of(&r->members, "path");
-    if (!integer(t, r, "warmup", 0, MOST_RUNS, 100, &warmup) || !integer(t, r, "runs", 1, MOST_RUNS, 1000, &runs)) return 0;
-    if (path.kind != NOTHING && !is_word(path, "runtime") && !is_word(path, "decide")) return refuse_field(t, r, "path", path, "one of runtime, decide");
+    if (!integer(t, r, "warmup", 0, MAX_RUNS, LATENCY_WARMUP, &warmup) || !integer(t, r, "runs", 1, MAX_RUNS, LATENCY_RUNS, &runs)) return 0;
+    if (path.kind != NOTHING && !is_one_of(path, PATH_NAMES)) return refuse_field(t, r, "path", path, "one of " PATH_TEXT);
     if (!cold[LOADED_NOW]) return refuse_unloaded(t, r);
     const int through_lines = is_word(path, "decide");
     const int64_t before = decisions;
@@ -457,7 +456,7 @@ static int latency(struct text *t, const struct request *r)
     call(GETRUSAGE, 0, (long)usage, 0, 0, 0, 0);
     size_t length = 0;
     for (int64_t i = 0; i < warmup; i++) length = through_lines ? copy_line((uint32_t)i) : 0, call_once(through_lines, (uint32_t)i, length);
-    uint64_t chunk = now_ns() + CHUNK_NS, due = now_ns() + PROGRESS_NS;
+    uint64_t chunk = now_ns() + CHUNK_NS, due = now_ns() + PROGRESS_INTERVAL_NS;
     for (int64_t i = 0; i < runs; i++) {
         length = through_lines ? copy_line((uint32_t)i) : 0;
         const uint64_t from = now_ns();
@@ -469,8 +468,8 @@ static int latency(struct text *t, const struct request *r)
         if (to < chunk || i + 1 == runs) continue;
         const long now = throttle_word();
         if (now >= 0) during |= now & 15, occurred = now;
-        if (to > due) progress("latency", i + 1, runs), due = to + PROGRESS_NS;
-        for (int k = 0; k < REWARM; k++) length = through_lines ? copy_line((uint32_t)k) : 0, call_once(through_lines, (uint32_t)k, length);
+        if (to > due) progress("latency", i + 1, runs), due = to + PROGRESS_INTERVAL_NS;
+        for (int k = 0; k < REWARM_RUNS; k++) length = through_lines ? copy_line((uint32_t)k) : 0, call_once(through_lines, (uint32_t)k, length);
         chunk = now_ns() + CHUNK_NS;
     }
     call(GETRUSAGE, 0, (long)used, 0, 0, 0, 0);
@@ -484,26 +483,26 @@ static int latency(struct text *t, const struct request *r)
     put(t, through_lines ? ",\"path\":\"decide\"" : ",\"path\":\"runtime\""), put(t, ",\"warmup\":"), put_signed(t, warmup);
     put(t, ",\"cold_first_ns\":"), put_unsigned(t, cold[FIRST]), put(t, ",\"load_ns\":"), put_unsigned(t, cold[TOTAL]), put_char(t, ',');
     put_statistics(t, times, (int)runs);
-    for (int i = 0; i < 1001; i++) {
+    for (int i = 0; i < TIMER_PAIRS; i++) {
         const uint64_t from = now_ns();
         times[i] = (uint32_t)(now_ns() - from);
     }
-    sort(times, 1001);
-    put(t, ",\"timer\":{\"overhead_ns\":"), put_unsigned(t, times[500]), put(t, ",\"resolution_ns\":1.0,\"clock\":\"clock_gettime(CLOCK_MONOTONIC)\"}");
+    sort(times, TIMER_PAIRS);
+    put(t, ",\"timer\":{\"overhead_ns\":"), put_unsigned(t, times[TIMER_PAIRS / 2]), put(t, ",\"resolution_ns\":1.0,\"clock\":\"clock_gettime(CLOCK_MONOTONIC)\"}");
     put(t, ",\"before\":{"), put_bytes(t, first.begin, (size_t)(first.at - first.begin)), put(t, "},\"after\":{"), put_bytes(t, last.begin, (size_t)(last.at - last.begin));
     put(t, "},\"context_switches\":{\"voluntary\":"), put_signed(t, used[16] - usage[16]), put(t, ",\"involuntary\":"), put_signed(t, used[17] - usage[17]);
     put(t, "},\"page_faults\":{\"minor\":"), put_signed(t, used[8] - usage[8]), put(t, ",\"major\":"), put_signed(t, used[9] - usage[9]);
     put(t, during ? "},\"valid\":false,\"invalid_reasons\":[" : "},\"valid\":true,\"invalid_reasons\":[");
-    for (int i = 0, any = 0; i < 4; i++)
-        if (during >> i & 1) put(t, any++ ? ",\"" : "\""), put(t, FLAGS[i]), put(t, " during the measurement\"");
+    for (int i = 0, any = 0; i < THROTTLE_COUNT; i++)
+        if (during >> i & 1) put(t, any++ ? ",\"" : "\""), put(t, THROTTLE_NAMES[i]), put(t, " during the measurement\"");
     put(t, "],\"notes\":[]}\n");
     return 1;
 }
 
-static int measure_memory(struct text *t, const struct request *r)
+static int answer_memory(struct text *t, const struct request *r)
 {
     int64_t runs;
-    if (!integer(t, r, "runs", 1, MOST_RUNS, 100, &runs)) return 0;
+    if (!integer(t, r, "runs", 1, MAX_RUNS, MEMORY_RUNS, &runs)) return 0;
     if (!cold[LOADED_NOW]) return refuse_unloaded(t, r);
     note_peak(resident());
     was_reset = reset_peak();
@@ -518,13 +517,13 @@ static int measure_memory(struct text *t, const struct request *r)
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
-static int hello(struct text *t, const struct request *r)
+static int answer_hello(struct text *t, const struct request *r)
 {
     put_head(t, r, 1);
-    put(t, ",\"protocol\":1,\"agent\":{\"version\":\"1 (static)\",\"pid\":"), put_signed(t, call(GETPID, 0, 0, 0, 0, 0, 0));
-    put(t, ",\"ready_ns\":"), put_unsigned(t, ready - began);
+    put(t, ",\"protocol\":" STRING(PROTOCOL_VERSION) ",\"agent\":{\"version\":\"1 (static)\",\"pid\":"), put_signed(t, call(GETPID, 0, 0, 0, 0, 0, 0));
+    put_size(t, ",\"ready_ns\":", ready ? (int64_t)(ready - began) : -1);
     put(t, "},\"device\":"), put_device(t);
-    put(t, ",\"runtimes\":{\"native\":\"1\"},\"preferred_runtime\":\"native\",\"simulator\":false,\"bundle\":"), put_section(t, BUNDLE);
+    put(t, ",\"runtimes\":{\"native\":\"" ENGINE_VERSION "\"},\"preferred_runtime\":\"native\",\"simulator\":false,\"bundle\":"), put_section(t, BUNDLE);
     put(t, ",\"bundle_error\":null,\"loaded\":");
     if (cold[LOADED_NOW]) put_section(t, LOADED);
     else put(t, "null");
@@ -532,14 +531,14 @@ static int hello(struct text *t, const struct request *r)
     return 1;
 }
 
-static int help(struct text *t, const struct request *r)
+static int answer_help(struct text *t, const struct request *r)
 {
     put_head(t, r, 1);
     put_char(t, ','), put_section(t, HELP), put(t, "}\n");
     return 1;
 }
 
-static int bye(struct text *t, const struct request *r)
+static int answer_bye(struct text *t, const struct request *r)
 {
     has_ended = 1;
     put_head(t, r, 1);
@@ -547,22 +546,19 @@ static int bye(struct text *t, const struct request *r)
     return 1;
 }
 
-static int episodes(struct text *t, const struct request *r)
+static int answer_episodes(struct text *t, const struct request *r)
 {
     put(&fault, "this agent has no simulator.");
-    return refuse(t, r, "unavailable", "Let the host simulate (bench/success.py --on loop), or deploy the agent in Python.");
+    return refuse(t, r, CODE_UNAVAILABLE, "Let the host simulate (bench/success.py --on loop), or deploy the agent in Python.");
 }
 
 static const struct operation {
     const char *name, *fields[8];
     int (*answer)(struct text *, const struct request *);
 } OPERATIONS[] = {
-    {"help", {0}, help}, {"hello", {0}, hello}, {"load", {"precision", "runtime", "threads", 0}, load},
-    {"latency", {"warmup", "runs", "path", 0}, latency}, {"memory", {"runs", 0}, measure_memory},
-    {"episodes", {"preset", "episodes", "seed", "batch", "settings", 0}, episodes},
-    {"act", {"observation", "observations", "period", "start", "outputs", 0}, act}, {"bye", {0}, bye},
+#define OPERATION(name, ...) {#name, {__VA_ARGS__}, answer_##name},
+    EACH_OPERATION(OPERATION)
 };
-enum { OPERATION_COUNT = sizeof OPERATIONS / sizeof *OPERATIONS };
 
 static void put_names(struct text *t, const char *const *names)
 {
@@ -582,27 +578,27 @@ static int answer(char *begin, char *end, struct text *t)
     behind = s < end && *s == '{' ? behind_members(s, end, &r->members, &why) : behind_value(s, end, 0, &why);
     if (!behind || blank(behind, end) != end) {
         put(&fault, "the line is not valid JSON ("), put(&fault, behind ? "something follows" : why), put(&fault, ").");
-        return refuse(t, r, "bad_json", "Type one JSON object a line, for example {\"op\": \"help\"}");
+        return refuse(t, r, CODE_BAD_JSON, "Type one JSON object a line, for example {\"op\": \"help\"}");
     }
     if (*s != '{') {
         put(&fault, "the line is "), put_short(&fault, (struct value){kind_of(*s), s, behind}), put(&fault, "; a request is a JSON object.");
-        return refuse(t, r, "bad_request", "Type one with an \"op\", for example {\"op\": \"help\"}");
+        return refuse(t, r, CODE_BAD_REQUEST, "Type one with an \"op\", for example {\"op\": \"help\"}");
     }
     r->op = member_of(&r->members, "op");
     const struct value id = member_of(&r->members, "id");
     const int is_whole = id.kind == NUMBER && (is_digit(id.begin, id.end) || (*id.begin == '-' && is_digit(id.begin + 1, id.end)));
     int is_integer = is_whole;
     for (const char *c = id.begin; is_whole && c < id.end; c++) is_integer &= *c == '-' || is_digit(c, id.end);
-    if (id.kind != NOTHING && id.kind != NULL_VALUE && (!(id.kind == WORD || is_integer) || id.end - id.begin > 202))
-        return refuse_field(t, r, "id", id, "a string or an integer of at most 200 characters");
+    if (id.kind != NOTHING && id.kind != NULL_VALUE && (!(id.kind == WORD || is_integer) || id.end - id.begin > MAX_ID + 2))
+        return refuse_field(t, r, "id", id, "a string or an integer of at most " STRING(MAX_ID) " characters");
     r->id = id;
     const struct operation *o = 0;
     for (int i = 0; i < OPERATION_COUNT; i++) if (is_word(r->op, OPERATIONS[i].name)) o = &OPERATIONS[i];
     if (!o) {
         if (r->op.kind == NOTHING) put(&fault, "the request has no \"op\"");
         else put(&fault, "op "), put_short(&fault, r->op), put(&fault, " is not known");
-        put(&fault, "; there are help, hello, load, latency, memory, episodes, act, bye.");
-        return refuse(t, r, "unknown_op", "Type {\"op\": \"help\"} for examples.");
+        put(&fault, "; there are " OPERATION_TEXT ".");
+        return refuse(t, r, CODE_UNKNOWN_OP, "Type {\"op\": \"help\"} for examples.");
     }
     for (int i = 0; i < r->members.count; i++) {
         const struct member *m = &r->members.member[i];
@@ -611,7 +607,7 @@ static int answer(char *begin, char *end, struct text *t)
         if (known) continue;
         put(&fault, o->name), put(&fault, " has no field "), put_bytes(&fault, m->key, m->length < 40 ? m->length : 0);
         put(&fault, "; its fields are "), put_names(&fault, o->fields), put_char(&fault, '.');
-        return refuse(t, r, "unknown_field", "Type {\"op\": \"help\"} for examples.");
+        return refuse(t, r, CODE_UNKNOWN_FIELD, "Type {\"op\": \"help\"} for examples.");
     }
     depth++;                        /* latency answers lines meanwhile */
     const int done = o->answer(t, r);
@@ -619,7 +615,7 @@ static int answer(char *begin, char *end, struct text *t)
     if (t->at < t->end) return done;
     fault.at = fault.begin;
     put(&fault, "the reply would be longer than this agent holds.");
-    return refuse(t, r, "line_too_long", "Send fewer observations in one request.");
+    return refuse(t, r, CODE_LINE_TOO_LONG, "Send fewer observations in one request.");
 }
 
 static void serve(void)
@@ -645,8 +641,8 @@ static void serve(void)
         if (too_long) {
             struct request none = {.op = {NOTHING, 0, 0}};
             fault = (struct text){fault_text, fault_text, fault_text + sizeof fault_text};
-            put(&fault, "the line is longer than 2097152 bytes.");
-            refuse(&t, &none, "line_too_long", "Send fewer observations in one request.");
+            put(&fault, "the line is longer than " STRING(MOST_LINE) " bytes.");
+            refuse(&t, &none, CODE_LINE_TOO_LONG, "Send fewer observations in one request.");
         } else if (!is_blank) {
             answer(line, line + n, &t);
         }

@@ -2,6 +2,7 @@
  * protocol's DEVICE, CONDITIONS and MEMORY (device/agent/protocol.py). */
 #ifndef AGENT_DEVICE_H
 #define AGENT_DEVICE_H
+#include "constants.h"
 #include "json.h"
 #include "system.h"
 
@@ -92,15 +93,13 @@ static long throttle_word(void)
     return word;
 }
 
-static const char *const FLAGS[4] = {"under-voltage", "frequency-capped", "throttled", "soft-temperature-limit"};
-
 static void put_flags(struct text *t, long bits)
 {
     put_char(t, '[');
-    for (int i = 0, any = 0; i < 4; i++)
+    for (int i = 0, any = 0; i < THROTTLE_COUNT; i++)
         if (bits >> i & 1) {
             if (any++) put_char(t, ',');
-            put_word(t, FLAGS[i], length_of_line(FLAGS[i]));
+            put_word(t, THROTTLE_NAMES[i], length_of_line(THROTTLE_NAMES[i]));
         }
     put_char(t, ']');
 }

@@ -3,10 +3,11 @@
  * it, NaN and Infinity are numbers, too. */
 #ifndef AGENT_JSON_H
 #define AGENT_JSON_H
+#include "constants.h"
 #include "number.h"
 #include "text.h"
 
-enum { MOST_DEPTH = 16, MOST_MEMBERS = 32, MOST_KEY = 64 };
+enum { MOST_MEMBERS = 32, MOST_KEY = 64 };
 enum kind { NOTHING, WORD, NUMBER, LIST, OBJECT, TRUE, FALSE, NULL_VALUE };
 
 struct value { enum kind kind; const char *begin, *end; };
@@ -101,7 +102,7 @@ static const char *behind_value(const char *s, const char *end, int depth, const
         if ((found = literal(s, end, "true")) || (found = literal(s, end, "false")) || (found = literal(s, end, "null"))) return found;
         return behind_number(s, end);
     }
-    if (depth >= MOST_DEPTH) {
+    if (depth >= MAX_DEPTH) {
         *why = "it is nested too deeply";
         return 0;
     }
@@ -212,6 +213,12 @@ static int is_word(struct value v, const char *word)
     char text[MOST_KEY];
     const size_t n = v.kind == WORD ? resolved(v, text, sizeof text) : sizeof text + 1;
     return n <= sizeof text && equals(word, text, n);
+}
+
+static int is_one_of(struct value v, const char *const *words)
+{
+    while (*words && !is_word(v, *words)) words++;
+    return *words != 0;
 }
 
 /* A value, cut to what fits in a message. */

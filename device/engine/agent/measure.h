@@ -8,9 +8,8 @@
 #define COUNT_FROM_HERE
 #define COUNT_TO_HERE
 #endif
+#include "constants.h"
 #include "text.h"
-
-enum { MOST_RUNS = 1000000, MOST_SAMPLES = 2000 };
 
 static void sift(uint32_t *x, int from, int n)
 {
@@ -32,10 +31,10 @@ static void sort(uint32_t *x, int n)
     }
 }
 
-/* The smallest value that at least a share of q / 1000 of all do not exceed. */
+/* The smallest value that at least a share of q / 1000000 of all do not exceed. */
 static uint32_t percentile(const uint32_t *sorted, int n, int q)
 {
-    const int rank = (int)(((int64_t)n * q + 999) / 1000);
+    const int rank = (int)(((int64_t)n * q + 999999) / 1000000);
     return sorted[rank > 1 ? rank - 1 : 0];
 }
 
@@ -52,14 +51,9 @@ static int median_rank(int n)
     for (int i = middle; i > lowest; i--) term *= (double)i / (n - i + 1);
     double below = 0.0;
     int k = lowest;
-    while (k < middle && below + term <= 0.025 * total) below += term, term *= (double)(n - k) / (k + 1), k++;
+    while (k < middle && below + term <= (1.0 - INTERVAL_CONFIDENCE) / 2.0 * total) below += term, term *= (double)(n - k) / (k + 1), k++;
     return k;
 }
-
-/* Percentiles, in thousandths, and the runs that support each. */
-static const struct { const char *name; int q, needed; } SHARES[5] = {
-    {"p50", 500, 11}, {"p90", 900, 64}, {"p95", 950, 130}, {"p99", 990, 662}, {"p99.9", 999, 6636},
-};
 
 static void put_statistics(struct text *t, const uint32_t *sorted, int n)
 {
@@ -70,12 +64,12 @@ static void put_statistics(struct text *t, const uint32_t *sorted, int n)
     put(t, "\"runs\":"), put_signed(t, n);
     for (int withheld = 0; withheld < 2; withheld++) {
         put(t, withheld ? "},\"percentiles_withheld\":{" : ",\"percentiles\":{");
-        for (int i = 0, any = 0; i < 5; i++) {
-            if ((n < SHARES[i].needed) != withheld) continue;
+        for (int i = 0, any = 0; i < COUNT_OF(PERCENTILES); i++) {
+            if ((n < PERCENTILES[i].needed) != withheld) continue;
             if (any++) put_char(t, ',');
-            put_char(t, '"'), put(t, SHARES[i].name), put(t, "\":");
-            if (!withheld) put_unsigned(t, percentile(sorted, n, SHARES[i].q));
-            else put(t, "\"needs "), put_signed(t, SHARES[i].needed), put(t, " runs, there are "), put_signed(t, n), put_char(t, '"');
+            put_char(t, '"'), put(t, PERCENTILES[i].name), put(t, "\":");
+            if (!withheld) put_unsigned(t, percentile(sorted, n, PERCENTILES[i].millionths));
+            else put(t, "\"needs "), put_signed(t, PERCENTILES[i].needed), put(t, " runs, there are "), put_signed(t, n), put_char(t, '"');
         }
     }
     const int k = median_rank(n);
@@ -86,7 +80,7 @@ static void put_statistics(struct text *t, const uint32_t *sorted, int n)
     put(t, ",\"std\":"), put_double(t, __builtin_sqrt(squares / (n > 1 ? n - 1 : 1)));
     put(t, ",\"min\":"), put_unsigned(t, sorted[0]), put(t, ",\"max\":"), put_unsigned(t, sorted[n - 1]);
     put(t, ",\"samples_ns\":[");
-    const int kept = n < MOST_SAMPLES ? n : MOST_SAMPLES;
+    const int kept = n < MAX_SAMPLES ? n : MAX_SAMPLES;
     for (int i = 0; i < kept; i++) {
         if (i) put_char(t, ',');
         put_unsigned(t, sorted[kept < n ? (int)((2 * (int64_t)i * (n - 1) + kept - 1) / (2 * (kept - 1))) : i]);

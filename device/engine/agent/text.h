@@ -5,6 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define COUNT_OF(array) (int)(sizeof(array) / sizeof *(array))
+#define STRING_OF(word) #word
+#define STRING(macro) STRING_OF(macro) /* of a number of constants.h */
+
 struct text { char *begin, *at, *end; };
 
 static void put_char(struct text *t, char c)

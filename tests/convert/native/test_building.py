@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from quarl.device import engine
+from quarl.device.agent import measure
+from quarl.device.deploy.static_agent import building as agent_building
 from quarl.device.engine import building
 from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
 from quarl.policy.places import ARTIFACTS
@@ -48,10 +50,10 @@ def test_another_folder_and_another_cache_give_the_same_bytes(machine: str, else
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", TARGETS)
 def test_so_does_the_agent(machine: str, elsewhere: Compile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = building.agent(machine).read_bytes()
+    here = agent_building.agent(machine).read_bytes()
     elsewhere(machine)  # from now on its folder is the engine's
     monkeypatch.setattr(building, "KEPT", tmp_path / "kept")
-    assert building.agent(machine).read_bytes() == here
+    assert agent_building.agent(machine).read_bytes() == here
     assert list((tmp_path / "kept").iterdir())
 
 
@@ -73,14 +75,14 @@ def test_the_library_needs_no_other_library(machine: str) -> None:
 def test_without_a_compiler_what_the_wheel_brings_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
-    for module in (building, engine):
+    for module in (building, agent_building, engine):
         monkeypatch.setattr(module, "PREBUILT", tmp_path)
     assert not engine.is_here()
     for machine in TARGETS:
         files = tmp_path / f"engine-{machine}.so", tmp_path / f"agent-{machine}"
         for file in files:
             file.write_bytes(b"")
-        assert (library(machine), building.agent(machine)) == files
+        assert (library(machine), agent_building.agent(machine)) == files
     assert engine.is_here()
 
 
@@ -89,6 +91,15 @@ def test_a_changed_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "engine.c").write_text("int nothing;\n")
     monkeypatch.setattr(building, "HERE", tmp_path)
     assert building.fingerprint() != before
+
+
+def test_a_changed_number_is_another_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(building, "KEPT", tmp_path)
+    monkeypatch.setattr(building, "compiled_with", lambda *_: b"")
+    before = agent_building.agent("x86_64")
+    assert agent_building.agent("x86_64") == before
+    monkeypatch.setitem(measure.PERCENTILES, "p99.99", 0.9999)
+    assert agent_building.agent("x86_64") != before
 
 
 def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

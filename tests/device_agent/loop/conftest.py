@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.device.deploy.static_agent import packing
-from quarl.device.engine import building
+from quarl.device.deploy.static_agent import building, packing
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import Kind, LoopProcess, in_python

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from quarl.device.agent import loop
-from quarl.device.agent.loop.frames import HEADER, Description, Header, Kind, release_number
-from quarl.device.agent.loop.histogram import LARGEST, Histogram
+from quarl.device.agent.loop.frames import BODY, HEADER, MAGIC, Description, Flag, Header, Kind, release_number
+from quarl.device.agent.loop.histogram import LARGEST_DURATION, Histogram
 from quarl.device.agent.loop.options import LoopOptions, Pace, add_options
 
 C_SIDE = """
@@ -23,14 +23,19 @@ int main(void) {
   struct quarl_header head = {.magic = QUARL_MAGIC, .kind = QUARL_OBSERVATION, .flags = QUARL_START, .count = 3,
     .sequence = 5, .release = 7, .observed_ns = -11, .sent_ns = 13, .action = -1, .missed = 17};
   fwrite(&head, sizeof head, 1, stdout);
-  return sizeof(struct quarl_description) != 48 + 24;
 }
 """
+SAME = {
+    "QUARL_MAGIC": MAGIC,
+    "sizeof(struct quarl_description)": HEADER.size + BODY.size,
+    **{f"QUARL_{each.name}": each.value for each in (*Kind, *Flag)},
+}
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
 def test_the_c_header_and_the_frames_are_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "side.c").write_text(C_SIDE)
+    asserted = (f'_Static_assert({name} == {value}, "as in Python");\n' for name, value in SAME.items())
+    (tmp_path / "side.c").write_text(C_SIDE + "".join(asserted))
     include = Path(loop.__file__).parent
     command = ["gcc", "-Wall", "-Werror", f"-I{include}", "side.c", "-o", "side"]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -87,9 +92,9 @@ def test_percentiles_of_a_histogram_are_those_of_the_values_to_the_width_of_a_bu
 
 def test_a_histogram_takes_any_integer_and_begins_anew_when_cleared() -> None:
     histogram = Histogram()
-    for value in (-5, 0, LARGEST, 2**70):
+    for value in (-5, 0, LARGEST_DURATION, 2**70):
         histogram.add(value)
-    assert histogram.buckets() == [(0, 2), (LARGEST, 2)]
+    assert histogram.buckets() == [(0, 2), (LARGEST_DURATION, 2)]
     assert histogram.to_dict()["max"] == 2**70
     assert histogram.to_dict()["percentiles"] == {}  # four values support none
     histogram.clear()

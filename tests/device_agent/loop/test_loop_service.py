@@ -25,7 +25,7 @@ import pytest
 from quarl.device.agent import loop as loop_package
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, receive, request
 from quarl.device.agent.loop.frames import Flag, Header, Kind
-from quarl.device.engine import building
+from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import STILL_SCALE
 from tests.device_agent.loop import loops

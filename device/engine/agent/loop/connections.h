@@ -6,8 +6,7 @@
 #include "deciding.h"
 #include "kernel.h"
 
-enum { MOST_CONNECTIONS = 8, MOST_REQUESTS = 16, JSON_ROOM = 65536, NOBODY = -1 };
-enum { MOST_PACKETS = 512, MOST_OF_OTHERS = 8 }; /* that are read in a period: of the controller, of each other one */
+enum { NOBODY = -1 };
 
 struct connections {
     long listener, signals;
@@ -74,7 +73,7 @@ static void refuse_packet(struct connections *c, int who, int kind, size_t size)
     struct text t = {room, room, room + sizeof room}, m = {message, message, message + sizeof message - 1};
     const int is_other = c->controller != NOBODY;
     if (kind == KIND_HELLO || (kind == KIND_OBSERVATION && who != c->controller))
-        put_refusal(&t, is_other ? "unavailable" : "bad_request",
+        put_refusal(&t, is_other ? CODE_UNAVAILABLE : CODE_BAD_REQUEST,
                     is_other ? "another controller is connected." : "this connection is not the controller's.",
                     is_other ? "End that one first." : "Send a HELLO frame before the first observation.");
     else {
@@ -82,7 +81,7 @@ static void refuse_packet(struct connections *c, int who, int kind, size_t size)
         put(&m, " bytes is no frame of this policy; an observation frame has ");
         put_unsigned(&m, sizeof(struct header)), put(&m, " bytes and "), put_unsigned(&m, c->decider->observation_size);
         put(&m, " float32 values."), *m.at = 0;
-        put_refusal(&t, kind == KIND_OBSERVATION ? "bad_observation" : "bad_request", message,
+        put_refusal(&t, kind == KIND_OBSERVATION ? CODE_BAD_OBSERVATION : CODE_BAD_REQUEST, message,
                     "device/agent/loop/frames.py describes the frames.");
     }
     send_to(c, who, room, (size_t)(t.at - room));
@@ -146,7 +145,7 @@ static int accept_one(struct connections *c)
     while (place < MOST_CONNECTIONS && c->client[place] != NOBODY) place++;
     if (place < MOST_CONNECTIONS) c->client[place] = file;
     else {
-        put_refusal(&t, "unavailable", "8 connections are open already.", "Close one first.");
+        put_refusal(&t, CODE_UNAVAILABLE, STRING(MOST_CONNECTIONS) " connections are open already.", "Close one first.");
         send_packet(file, limit, (size_t)(t.at - limit), 0), system_close(file);
     }
     return place;

@@ -2,29 +2,8 @@
 #ifndef AGENT_LOOP_FRAMES_H
 #define AGENT_LOOP_FRAMES_H
 #include <stddef.h>
-#include <stdint.h>
+#include "constants.h"
 
-enum { MAGIC = 0x314c5251, CONTINUOUS = -1 }; /* "QRL1" */
-enum { KIND_HELLO = 1, KIND_DESCRIPTION = 2, KIND_OBSERVATION = 3, KIND_ACTION = 4, KIND_ECHO = 5 };
-enum { MISSED = 1, STALE = 2, NON_FINITE = 4, FALLBACK = 8, HELD = 16, WRONG_RELEASE = 32, UNTRAINED = 128 }; /* flags of an action */
-enum { LARGEST_FRAME = 200000 };    /* bytes: a packet fits into a socket's usual buffer */
-
-#pragma pack(push, 1)
-struct header {
-    uint32_t magic;
-    uint8_t kind, flags;
-    uint16_t count;                 /* float values behind the header */
-    uint64_t sequence, release;
-    int64_t observed_ns, sent_ns;   /* CLOCK_MONOTONIC */
-    int32_t action;                 /* index; CONTINUOUS */
-    uint32_t missed;
-};
-struct description {
-    struct header head;
-    uint64_t period_ns;
-    uint32_t observation_size, output_size, brought_size, discrete;
-};
-#pragma pack(pop)
 enum { MOST_VALUES = (LARGEST_FRAME - (int)sizeof(struct header)) / 4 };
 _Static_assert(sizeof(struct header) == 48 && sizeof(struct description) == 72, "a frame has no gaps");
 

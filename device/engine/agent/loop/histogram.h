@@ -4,9 +4,6 @@
 #include "../measure.h"
 #include "../text.h"
 
-enum { SUB_BITS = 5, BUCKETS = (41 - SUB_BITS) << SUB_BITS }; /* a power of two has 2^SUB_BITS: 3 % */
-static const int64_t LARGEST_DURATION = ((int64_t)1 << 40) - 1; /* 18 minutes: what is longer is counted as this */
-
 struct histogram {
     int64_t count, largest;         /* the largest exactly */
     int first, end;                 /* buckets outside are 0, and their memory need not be there */
@@ -41,13 +38,13 @@ static int64_t upper_edge(int i)
     return ((int64_t)(i - (shift << SUB_BITS) + 1) << shift) - 1;
 }
 
-/* The smallest edge that at least q / 1000 of all durations do not exceed; 0 where there are none. */
+/* The smallest edge that at least q / 1000000 of all durations do not exceed; 0 where there are none. */
 static int64_t quantile(const struct histogram *h, int q)
 {
     uint64_t seen = 0;
     for (int i = h->first; i < h->end; i++) {
         seen += h->bucket[i];
-        if (h->bucket[i] && seen * 1000 >= (uint64_t)h->count * (uint64_t)q)
+        if (h->bucket[i] && seen * 1000000 >= (uint64_t)h->count * (uint64_t)q)
             return upper_edge(i) < h->largest ? upper_edge(i) : h->largest;
     }
     return 0;
@@ -56,9 +53,9 @@ static int64_t quantile(const struct histogram *h, int q)
 static void put_histogram(struct text *t, const struct histogram *h)
 {
     put(t, "{\"count\":"), put_signed(t, h->count), put(t, ",\"percentiles\":{");
-    for (int i = 0, any = 0; i < 5; i++) {
-        if (h->count < SHARES[i].needed) continue;
-        put(t, any++ ? ",\"" : "\""), put(t, SHARES[i].name), put(t, "\":"), put_signed(t, quantile(h, SHARES[i].q));
+    for (int i = 0, any = 0; i < COUNT_OF(PERCENTILES); i++) {
+        if (h->count < PERCENTILES[i].needed) continue;
+        put(t, any++ ? ",\"" : "\""), put(t, PERCENTILES[i].name), put(t, "\":"), put_signed(t, quantile(h, PERCENTILES[i].millionths));
     }
     put(t, "},\"max\":"), put_signed(t, h->largest), put(t, ",\"buckets\":[");
     for (int i = h->first, any = 0; i < h->end; i++) {

@@ -2,9 +2,8 @@
 #ifndef AGENT_LOOP_NOTIFYING_H
 #define AGENT_LOOP_NOTIFYING_H
 #include "../device.h"
+#include "constants.h"
 #include "kernel.h"
-
-static const int64_t USUAL_HEARTBEAT_NS = 1000000000;
 
 struct notifier {
     long file;

@@ -46,11 +46,11 @@ static int end_by_miss(struct loop *l, int64_t ticks, const char *why)
 static int was_late(struct loop *l, int flags, int64_t made_ns)
 {
     count_missed(&l->count, 1, 0);
-    if (l->timing.on_miss == MISS_HOLD) {
+    if (l->timing.on_miss == ON_MISS_HOLD) {
         if (made_ns - l->made_ns <= l->timing.hold_ns) return hold(l->decider, flags);
         l->count.hold_expired += l->connections->controller != NOBODY;
     }
-    if (l->timing.on_miss == MISS_STOP) end_by_miss(l, 0, "an action was ready after its deadline (--on-miss stop)");
+    if (l->timing.on_miss == ON_MISS_STOP) end_by_miss(l, 0, "an action was ready after its deadline (--on-miss stop)");
     return fall_back(l->decider, flags);
 }
 
@@ -77,16 +77,16 @@ static void act_once(struct loop *l, int64_t read_ns, int64_t due_ns)
     const int64_t written = (int64_t)now_ns();
     /* Counted after the action has left. */
     if (is_controlled) p->flags[flags & 255]++;
-    add_duration(&p->time[DECIDED], made - read_ns);
-    if (d->runtime_ns) add_duration(&p->time[RUNTIME], d->runtime_ns);
+    add_duration(&p->time[TIME_DECIDED], made - read_ns);
+    if (d->runtime_ns) add_duration(&p->time[TIME_RUNTIME], d->runtime_ns);
     if (sent) {
         int64_t age;
-        add_duration(&p->time[ANSWERED], written - read_ns);
-        add_duration(&p->time[SENT_LATE], written - due_ns);
+        add_duration(&p->time[TIME_ANSWERED], written - read_ns);
+        add_duration(&p->time[TIME_SENT_LATE], written - due_ns);
         if (__builtin_sub_overflow(written, d->observed_ns, &age)) age = INT64_MAX;
-        if (d->observed_ns) add_duration(&p->time[AGE], age);
+        if (d->observed_ns) add_duration(&p->time[TIME_AGE], age);
         const int64_t off = written - l->sent_ns - l->timing.period_ns;
-        if (l->sent_ns) add_duration(&p->time[JITTER], off < 0 ? -off : off);
+        if (l->sent_ns) add_duration(&p->time[TIME_JITTER], off < 0 ? -off : off);
     }
     l->sent_ns = sent ? written : 0;
 }
@@ -96,7 +96,7 @@ static void skip(struct loop *l, int64_t ticks)
 {
     count_missed(&l->count, 0, ticks);
     l->has_skipped = 1;
-    if (l->timing.on_miss != MISS_STOP || l->has_ended) return;
+    if (l->timing.on_miss != ON_MISS_STOP || l->has_ended) return;
     end_by_miss(l, ticks, "ticks passed unserved (--on-miss stop)");
     fall_back(l->decider, MISSED);
     finish(l->decider, (int64_t)now_ns(), l->count.missed_ever);
@@ -136,7 +136,7 @@ static void turn_by_clock(struct loop *l)
         sleep_until(l, due - l->timing.spin_ns);
         if (l->has_ended) return;
         while ((now = (int64_t)now_ns()) < due) {}
-        add_duration(&l->count.time[WOKE_LATE], now - due);
+        add_duration(&l->count.time[TIME_WOKE_LATE], now - due);
         l->count.ticks++;
         read_all(l->connections);
         act_once(l, (int64_t)now_ns(), due);
@@ -191,7 +191,7 @@ static void turn_by_observation(struct loop *l)
 static void turn(struct loop *l)
 {
     reset_punctuality(&l->count);
-    if (l->timing.pace == CLOCK_PACE) turn_by_clock(l);
+    if (l->timing.pace == PACE_CLOCK) turn_by_clock(l);
     else turn_by_observation(l);
 }
 #endif

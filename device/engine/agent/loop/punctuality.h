@@ -6,10 +6,8 @@
 #include "frames.h"
 #include "histogram.h"
 
-enum times { WOKE_LATE, DECIDED, RUNTIME, ANSWERED, SENT_LATE, AGE, JITTER, TIMES };
-
 struct punctuality {
-    struct histogram time[TIMES];
+    struct histogram time[TIME_COUNT];
     int64_t ticks, skipped, late, hold_expired, missed_ever;
     uint64_t since_ns, flags[256];  /* how many actions had them */
     long usage[18];                 /* struct rusage: 64 bits each, or 32 on armv7l */
@@ -18,7 +16,7 @@ enum { USER_S, USER_US, SYSTEM_S, SYSTEM_US, MINOR = 8, MAJOR, VOLUNTARY = 16, I
 
 static void reset_punctuality(struct punctuality *p)
 {
-    for (int i = 0; i < TIMES; i++) clear_histogram(&p->time[i]);
+    for (int i = 0; i < TIME_COUNT; i++) clear_histogram(&p->time[i]);
     for (int i = 0; i < 256; i++) if (p->flags[i]) p->flags[i] = 0;
     p->ticks = p->skipped = p->late = p->hold_expired = 0;
     p->since_ns = now_ns();
@@ -34,14 +32,6 @@ static void put_count(struct text *t, const char *key, int64_t n) { put(t, key),
 
 static void put_punctuality(struct text *t, const struct punctuality *p)
 {
-    static const struct { const char *key; unsigned bit; } COUNTED[] = {
-        {",\"stale\":", STALE}, {",\"non_finite\":", NON_FINITE}, {",\"fallback\":", FALLBACK}, {",\"held\":", HELD},
-        {",\"wrong_release\":", WRONG_RELEASE}, {",\"untrained\":", UNTRAINED},
-    };
-    static const char *const KEYS[TIMES] = {
-        ",\"woke_late_ns\":", ",\"decided_ns\":", ",\"runtime_ns\":", ",\"answered_ns\":", ",\"sent_late_ns\":",
-        ",\"age_ns\":", ",\"jitter_ns\":",
-    };
     const int64_t due = p->ticks + p->skipped, lost = p->late + p->skipped;
     long used[18] = {0};
     call(GETRUSAGE, 0, (long)used, 0, 0, 0, 0);
@@ -52,13 +42,14 @@ static void put_punctuality(struct text *t, const struct punctuality *p)
     put(t, ",\"missed_per_million\":");
     if (due) put_double(t, (double)lost * 1e6 / (double)due);
     else put(t, "null");
-    for (size_t i = 0; i < sizeof COUNTED / sizeof *COUNTED; i++) {
+    for (int i = 0; i < COUNT_OF(COUNTED); i++) {
         uint64_t n = 0;
         for (unsigned flags = 0; flags < 256; flags++) if (flags & COUNTED[i].bit) n += p->flags[flags];
-        put(t, COUNTED[i].key), put_unsigned(t, n);
+        put(t, ",\""), put(t, COUNTED[i].name), put(t, "\":"), put_unsigned(t, n);
     }
     put_count(t, ",\"hold_expired\":", p->hold_expired);
-    for (int i = 0; i < TIMES; i++) put(t, KEYS[i]), put_histogram(t, &p->time[i]);
+    for (int i = 0; i < TIME_COUNT; i++)
+        put(t, ",\""), put(t, TIME_NAMES[i]), put(t, "_ns\":"), put_histogram(t, &p->time[i]);
     put_count(t, ",\"page_faults\":{\"minor\":", used[MINOR]), put_count(t, ",\"major\":", used[MAJOR]);
     put_count(t, "},\"context_switches\":{\"voluntary\":", used[VOLUNTARY]);
     put_count(t, ",\"involuntary\":", used[INVOLUNTARY]);

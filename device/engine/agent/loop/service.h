@@ -7,8 +7,7 @@
 #include "pacing.h"
 #include "real_time.h"
 
-enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32 }; /* of a request in the loop: for one observation */
-enum { EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_MISSED = 75 };
+enum { EXIT_USAGE = 2 };
 
 static struct options options;
 static struct decider decider;
@@ -55,7 +54,7 @@ static void put_status(struct text *t)
     put_count(t, ",\"timing\":{\"period_ns\":", g->period_ns), put_count(t, ",\"deadline_ns\":", g->deadline_ns);
     put_count(t, ",\"stale_ns\":", g->stale_ns), put_count(t, ",\"hold_ns\":", g->hold_ns);
     put_count(t, ",\"spin_ns\":", g->spin_ns);
-    put(t, ",\"pace\":\""), put(t, PACES[g->pace]), put(t, "\",\"on_miss\":\""), put(t, MISSES[g->on_miss]);
+    put(t, ",\"pace\":\""), put(t, PACE_NAMES[g->pace]), put(t, "\",\"on_miss\":\""), put(t, ON_MISS_NAMES[g->on_miss]);
     put(t, "\"},\"granted\":"), put_granted(t, &real_time);
     put(t, ",\"what_grants_it\":"), put_word(t, room, (size_t)(lines.at - room));
     put(t, connections.controller != NOBODY ? ",\"controller\":true" : ",\"controller\":false");
@@ -69,7 +68,7 @@ static void refuse_too_much(struct text *t, const struct request *r, const char 
 {
     put(&fault, received), put(&fault, " is not answered within a loop, which a batch would keep from its deadlines; ");
     put(&fault, allowed);
-    refuse(t, r, "unavailable", "Send one observation a request, or batches to the agent: run-agent.");
+    refuse(t, r, CODE_UNAVAILABLE, "Send one observation a request, or batches to the agent: run-agent.");
 }
 
 static int has_several_rows(struct value list)
@@ -107,16 +106,16 @@ static struct text answer_in_loop(char *begin, char *end)
         refuse_too_much(&t, &r, "act with several observations", "one observation is.");
         return t;
     }
-    if (is_word(r.op, "help") || is_word(r.op, "hello") || is_word(r.op, "act")) {
-        answer(begin, end, &t);
-        return t;
-    }
-    if (!is_word(r.op, "loop")) {
+    if (!is_one_of(r.op, LOOP_OPERATION_NAMES)) {
         put(&fault, "op ");
         if (r.op.kind == WORD) put_short(&fault, r.op);
         else put(&fault, "null"), r.op.kind = NOTHING;
-        put(&fault, " is not answered within a loop; loop, help, hello, act are.");
-        refuse(&t, &r, "unknown_op", "Type {\"op\": \"loop\"} for what was counted.");
+        put(&fault, " is not answered within a loop; " LOOP_OPERATION_TEXT " are.");
+        refuse(&t, &r, CODE_UNKNOWN_OP, "Type {\"op\": \"loop\"} for what was counted.");
+        return t;
+    }
+    if (!is_word(r.op, "loop")) {
+        answer(begin, end, &t);
         return t;
     }
     const struct value reset = member_of(&r.members, "reset");
@@ -172,9 +171,9 @@ static void choose_timing(struct timing *g)
     uint64_t own;
     __builtin_memcpy(&own, section_of(pack, PERIOD), sizeof own);
     const int64_t period = options.rate > 0 ? (int64_t)(1e9 / options.rate + 0.5) : (int64_t)own;
-    const int64_t halves = 5 * period; /* 2.5 periods, a half to the even one */
+    const int64_t halves = (int64_t)(2 * STALE_PERIODS) * period; /* a half is rounded to the even one */
     const int64_t stale = halves / 2 + (halves & halves / 2 & 1);
-    *g = (struct timing){.period_ns = period, .deadline_ns = period, .stale_ns = stale, .hold_ns = 5 * period};
+    *g = (struct timing){.period_ns = period, .deadline_ns = period, .stale_ns = stale, .hold_ns = HOLD_PERIODS * period};
     if (options.deadline_ms > 0) g->deadline_ns = (int64_t)(1e6 * options.deadline_ms + 0.5);
     if (options.stale_ms > 0) g->stale_ns = (int64_t)(1e6 * options.stale_ms + 0.5);
     if (options.hold_for_ms > 0) g->hold_ns = (int64_t)(1e6 * options.hold_for_ms + 0.5);
@@ -211,7 +210,7 @@ static void prepare(char *const *environment)
     const size_t largest = frame_bytes(sizes->observation > sizes->outputs ? sizes->observation : sizes->outputs);
     if (largest > LARGEST_FRAME) {
         put(&fault, "policy '"), put_section(&fault, POLICY), put(&fault, "' has frames of ");
-        put_unsigned(&fault, largest), put(&fault, " bytes; a packet may have 200000.");
+        put_unsigned(&fault, largest), put(&fault, " bytes; a packet may have " STRING(LARGEST_FRAME) ".");
         refuse_to_serve("Use the agent's JSON lines: run-agent.");
     }
     decider.engine = engine(), decider.observation_size = sizes->observation, decider.output_size = sizes->outputs;
@@ -248,7 +247,7 @@ __attribute__((noreturn)) static void serve_in_loop(int count, char *const *word
 {
     char room[512];
     struct text why = {room, room, room + sizeof room - 1};
-    options = (struct options){.release = "", .priority = 50, .core = -1, .threads = 1};
+    options = (struct options){.release = "", .core = -1, LOOP_DEFAULTS};
     int good = 1;
     for (int i = 0; i < count && good; i++) {
         if (equals("--help", words[i], length_of(words[i]))) put_to(1, OPTIONS_TEXT), leave(0);
