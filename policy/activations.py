@@ -1,6 +1,7 @@
 """The activations, a record each: references, exporters, importers, bounds and the native engine are made from it.
 
-To add one: a member of :class:`policy.spec.Activation`, and its record here.
+To add one: a member of :class:`policy.spec.Activation`, its record here, and for the native engine
+``python -m quarl.policy.activations > device/engine/activations.h``.
 """
 
 from __future__ import annotations
@@ -127,3 +128,23 @@ NONLINEARITIES = {
         keras_names=("silu", "swish"),
     ),
 }
+
+
+def header() -> str:
+    """``device/engine/activations.h``: number, name and f of each activation that has one."""
+    lines = [
+        f"    X({each.native}, NATIVE_{kind.name}, {each.exact.replace('tanh(', 'tanh64(')})"
+        for kind, each in NONLINEARITIES.items()
+    ]
+    return "\n".join(
+        [
+            "/* Made by python -m quarl.policy.activations: number in a native artifact, name, f(x). */",
+            "#define EACH_ACTIVATION(X) \\",
+            " \\\n".join(lines),
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(header(), end="")

@@ -27,6 +27,7 @@ from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 TEMPLATES = Path(__file__).parent / "templates"
 ENGINE = (
     "engine.h",
+    "activations.h",
     "format.h",
     "cells.h",
     "kernels.h",

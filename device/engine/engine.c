@@ -105,7 +105,7 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     if (y->cell) {
         if (!is_positive(y->norm_scale) || y->norm_low < y->base || y->activation || y->slope != 0.0f || y->base != -128) return NATIVE_BAD_NUMBER;
     } else if (y->gamma) {
-        if (!are_finite(f, y->gamma, y->out) || !are_finite(f, y->beta, y->out) || y->activation > NATIVE_SILU) return NATIVE_BAD_NUMBER;
+        if (!are_finite(f, y->gamma, y->out) || !are_finite(f, y->beta, y->out) || y->activation >= NATIVE_ACTIVATIONS) return NATIVE_BAD_NUMBER;
         if (!is_positive(y->norm_scale) || !(y->slope >= -3.4e38f && y->slope <= 3.4e38f) || y->norm_low < y->base) return NATIVE_BAD_NUMBER;
     } else if (y->activation || y->norm_scale != 0.0f || y->norm_zero || y->norm_low || y->slope != 0.0f) return NATIVE_BAD_PADDING;
     if (!y->table && !y->gamma && y->low < y->base) return NATIVE_BAD_NUMBER;

@@ -3,6 +3,7 @@
 #ifndef NATIVE_FORMAT_H
 #define NATIVE_FORMAT_H
 #include <stdint.h>
+#include "activations.h"
 
 enum {
     NATIVE_VERSION = 1,
@@ -35,7 +36,8 @@ struct native_layer {               /* 128 bytes */
 
 enum native_cell { NATIVE_FEEDS_FORWARD, NATIVE_GRU, NATIVE_LSTM };
 
-enum native_activation { NATIVE_NONE, NATIVE_RELU, NATIVE_TANH, NATIVE_SIGMOID, NATIVE_ELU, NATIVE_LEAKY_RELU, NATIVE_SILU };
+#define NATIVE_ACTIVATION(number, name, f) name = number,
+enum native_activation { EACH_ACTIVATION(NATIVE_ACTIVATION) NATIVE_ACTIVATIONS };
 
 struct native_file {                /* 128 bytes, the layers behind it */
     char magic[8];                  /* "QPNATIVE" */

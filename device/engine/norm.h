@@ -45,21 +45,15 @@ static double tanh64(double x)
     return t;
 }
 
+static double positive(double x) { return x > 0.0 ? x : 0.0; }
+static double negative(double x) { return x < 0.0 ? x : 0.0; }
+
 static double activated(uint32_t kind, double x, double slope)
 {
-    const double sigmoid = kind == NATIVE_SIGMOID || kind == NATIVE_SILU ? (1.0 + tanh64(x / 2.0)) / 2.0 : 0.0;
-    switch (kind) {
-    case NATIVE_RELU: return x > 0.0 ? x : 0.0;
-    case NATIVE_TANH: return tanh64(x);
-    case NATIVE_SIGMOID: return sigmoid;
-    case NATIVE_SILU: return x * sigmoid;
-    case NATIVE_LEAKY_RELU: return x > 0.0 ? x : slope * x;
-    case NATIVE_ELU: {
-        const double half = tanh64((x < 0.0 ? x : 0.0) / 2.0);
-        return x > 0.0 ? x : 2.0 * half / (1.0 - half);
-    }
-    default: return x;
-    }
+#define NATIVE_CASE(number, name, f) case number: return f;
+    switch (kind) { EACH_ACTIVATION(NATIVE_CASE) }
+    (void)slope;
+    return x;
 }
 
 /* gamma (x - mean x) / sqrt(var x + 1e-5) + beta of x[n], in place, as floats; both sums are of whole numbers */
