@@ -114,10 +114,10 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     from quarl.bench.cost.activity import activities, read_share
     from quarl.bench.device_session.questions import report_on
     from quarl.bench.report.document import Counts, Kind
-    from quarl.convert.mixed import bits_of
+    from quarl.convert.mixed import recipe_of
 
     is_native = counted.loaded["runtime"] == RuntimeName.NATIVE.value
-    weights = cost_model.Weights.of(bundle.spec, precision, bits_of(bundle, precision) if is_native else None)
+    weights = cost_model.Weights.of(bundle.spec, precision, recipe_of(bundle, precision).bits if is_native else None)
     sparse = {}
     if is_native and not bundle.spec.network.convolutions:
         read = read_share(activities(bundle, precision))

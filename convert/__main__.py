@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
+from quarl.convert.mixed import integers
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
 from quarl.device.agent.runtimes import way_to_install
 from quarl.policy.bundle import Bundle
@@ -24,8 +25,7 @@ from quarl.policy.errors import BundleError
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
-from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, Ranges, RuntimeName
 
 
 @Parameter(name="*")
@@ -37,6 +37,7 @@ class Options:
         policy: I, II, III or a bundle's folder; default: all of the zoo
         bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), or several: 32,8,mixed
         format: of the artifacts
+        ranges: where the 8 bits of activations end (default: as an artifact that is made again, else minmax)
         missing: make only what the bundle does not have yet
         calibration: also print the table of activation ranges
         accept: also write what acts as the policy in less than 90 % of cases
@@ -46,6 +47,7 @@ class Options:
     policy: Annotated[tuple[str, ...], Parameter(metavar="NAME", consume_multiple=True)] = ()
     bits: Annotated[str, Parameter(alias="--precision")] = "8"
     format: Literal["tflite", "onnx", "native", "all"] = "all"
+    ranges: Literal["minmax", "percentile-99.99", "mse"] | None = None
     missing: bool = False
     calibration: bool = False
     accept: bool = False
@@ -64,7 +66,7 @@ def convert(options: Options) -> None:
     try:
         with heartbeat():
             bundles, jobs = _jobs(options)
-            _convert(jobs, done, options.accept)
+            _convert(jobs, done, options)
     except KeyboardInterrupt:
         if done and not options.json:
             print(_table(done), flush=True)
@@ -112,7 +114,7 @@ def _all_names() -> list[str]:
     return names
 
 
-def _convert(jobs: Sequence[Job], done: list[Converted], accept: bool) -> None:
+def _convert(jobs: Sequence[Job], done: list[Converted], options: Options) -> None:
     """Make these artifacts; each is in ``done`` as soon as it is finished."""
     if not jobs:
         return
@@ -125,7 +127,8 @@ def _convert(jobs: Sequence[Job], done: list[Converted], accept: bool) -> None:
             done.append(converted)
             progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
 
-        convert_each(jobs, advance, accept=accept)
+        ranges = None if options.ranges is None else Ranges(options.ranges)
+        convert_each(jobs, advance, accept=options.accept, ranges=ranges)
 
 
 def _as_json(converted: Converted) -> dict[str, object]:
@@ -167,9 +170,8 @@ def _error(entry: ArtifactEntry, name: RuntimeName) -> str:
 
 
 def _calibration(bundle: Bundle) -> CalibrationReport:
-    calibration, weights = bundle.calibration(), bundle.weights()
-    network = quantize_network(bundle.spec, weights, calibration)
-    return inspect(bundle.spec, weights, network, calibration, bundle.golden().observations)
+    network = integers(bundle, Precision.INT8)
+    return inspect(bundle.spec, bundle.weights(), network, bundle.calibration(), bundle.golden().observations)
 
 
 def _calibration_table(bundle: Bundle, report: CalibrationReport) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from quarl.policy.errors import PolicyError
-from quarl.policy.reference import WeightBits
 from quarl.policy.simulate import trained_with
-from quarl.policy.spec import ContinuousHead, PolicySpec, output_spans
+from quarl.policy.spec import ContinuousHead, PolicySpec, Recipe, output_spans
 
 FLOOR = 0.75
 """Below the int8 artifact of every committed policy, above a policy with another one's weights."""
@@ -43,9 +42,7 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
     return float((1.0 - ((outputs - own) ** 2).mean(axis=0) / variance).min())
 
 
-def hold_to_floor(
-    spec: PolicySpec, file: str, weight_bits: WeightBits | None, found: float, warnings: tuple[str, ...]
-) -> None:
+def hold_to_floor(spec: PolicySpec, file: str, recipe: Recipe | None, found: float, warnings: tuple[str, ...]) -> None:
     """Refuse an artifact whose agreement with the policy is below the floor.
 
     One of the width that the policy was trained with is what was trained, and its float weights are not.
@@ -53,7 +50,7 @@ def hold_to_floor(
     Raises:
         AcceptanceError: says how much it has, what is allowed, and what may be wrong.
     """
-    if found >= FLOOR or (weight_bits is not None and trained_with(spec, weight_bits) is not None):
+    if found >= FLOOR or (recipe is not None and trained_with(spec, recipe.bits) is not None):
         return
     what = "same actions" if spec.is_discrete else "explained variance of the worst output"
     reasons = f" Its calibration: {' '.join(warnings)}" if warnings else ""

@@ -14,15 +14,16 @@ the error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from quarl.policy.bundle import Bundle
 from quarl.policy.quantize import Scheme
-from quarl.policy.reference import Floats, WeightBits, Weights, forward_float, layer_names
-from quarl.policy.simulate import Simulated, Widths, forward_simulated, simulate
-from quarl.policy.spec import LARGEST_WEIGHT_BITS, ContinuousHead, PolicySpec, Precision, weight_shapes
+from quarl.policy.reference import Floats, IntegerNetwork, WeightBits, Weights, forward_float, layer_names
+from quarl.policy.simulate import Simulated, Widths, forward_simulated, quantize_network, simulate
+from quarl.policy.spec import LARGEST_WEIGHT_BITS, ContinuousHead, PolicySpec, Precision, Ranges, Recipe, weight_shapes
 
 OBSERVATIONS = 1024  # evenly out of the calibration set
 IMAGES = 64  # instead, where they are
@@ -36,15 +37,22 @@ Assignment = Mapping[str, int]
 """Bits of every layer's kernel, by its name, in the order of the layers."""
 
 
-def bits_of(bundle: Bundle, precision: Precision) -> WeightBits:
-    """Bits of the weights of a bundle's artifacts of an integer precision; mixed ones keep those that they have.
+def recipe_of(bundle: Bundle, precision: Precision, ranges: Ranges | None = None) -> Recipe:
+    """How a bundle's artifacts of an integer precision are made: as those that it has, else as they are chosen anew.
 
     Raises:
         QuantizationError: weights or calibration cannot be quantized.
     """
-    if precision is not Precision.MIXED:
-        return precision.bits
-    return bundle.manifest.layer_bits or mixed(bundle.spec, bundle.weights(), bundle.calibration())
+    recipe = bundle.manifest.recipe(precision)
+    if recipe is None:
+        recipe = Recipe(weight_bits(bundle.spec, bundle.weights(), bundle.calibration(), precision))
+    return recipe if ranges is None else replace(recipe, ranges=ranges)
+
+
+def integers(bundle: Bundle, precision: Precision, recipe: Recipe | None = None) -> IntegerNetwork:
+    """A bundle's policy in integers, by this recipe or the precision's own; raises as :func:`recipe_of`."""
+    recipe = recipe or recipe_of(bundle, precision)
+    return quantize_network(bundle.spec, bundle.weights(), bundle.calibration(), recipe.bits, recipe.ranges)
 
 
 def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, precision: Precision) -> WeightBits:

@@ -13,7 +13,7 @@ from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.acceptance import agreement, hold_to_floor
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
-from quarl.convert.mixed import bits_of, weight_bits
+from quarl.convert.mixed import recipe_of, weight_bits
 from quarl.convert.native.writer import check_expressible, native_artifact
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import Reference, float_reference, integer_reference
@@ -24,7 +24,16 @@ from quarl.policy.quantize import Floats, to_fp16
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
 from quarl.policy.simulate import quantize_network, trained_with
-from quarl.policy.spec import LARGEST_WEIGHT_BITS, ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName
+from quarl.policy.spec import (
+    LARGEST_WEIGHT_BITS,
+    ArtifactFormat,
+    NetworkSpec,
+    PolicySpec,
+    Precision,
+    Ranges,
+    Recipe,
+    RuntimeName,
+)
 
 Runtimes = Mapping[RuntimeName, RuntimeProcess]
 Job = tuple[Bundle, Precision, ArtifactFormat]
@@ -45,7 +54,7 @@ class Quantized:
         contents: what it was made from.
         reference: what an artifact has to compute on the golden observations.
         network: the policy in integers; None for fp32 and fp16.
-        weight_bits: its widths, likewise.
+        recipe: by which it was made, likewise.
         warnings: of the calibration set, likewise.
     """
 
@@ -53,7 +62,7 @@ class Quantized:
     contents: Contents
     reference: Reference
     network: IntegerNetwork | None = None
-    weight_bits: WeightBits | None = None
+    recipe: Recipe | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -61,18 +70,19 @@ class Quantized:
 class ArtifactCandidate:
     """An artifact that has been built and not been judged yet."""
 
-    precision: Precision
+    quantized: Quantized
     format: ArtifactFormat
     data: bytes
-    reference: Reference
-    weight_bits: WeightBits | None = None
-    floats: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> Reference:
+        """What it has to compute on the golden observations."""
+        return self.quantized.reference
 
     @property
     def file(self) -> str:
         """The artifact's file name in the bundle, e.g. ``int8.tflite``."""
-        return f"{self.precision.value}.{self.format.value}"
+        return f"{self.quantized.precision.value}.{self.format.value}"
 
 
 @dataclass(frozen=True)
@@ -128,16 +138,16 @@ def half_weights(weights: Weights) -> dict[str, Floats]:
     return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
 
 
-def quantize(bundle: Bundle, precision: Precision) -> Quantized:
+def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None) -> Quantized:
     """Quantize a bundle's policy to a precision, and compute what its artifacts have to on the golden observations."""
     spec, contents = bundle.spec, Contents.of(bundle)
     weights, observations = contents.weights, contents.golden.observations
     if precision.is_integer:
-        bits = bits_of(bundle, precision)
-        network = quantize_network(spec, weights, contents.calibration, bits)
+        recipe = recipe or recipe_of(bundle, precision)
+        network = quantize_network(spec, weights, contents.calibration, recipe.bits, recipe.ranges)
         reference = integer_reference(spec, network, observations)
         warnings = inspect(spec, weights, network, contents.calibration, observations).warnings
-        return Quantized(precision, contents, reference, network, bits, warnings)
+        return Quantized(precision, contents, reference, network, recipe, warnings)
     half = precision is Precision.FP16
     # fp32 has to compute what was recorded when the policy was trained.
     used: Weights = half_weights(weights) if half else weights
@@ -146,20 +156,19 @@ def quantize(bundle: Bundle, precision: Precision) -> Quantized:
     )
 
 
-def build(bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+def build(
+    bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat, recipe: Recipe | None = None
+) -> ArtifactCandidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    return _built(bundle.spec, quantize(bundle, precision), artifact_format)
+    return _built(bundle.spec, quantize(bundle, precision, recipe), artifact_format)
 
 
 def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
-    precision, reference, network = quantized.precision, quantized.reference, quantized.network
-    if network is None:
-        make = _floats(artifact_format, precision)
-        data = make(spec, quantized.contents.weights, half=precision is Precision.FP16)
-        return ArtifactCandidate(precision, artifact_format, data, reference)
-    data, floats = INTEGERS[artifact_format](spec, network), floats_between(spec.network)
-    bits, warnings = quantized.weight_bits, quantized.warnings
-    return ArtifactCandidate(precision, artifact_format, data, reference, bits, floats, warnings)
+    if quantized.network is not None:
+        return ArtifactCandidate(quantized, artifact_format, INTEGERS[artifact_format](spec, quantized.network))
+    make = _floats(artifact_format, quantized.precision)
+    data = make(spec, quantized.contents.weights, half=quantized.precision is Precision.FP16)
+    return ArtifactCandidate(quantized, artifact_format, data)
 
 
 def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
@@ -206,33 +215,32 @@ def convert(
 def _convert(
     bundle: Bundle, quantized: Quantized, artifact_format: ArtifactFormat, runtimes: Runtimes, accept: bool
 ) -> Converted:
-    precision, contents = quantized.precision, quantized.contents
-    candidate = _built(bundle.spec, quantized, artifact_format)
-    found = agreement(bundle.spec, candidate.reference.outputs, contents.golden.outputs)
+    precision, contents, reference = quantized.precision, quantized.contents, quantized.reference
+    candidate, recipe = _built(bundle.spec, quantized, artifact_format), quantized.recipe
+    found = agreement(bundle.spec, reference.outputs, contents.golden.outputs)
     if not accept:
-        hold_to_floor(bundle.spec, candidate.file, candidate.weight_bits, found, candidate.warnings)
+        hold_to_floor(bundle.spec, candidate.file, recipe, found, quantized.warnings)
     parities = judge(bundle, candidate, runtimes)
     entry = ArtifactEntry(
         file=candidate.file,
         precision=precision,
         format=artifact_format,
         scheme=scheme(bundle.spec, candidate),
-        execution=execution(candidate),
+        execution=execution(bundle.spec, candidate),
         record=FileRecord.of(candidate.data),
         golden_file=f"{precision.value}.golden.npz",
-        output_step=None if candidate.reference.step is None else tuple(map(float, candidate.reference.step)),
+        output_step=None if reference.step is None else tuple(map(float, reference.step)),
         runtimes=parities,
-        most_off=candidate.reference.most_off,
+        most_off=reference.most_off,
         fp32_agreement=found,
-        layer_bits=bits if isinstance(bits := candidate.weight_bits, Mapping) else None,
-        warnings=candidate.warnings,
+        layer_bits=recipe.bits if recipe is not None and isinstance(recipe.bits, Mapping) else None,
+        ranges=Ranges.MINMAX if recipe is None else recipe.ranges,
+        warnings=quantized.warnings,
         not_tried=tuple(
             each for each in RuntimeName if each.artifact_format is artifact_format and each not in parities
         ),
     )
-    written = add_artifact(
-        bundle, entry, candidate.data, Expected(candidate.reference.outputs, candidate.reference.tolerance)
-    )
+    written = add_artifact(bundle, entry, candidate.data, Expected(reference.outputs, reference.tolerance))
     fp32 = candidate.data
     if precision is not Precision.FP32:
         fp32 = _fp32_data(bundle.spec, contents.weights, artifact_format)
@@ -280,6 +288,7 @@ def convert_each(
     on_artifact: Callable[[Converted], None] = lambda converted: None,
     *,
     accept: bool = False,
+    ranges: Ranges | None = None,
 ) -> list[Converted]:
     """Make these artifacts, in order; each runtime is started once.
 
@@ -287,6 +296,7 @@ def convert_each(
         jobs: what to make.
         on_artifact: is told of each.
         accept: write an artifact also if it acts too differently from the policy: what measures does so.
+        ranges: of the activations of integers; None: as :func:`convert.mixed.recipe_of`.
 
     Raises:
         ParityError, AcceptanceError: name the first artifact that fails; those before it are written, it and those
@@ -298,7 +308,8 @@ def convert_each(
     done = []
     with runtime_processes(tuple(r for r in available() if r.artifact_format in formats)) as runtimes:
         for (bundle, precision), group in groupby(jobs, key=itemgetter(0, 1)):
-            quantized = quantize(bundle, precision)
+            recipe = recipe_of(bundle, precision, ranges) if precision.is_integer else None
+            quantized = quantize(bundle, precision, recipe)
             for *_, artifact_format in group:
                 Contents.of(bundle)  # a file that has been written since is refused
                 done.append(_convert(bundle, quantized, artifact_format, runtimes, accept))
@@ -308,18 +319,19 @@ def convert_each(
 
 def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     """How the policy was quantized, in words."""
-    bits = candidate.weight_bits
-    if candidate.precision is Precision.FP32:
+    recipe = candidate.quantized.recipe
+    if candidate.quantized.precision is Precision.FP32:
         return "float32 weights"
-    if bits is None:
+    if recipe is None:
         return "IEEE half weights and biases; normaliser and action scaling float32"
-    activations, ranges = "8 bits", "from recorded rollouts"
-    if (trained := trained_with(spec, bits)) is not None:
+    ends = "" if recipe.ranges is Ranges.MINMAX else f", {recipe.ranges.value}"
+    activations, ranges = "8 bits", f"from recorded rollouts{ends}"
+    if (trained := trained_with(spec, recipe.bits)) is not None:
         activations = f"{trained.bits} bits (8 of the observation and of the head's outputs)"
         ranges = "from quantization-aware training (the head's from recorded rollouts)"
     return (
-        f"weights symmetric per output channel, {bits_words(bits)} bits; activations affine per tensor, {activations}, "
-        f"ranges {ranges}; normaliser float32, before the quantization"
+        f"weights symmetric per output channel, {bits_words(recipe.bits)} bits; activations affine per tensor, "
+        f"{activations}, ranges {ranges}; normaliser float32, before the quantization"
     )
 
 
@@ -334,15 +346,16 @@ def bits_words(bits: WeightBits) -> str:
     return str(bits) if isinstance(bits, int) else ", ".join(f"{layer} {width}" for layer, width in bits.items())
 
 
-def execution(candidate: ArtifactCandidate) -> str:
+def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     """How a device executes the artifact, in words."""
-    if candidate.precision is Precision.FP32:
+    recipe, floats = candidate.quantized.recipe, floats_between(spec.network)
+    if candidate.quantized.precision is Precision.FP32:
         return "float32 arithmetic"
-    if candidate.precision is Precision.FP16:
+    if recipe is None:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
     if candidate.format is ArtifactFormat.NATIVE:
         words = "packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine)"
-        return "; ".join([words, *candidate.floats])
+        return "; ".join([words, *floats])
     if candidate.format is ArtifactFormat.TFLITE:
         words = "int8 × int8 → int32 (LiteRT: XNNPACK, float multiplier; tflite-runtime: built-in kernels, fixed point)"
     else:
@@ -352,9 +365,9 @@ def execution(candidate: ArtifactCandidate) -> str:
         if convolutions := operators.count("QLinearConv") + operators.count("Conv") + operators.count("FusedConv"):
             counts = f"{operators.count('QLinearConv')} of {convolutions} convolutions QLinearConv, {counts}"
         words = f"int8 × int8 → int32 (onnxruntime: {counts})"
-    words = "; ".join([words, *candidate.floats])
-    if (bits := candidate.weight_bits) != LARGEST_WEIGHT_BITS:
-        width = f"{bits}-bit" if isinstance(bits, int) else "mixed"
+    words = "; ".join([words, *floats])
+    if recipe.bits != LARGEST_WEIGHT_BITS:
+        width = f"{recipe.bits}-bit" if isinstance(recipe.bits, int) else "mixed"
         words = f"{width} weights in an int8 container: size and speed are int8's; {words}"
     return words
 

@@ -21,7 +21,7 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     """
     next_step = f"Convert it again: quarl convert --bits {entry.precision.typed} --policy {bundle.spec.name}"
     try:
-        candidate = build(bundle, entry.precision, entry.format)
+        candidate = build(bundle, entry.precision, entry.format, entry.recipe if entry.precision.is_integer else None)
     except QuantizationError as error:
         raise BundleError(f"{bundle.path}: {entry.file} cannot be this policy's: {error}", next_step) from error
     if bundle.artifact_data(entry) != candidate.data:

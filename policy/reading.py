@@ -29,7 +29,16 @@ from quarl.policy.json_values import (
     is_policy_name,
     shortened,
 )
-from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName, output_spans, weight_shapes
+from quarl.policy.spec import (
+    ArtifactFormat,
+    PolicySpec,
+    Precision,
+    Ranges,
+    Recipe,
+    RuntimeName,
+    output_spans,
+    weight_shapes,
+)
 
 # --- manifest.json --------------------------------------------------------------------------------------------------
 
@@ -119,6 +128,7 @@ class ArtifactEntry:
         fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
             (``convert.acceptance.agreement``).
         layer_bits: of a mixed artifact, bits of every layer's weights by its name.
+        ranges: of the activations of an artifact of integers.
         most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
         warnings: sentences on what is suspicious about it, e.g. its calibration.
         not_tried: runtimes of its format that were not installed where it was made; ``runtimes`` does not have them.
@@ -135,6 +145,7 @@ class ArtifactEntry:
     runtimes: Mapping[RuntimeName, Parity]
     fp32_agreement: float = 1.0
     layer_bits: Optional[Mapping[str, int]] = field(default=None, metadata=OMITTED)
+    ranges: Ranges = field(default=Ranges.MINMAX, metadata=OMITTED)
     most_off: Optional[float] = field(default=None, metadata=OMITTED)
     warnings: tuple[str, ...] = field(default=(), metadata=OMITTED)
     not_tried: tuple[RuntimeName, ...] = field(default=(), metadata=OMITTED)
@@ -148,6 +159,11 @@ class ArtifactEntry:
             raise JsonValueError(
                 f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
             )
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it was made of the weights; of integers."""
+        return Recipe(self.layer_bits or self.precision.bits, self.ranges)
 
     def with_earlier_checks(self, earlier: ArtifactEntry) -> ArtifactEntry:
         """Return this entry with the checks of an earlier one of the same bytes in runtimes that were not tried now."""
@@ -182,10 +198,9 @@ class Manifest:
         """Record of every file, artifacts included."""
         return {**self.files, **{name: entry.record for name, entry in self.artifacts.items()}}
 
-    @property
-    def layer_bits(self) -> Mapping[str, int] | None:
-        """Bits by layer of the mixed artifacts; None where there are none."""
-        return next((entry.layer_bits for entry in self.artifacts.values() if entry.layer_bits is not None), None)
+    def recipe(self, precision: Precision) -> Optional[Recipe]:
+        """How the artifacts of an integer precision were made; None where there are none."""
+        return next((entry.recipe for entry in self.artifacts.values() if entry.precision is precision), None)
 
     def with_artifact(self, entry: ArtifactEntry, golden: FileRecord) -> Manifest:
         """A manifest that lists this artifact, in place of one of the same name."""

@@ -84,6 +84,7 @@ from quarl.policy.spec import (
     Activation,
     NetworkSpec,
     PolicySpec,
+    Ranges,
     TrainedQuantization,
     WeightRange,
 )
@@ -110,6 +111,7 @@ def calibrated_ranges(
     calibration: np.ndarray,
     trained: TrainedQuantization | None = None,
     whole_head: bool = False,
+    ends: Ranges = Ranges.MINMAX,
 ) -> dict[str, Range]:
     """(low, high) of every activation tensor by name.
 
@@ -119,6 +121,7 @@ def calibrated_ranges(
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         trained: quantizers that it was trained with, whose ranges take the place of those seen; images keep theirs.
         whole_head: the head's range is all that was seen; else it is :func:`output_range`.
+        ends: where the others end.
 
     Raises:
         QuantizationError: no calibration rows, or non-finite values.
@@ -131,7 +134,7 @@ def calibrated_ranges(
 
     def seen(name: str, values: Floats) -> Floats:
         low, high = ranges.get(name, (np.inf, -np.inf))  # a state is seen twice: as it was, and as it becomes
-        least, most = _ends(values)
+        least, most = _ends(values, ends)
         ranges[name] = min(low, least), max(high, most)
         return values
 
@@ -161,8 +164,25 @@ def output_range(spec: PolicySpec, raw: NDArray[np.float32]) -> Range:
     return lowest, highest
 
 
-def _ends(values: NDArray[np.float32]) -> Range:
-    return float(values.min()), float(values.max())
+MOST_SEARCHED, SHARES = 100_000, np.linspace(1.0, 0.2, 81)
+"""Values that a search looks at, and the shares of their range that it tries."""
+
+
+def _ends(values: NDArray[np.float32], ends: Ranges = Ranges.MINMAX) -> Range:
+    low, high = float(values.min()), float(values.max())
+    if ends is Ranges.PERCENTILE:
+        low, high = (float(end) for end in np.percentile(values, (0.01, 99.99)))
+    if ends is Ranges.MSE:
+        some = values.ravel()[:: -(-values.size // MOST_SEARCHED)].astype(np.float64)
+
+        def error(share: float) -> float:
+            affine = affine_from_range(share * low, share * high)
+            levels = np.clip(np.rint(some / affine.scale) + affine.zero_point, affine.low, affine.high)
+            return float(np.square((levels - affine.zero_point) * affine.scale - some).sum())
+
+        share = min(SHARES, key=error)
+        low, high = share * low, share * high
+    return low, high
 
 
 # --- integers -------------------------------------------------------------------------------------------------------
@@ -176,7 +196,11 @@ SMALLEST_FRACTION = 0.515
 
 
 def quantize_network(
-    spec: PolicySpec, weights: Weights, calibration: np.ndarray, weight_bits: WeightBits = 8
+    spec: PolicySpec,
+    weights: Weights,
+    calibration: np.ndarray,
+    weight_bits: WeightBits = 8,
+    ends: Ranges = Ranges.MINMAX,
 ) -> IntegerNetwork:
     """Quantize a policy with the activation ranges seen on recorded observations.
 
@@ -185,6 +209,7 @@ def quantize_network(
         weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         weight_bits: of the kernels.
+        ends: of the activations' ranges.
 
     Raises:
         QuantizationError: bits of other layers than the policy has, no calibration rows, non-finite values, or an
@@ -192,7 +217,7 @@ def quantize_network(
     """
     bits = bits_by_layer(spec, weight_bits)
     trained = trained_with(spec, weight_bits)
-    ranges = calibrated_ranges(spec, weights, calibration, trained)
+    ranges = calibrated_ranges(spec, weights, calibration, trained, ends=ends)
     network = spec.network
     maps = [affine_from_range(*ranges[INPUT])]
     maps += [activation_map(network, name, *ranges[name]) for name in layer_names(spec)]

@@ -212,6 +212,30 @@ class Activation(Enum):
     NONE = "none"
 
 
+class Ranges(Enum):
+    """Where an activation's 8 bits end, given the values of recorded observations."""
+
+    MINMAX = "minmax"
+    """At the least and the largest."""
+    PERCENTILE = "percentile-99.99"
+    """Beyond all but one in 10,000 at either end."""
+    MSE = "mse"
+    """Where rounding and clipping together change the values least, in the mean square."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a policy becomes integers.
+
+    Attributes:
+        bits: of the weights: of all layers, or of each by its name.
+        ranges: of the activations.
+    """
+
+    bits: Union[int, Mapping[str, int]]
+    ranges: Ranges = Ranges.MINMAX
+
+
 class Squash(Enum):
     """How a continuous head brings its raw outputs into [-1, 1]."""
 

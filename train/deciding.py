@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.convert.mixed import bits_of
+from quarl.convert.mixed import integers
 from quarl.policy.bundle import Bundle
 from quarl.policy.pilot import deciding
 from quarl.policy.quantize import Scheme, to_fp16
 from quarl.policy.reference import apply_head, as_batch, forward_float, forward_integer, normalise, split
-from quarl.policy.simulate import Simulated, Widths, forward_simulated, quantize_network
+from quarl.policy.simulate import Simulated, Widths, forward_simulated
 from quarl.policy.spec import PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting
@@ -70,7 +70,7 @@ def reference(bundle: Bundle, precision: Precision) -> Decide:
     """
     spec, weights = bundle.spec, bundle.weights()
     if precision.is_integer:
-        network = quantize_network(spec, weights, bundle.calibration(), bits_of(bundle, precision))
+        network = integers(bundle, precision)
         return deciding(spec, lambda observation: forward_integer(spec, network, observation))
     if precision is Precision.FP16:
         weights = {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quarl.convert.mixed import bits_of
+from quarl.convert.mixed import integers
 from quarl.policy.reference import Trace, head_inputs
-from quarl.policy.simulate import quantize_network
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle
@@ -33,7 +32,7 @@ class Activity:
 def activities(bundle: Bundle, precision: Precision) -> list[Activity]:
     """The activity of every layer of a perceptron in integers, from the first to the head."""
     spec = bundle.spec
-    network = quantize_network(spec, bundle.weights(), bundle.calibration(), bits_of(bundle, precision))
+    network = integers(bundle, precision)
     trace = Trace()
     head_inputs(spec, network, bundle.golden().observations, trace=trace)
     shares = {layer.name: float(np.mean(trace.levels[layer.name] != fed.zero_point)) for layer, fed in network.fed}

@@ -11,7 +11,7 @@ import pytest
 from quarl.convert import __main__ as cli
 from quarl.convert import mixed
 from quarl.convert.executor import RuntimeProcess
-from quarl.convert.mixed import Layers, bits_of, kernel_sizes, output_error, total_bits
+from quarl.convert.mixed import Layers, kernel_sizes, output_error, recipe_of, total_bits
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle
@@ -101,7 +101,7 @@ def test_a_bundle_keeps_its_assignment(bundle: Bundle, runtimes: Runtimes, capsy
     written = Bundle.load(bundle.path)
     entry = written.artifact(Precision.MIXED, NATIVE)
     wanted = mixed.mixed(bundle.spec, bundle.weights(), bundle.calibration())
-    assert entry.layer_bits == wanted == bits_of(written, Precision.MIXED)
+    assert entry.layer_bits == wanted == recipe_of(written, Precision.MIXED).bits
     words = ", ".join(f"{layer} {width}" for layer, width in wanted.items())
     assert f"per output channel, {words} bits" in capsys.readouterr().out
     # Another format of the same bundle gets the same bits, whatever would be chosen now.

@@ -15,10 +15,11 @@ from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.tables import Table
 from quarl.bench.report.text import fixed
 from quarl.convert.calibration import ActivationRange
+from quarl.convert.mixed import integers
 from quarl.policy.bundle import Bundle
 from quarl.policy.quantize import Affine
 from quarl.policy.reference import before_layer_norm, hidden_activations, layer_names
-from quarl.policy.simulate import quantize_network
+from quarl.policy.spec import Precision
 
 PERCENTILES = (0.1, 99.9)
 WORDS = """\
@@ -64,7 +65,7 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
         QuantizationError: the set is empty or the policy cannot be quantized.
     """
     spec, weights, observations = bundle.spec, bundle.weights(), bundle.calibration()
-    network = quantize_network(spec, weights, observations)
+    network = integers(bundle, Precision.INT8)
     activations = hidden_activations(spec, weights, observations)
     inside = before_layer_norm(spec, weights, activations)
     found = [range_of("input", activations[0], network.input)]
