@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from enum import Enum
 from types import ModuleType
 
 from quarl.device import engine
-from quarl.device.agent import conditions, measure, operations, protocol, server
+from quarl.device.agent import conditions, fingerprint, measure, operations, protocol, server
 from quarl.device.agent.loop import connections, frames, histogram, notifying, options, punctuality, service
 from quarl.policy.spec import Precision, RuntimeName
 
@@ -36,36 +38,39 @@ NAMES = {
     "LOOP_OPERATION": ("loop", *service.PASSED_ON),
 }
 """Lists of names. C gets each as an enum, as an array of strings that ends with 0, and as one string."""
+_literal = json.dumps
 _C_TYPES = dict(zip("BHIQiq", ("uint8_t", "uint16_t", "uint32_t", "uint64_t", "int32_t", "int64_t"), strict=True))
 
 
 def header() -> str:
     """Return the text of constants.h, which the sources in ``device/engine/agent`` include."""
-    lines = [f"#define {name} {getattr(module, name)}" for module, names in NUMBERS for name in names.split()]
+    lines = ["#pragma once", "#include <stdint.h>", f'#define ENGINE_VERSION "{engine.VERSION}"']
+    lines += [f"#define {name} {getattr(module, name)}" for module, names in NUMBERS for name in names.split()]
     lines += [f'#define CODE_{code.name} "{code.value}"' for code in protocol.ErrorCode]
-    lines += [f'#define ENGINE_VERSION "{engine.VERSION}"']
+    lines += [f"#define {flag.name} {flag.value}" for flag in frames.Flag]
+    lines += [f"#define KIND_{kind.name} {kind.value}" for kind in frames.Kind]
     for title, names in NAMES.items():
         members = [f"{title}_{re.sub('[^A-Z0-9]', '_', name.upper())}" for name in names]
         lines += [f"enum {{ {', '.join(members)}, {title}_COUNT }};"]
-        lines += [f"static const char *const {title}_NAMES[] = {{ {', '.join(map(_quoted, names))}, 0 }};"]
-        lines += [f"#define {title}_TEXT {_quoted(', '.join(names))}"]
-    lines += [f"enum {{ {', '.join(f'{flag.name} = {flag.value}' for flag in frames.Flag)} }};"]
-    lines += [f"enum {{ {', '.join(f'KIND_{kind.name} = {kind.value}' for kind in frames.Kind)} }};"]
-    counted = ", ".join(f"{{{_quoted(name)}, {bit}}}" for name, bit in punctuality.COUNTED.items())
-    lines += [f"static const struct {{ const char *name; unsigned bit; }} COUNTED[] = {{ {counted} }};"]
-    shares = ", ".join(
-        f"{{{_quoted(name)}, {round(share * 1e6)}, {measure.required_runs(share)}}}"
-        for name, share in measure.PERCENTILES.items()
-    )
-    lines += [f"static const struct {{ const char *name; int millionths, needed; }} PERCENTILES[] = {{ {shares} }};"]
-    return "\n".join(["#pragma once", "#include <stdint.h>", *lines, *_operations(), *_loop_options(), *_frames(), ""])
+        lines += [f"static const char *const {title}_NAMES[] = {{ {', '.join(map(_literal, names))}, 0 }};"]
+        lines += [f"#define {title}_TEXT {_literal(', '.join(names))}"]
+    shares = [(name, round(share * 1e6), measure.required_runs(share)) for name, share in measure.PERCENTILES.items()]
+    lines += _table("PERCENTILES", "const char *name; int millionths, needed;", shares)
+    lines += _table("COUNTED", "const char *name; int bit;", punctuality.COUNTED.items())
+    lines += _table("ARM_PARTS", "const char *code, *name;", fingerprint.ARM_PARTS.items())
+    return "\n".join([*lines, *_operations(), *_loop_options(), *_frames(), ""])
+
+
+def _table(name: str, members: str, rows: Iterable[tuple[str | int, ...]]) -> list[str]:
+    text = ", ".join(f"{{{', '.join(map(_literal, row))}}}" for row in rows)
+    return [f"static const struct {{ {members} }} {name}[] = {{ {text} }};"]
 
 
 def _operations() -> list[str]:
     """Each operation with its fields, and their defaults that are integers."""
     each, lines = [], []
     for name, operation in operations.OPERATIONS.items():
-        each.append(f"X({', '.join([name, *map(_quoted, operation.fields), '0'])})")
+        each.append(f"X({', '.join([name, *map(_literal, operation.fields), '0'])})")
         for field in fields(operation.request):
             if field.default_factory is not MISSING and type(default := field.default_factory()) is int:
                 lines.append(f"#define {name.upper()}_{field.name.upper()} {default}")
@@ -76,19 +81,19 @@ def _loop_options() -> list[str]:
     """The ranges of a loop's options, their defaults, and what help says of them."""
     defaults = vars(options.LoopOptions())
     typed = {name: name.replace("_", "-") for name in defaults}
-    ranges = [
-        f"X({name}, {_quoted(typed[name])}, {low:.9g}, {high:.9g}, {int(isinstance(low, int))})"
+    ranges = " ".join(
+        f'X({name}, "{typed[name]}", {low:.9g}, {high:.9g}, {int(isinstance(low, int))})'
         for name, (low, high) in options.RANGES.items()
-    ]
-    own = [f".{name} = {defaults[name]}" for name in options.RANGES if defaults[name] is not None]
+    )
+    own = ", ".join(f".{name} = {defaults[name]}" for name in options.RANGES if defaults[name] is not None)
     text = ""
     for name, what in re.findall(r"^ +(\w+): (.+)$", options.LoopOptions.__doc__ or "", re.MULTILINE):
         choices = [each.value for each in type(defaults[name])] if isinstance(defaults[name], Enum) else []
-        text += _quoted(f"  --{typed[name]}={'|'.join(choices)}: {what}\\n")
+        text += f"  --{typed[name]}={'|'.join(choices)}: {what}\n"
     return [
-        f"#define EACH_LOOP_RANGE(X) {' '.join(ranges)}",
-        f"#define LOOP_DEFAULTS {', '.join(own)}",
-        f"#define LOOP_TEXT {text}",
+        f"#define EACH_LOOP_RANGE(X) {ranges}",
+        f"#define LOOP_DEFAULTS {own}",
+        f"#define LOOP_TEXT {_literal(text)}",
     ]
 
 
@@ -98,13 +103,5 @@ def _frames() -> list[str]:
 
     head = members(frames.HEADER.format, ["magic", *(field.name for field in fields(frames.Header))])
     body = members(frames.BODY.format, [field.name for field in fields(frames.Description)])
-    return [
-        "#pragma pack(push, 1)",
-        f"struct header {{ {head} }};",
-        f"struct description {{ struct header head; {body} }};",
-        "#pragma pack(pop)",
-    ]
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
+    packed = [f"struct header {{ {head} }};", f"struct description {{ struct header head; {body} }};"]
+    return ["#pragma pack(push, 1)", *packed, "#pragma pack(pop)"]

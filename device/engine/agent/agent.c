@@ -191,6 +191,16 @@ static int refuse_unloaded(struct text *t, const struct request *r)
     return refuse(t, r, CODE_NOT_LOADED, "Type {\"op\": \"load\", \"precision\": \"int8\"}");
 }
 
+/* The value in a list that begins at *s, which stands at the next one then, or at the list's end. */
+static struct value next_value(const char **s, const char *end)
+{
+    const char *why;
+    const struct value found = {kind_of(**s), *s, behind_value(*s, end, 0, &why)};
+    *s = blank(found.end, end);
+    *s = blank(**s == ',' ? *s + 1 : *s, end);
+    return found;
+}
+
 static int answer_act(struct text *t, const struct request *r)
 {
     static uint64_t took[MAX_ROWS];
@@ -214,27 +224,19 @@ static int answer_act(struct text *t, const struct request *r)
     }
     const int with_outputs = flag.kind != FALSE;
     uint32_t rows = 0;
-    const char *why;
     if (has_many) { /* all of them are read before one is decided on, so that an error leaves nothing half done */
         for (const char *s = blank(many.begin + 1, many.end); *s != ']';) {
-            const struct value row = {kind_of(*s), s, behind_value(s, many.end, 0, &why)};
+            const struct value row = next_value(&s, many.end);
             if (rows == MAX_ROWS) return refuse_field(t, r, "observations", many, "a list of at most " STRING(MAX_ROWS) " rows");
             if (!read_observation(t, r, row, "observations", rows)) return 0;
             rows++;
-            s = blank(row.end, many.end);
-            s = blank(*s == ',' ? s + 1 : s, many.end);
         }
     } else if (!read_observation(t, r, one, "observation", -1)) return 0;
     put_head(t, r, 1);
     put(t, has_many ? ",\"actions\":[" : ",\"action\":");
     const char *s = has_many ? blank(many.begin + 1, many.end) : 0;
     for (uint32_t i = 0; i < (has_many ? rows : 1); i++) {
-        if (has_many) {
-            const struct value row = {LIST, s, behind_value(s, many.end, 0, &why)};
-            read_observation(t, r, row, "observations", i);
-            s = blank(row.end, many.end);
-            s = blank(*s == ',' ? s + 1 : s, many.end);
-        }
+        if (has_many) read_observation(t, r, next_value(&s, many.end), "observations", i);
         const uint64_t from = now_ns();
         const int decision = native_decide(engine(), observation, outputs);
         took[i] = now_ns() - from;
@@ -251,10 +253,7 @@ static int answer_act(struct text *t, const struct request *r)
         put(t, has_many ? ",\"outputs\":[" : ",\"outputs\":");
         s = has_many ? blank(many.begin + 1, many.end) : 0;
         for (uint32_t i = 0; has_many && i < rows; i++) {
-            const struct value row = {LIST, s, behind_value(s, many.end, 0, &why)};
-            read_observation(t, r, row, "observations", i);
-            s = blank(row.end, many.end);
-            s = blank(*s == ',' ? s + 1 : s, many.end);
+            read_observation(t, r, next_value(&s, many.end), "observations", i);
             native_decide(engine(), observation, outputs);
             if (i) put_char(t, ',');
             put_floats(t, outputs);
@@ -337,7 +336,7 @@ static int answer_load(struct text *t, const struct request *r)
     char wanted[16] = {0};
     int64_t threads;
     if (precision.kind == NOTHING) {
-        put(&fault, "load needs 'precision': fp32, fp16, int8, int7 ... int2, mixed.");
+        put(&fault, "load needs 'precision': one of " PRECISION_TEXT ".");
         return refuse(t, r, CODE_MISSING_FIELD, "For example: {\"op\": \"load\", \"precision\": \"int8\"}");
     }
     __builtin_memcpy(wanted, section_of(pack, PRECISION), pack->section[PRECISION].size < 15 ? pack->section[PRECISION].size : 15);

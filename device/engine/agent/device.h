@@ -177,8 +177,9 @@ static void put_device(struct text *t)
     put(t, ",\"cores\":"), put_unsigned(t, cores());
     const int is_arm = begins(names[4], "aarch64") || begins(names[4], "arm");
     read_file("/proc/cpuinfo", scratch, sizeof scratch);
-    const char *part = line_with("CPU part");
-    put_line_or_null(t, ",\"cpu_model\":", part ? begins(part, "0xd03") ? "Cortex-A53" : part : line_with("model name"));
+    const char *part = line_with("CPU part"), *name = part ? part : line_with("model name");
+    for (int i = 0; part && i < COUNT_OF(ARM_PARTS); i++) if (begins(part, ARM_PARTS[i].code)) name = ARM_PARTS[i].name;
+    put_line_or_null(t, ",\"cpu_model\":", name);
     const struct judgement j = judged(is_arm);
     int known = read_file(CPU "cpuinfo_max_freq", scratch, sizeof scratch) && number_at(scratch, 1000.0, &x);
     put_number_or_null(t, ",\"mhz_nominal\":", known, x);
@@ -211,7 +212,7 @@ static struct resident resident(void)
     return (struct resident){kilobytes("VmRSS"), kilobytes("VmHWM"), kilobytes("RssAnon"), kilobytes("RssFile"), kilobytes("VmSwap")};
 }
 
-/* Let the peak begin anew; 0 where the kernel does not allow it. */
+/* Let the peak begin again; 0 where the kernel does not allow it. */
 static int reset_peak(void)
 {
     const int64_t before = resident().peak;

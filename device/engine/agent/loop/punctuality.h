@@ -44,7 +44,7 @@ static void put_punctuality(struct text *t, const struct punctuality *p)
     else put(t, "null");
     for (int i = 0; i < COUNT_OF(COUNTED); i++) {
         uint64_t n = 0;
-        for (unsigned flags = 0; flags < 256; flags++) if (flags & COUNTED[i].bit) n += p->flags[flags];
+        for (unsigned flags = 0; flags < 256; flags++) if (flags & (unsigned)COUNTED[i].bit) n += p->flags[flags];
         put(t, ",\""), put(t, COUNTED[i].name), put(t, "\":"), put_unsigned(t, n);
     }
     put_count(t, ",\"hold_expired\":", p->hold_expired);
