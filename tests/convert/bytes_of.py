@@ -33,6 +33,7 @@ from quarl.policy.spec import (
     ObservationField,
     PolicySpec,
     Precision,
+    Recipe,
     Squash,
     TrainedQuantization,
     WeightRange,
@@ -74,7 +75,7 @@ def hashes(name: str) -> dict[str, str]:
     weights, calibration = bundle.weights(), bundle.calibration()
     golden = Golden.record(bundle.spec, weights, bundle.golden().observations)
     found = {"golden": sha256(golden.outputs.tobytes())}
-    int8 = quantize(bundle, Precision.INT8)
+    int8 = quantize(bundle, Precision.INT8, Recipe(8))
     reference = int8.reference
     found["int8.golden"] = sha256(reference.outputs.tobytes(), reference.tolerance.astype(np.float32).tobytes())
     found["int8 warnings"] = sha256("; ".join(int8.warnings).encode())

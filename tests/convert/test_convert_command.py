@@ -22,7 +22,7 @@ from quarl.policy.errors import BundleError
 from quarl.policy.reading import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from quarl.policy.reference import forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, Recipe, RuntimeName
 
 
 def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,9 +121,9 @@ def test_formats_of_one_precision_share_what_is_quantized(bundle: Bundle, monkey
     made: list[Precision] = []
     quantize = pipeline.quantize
 
-    def counted(one: Bundle, precision: Precision) -> pipeline.Quantized:
+    def counted(one: Bundle, precision: Precision, recipe: Recipe | None = None) -> pipeline.Quantized:
         made.append(precision)
-        return quantize(one, precision)
+        return quantize(one, precision, recipe)
 
     monkeypatch.setattr(pipeline, "quantize", counted)
     done = pipeline.convert_all([bundle], [Precision.FP16, Precision.INT8], list(ArtifactFormat))

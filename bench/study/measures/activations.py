@@ -26,8 +26,7 @@ WORDS = """\
 Activation ranges of {{ spec.name }}
 On the bundle's {{ observations | thousands }} calibration observations; normalised input, then each layer after its \
 ReLU, the head before its squashing. Step: of the int8 map, one a tensor, zero included.
-Steps used: between the 0.1 and the 99.9 percentile, of 255. Clipped: beyond the outermost level by more than half a \
-step.
+Steps used: between the 0.1 and the 99.9 percentile, of 255. Clipped: beyond the outermost level by more than a step.
 {% if spec.is_discrete %}
 head: only the largest output decides, so the map leaves out what lies far below every winner.
 {% endif %}

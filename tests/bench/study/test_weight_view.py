@@ -112,13 +112,13 @@ def test_the_table_has_each_parameter(tmp_path: Path) -> None:
 
 
 def test_activation_range_by_hand() -> None:
-    # levels −128 … 127 of step 0.1 around zero: −12.8 … 12.7; half a step beyond that is clipped
-    values = np.array([-13.0, -12.84, 0.0, 12.74, 12.76], np.float32)
+    # levels −128 … 127 of step 0.1 around zero: −12.8 … 12.7; what is a step beyond that is clipped
+    values = np.array([-13.0, -12.84, 0.0, 12.74, 12.82], np.float32)
     found = range_of("head", values, Affine(0.1, 0))
     assert found.count == 5
     assert found.clipped == pytest.approx(2 / 5)
     assert (found.bottom, found.top) == pytest.approx((-12.8, 12.7))
-    assert found.low == pytest.approx(-13.0) and found.high == pytest.approx(12.76)
+    assert found.low == pytest.approx(-13.0) and found.high == pytest.approx(12.82)
     assert found.inner_steps == pytest.approx(255.0), "what is clipped uses no further steps"
     inner = range_of("dense_0", np.arange(1001, dtype=np.float32), Affine(4.0, -128))
     assert (inner.inner_low, inner.inner_high) == pytest.approx((1.0, 999.0))
