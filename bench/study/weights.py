@@ -56,6 +56,7 @@ class Options(command.Drawing):
         bits: 2 … 32
         scheme: whose levels
         activations: each layer's activation range instead, no picture
+        ranges: instead what int8 is worth with each --ranges of quarl convert, no picture
         output_path: folder of the files (default: results/weights/NAME)
     """
 
@@ -63,6 +64,7 @@ class Options(command.Drawing):
     bits: Annotated[int, cyclopts.Parameter(name=("--bits", "-b"))] = 8
     scheme: Literal["quarl", "symmetric"] = "quarl"
     activations: bool = False
+    ranges: bool = False
 
 
 @heartbeat()
@@ -74,6 +76,7 @@ def weights(options: Options) -> int:
         quarl study weights II -b 8 --scheme symmetric --output-path /tmp/view
         quarl study weights cartpole-dqn cartpole-ppo cartpole-a2c
         quarl study weights II --activations
+        quarl study weights I II III --ranges
 
     Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too);
     several bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's
@@ -89,6 +92,11 @@ def weights(options: Options) -> int:
         names = [bundle.spec.name for bundle in bundles]
         values = [{"bundle": name} | vars(each) for name, found in zip(names, ranges, strict=True) for each in found]
         return command.show(replace(options, output_path=None), made, dict, values)
+    if options.ranges:
+        from quarl.bench.study.measures.activations import ENDS, worth_by_ends
+
+        rows = [worth_by_ends(bundle) for bundle in bundles]
+        return command.show(replace(options, output_path=None), [ENDS.table(rows)], dict, rows)
     scheme = Scheme(options.scheme)
     views = [parameters(bundle, options.bits, scheme) for bundle in bundles]
     made = [table_of(bundle, found, options.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]

@@ -20,7 +20,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE
 from quarl.policy.reference import Weights, forward_float, forward_integer, layer_names
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, Ranges, Recipe, RuntimeName
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, Weights, np.ndarray, np.ndarray]
@@ -111,6 +111,32 @@ def test_a_bundle_keeps_its_assignment(bundle: Bundle, runtimes: Runtimes, capsy
         check_artifact(edited, edited.artifact(Precision.MIXED, NATIVE))
     convert(edited, Precision.MIXED, TFLITE, runtimes)
     assert Bundle.load(bundle.path).artifact(Precision.MIXED, TFLITE).layer_bits == other
+
+
+def test_a_bundle_keeps_where_its_ranges_end(bundle: Bundle, runtimes: Runtimes) -> None:
+    words = ["--policy", str(bundle.path), "--bits", "8", "--format"]
+    assert cli.main([*words, "native"]) == 0
+    plain = Bundle.load(bundle.path).artifact_data(Bundle.load(bundle.path).artifact(Precision.INT8, NATIVE))
+    assert '"ranges"' not in (bundle.path / MANIFEST_FILE).read_text()
+    assert cli.main([*words, "native", "--ranges", "mse"]) == 0
+    written = Bundle.load(bundle.path)
+    entry = written.artifact(Precision.INT8, NATIVE)
+    assert (entry.recipe, "mse" in entry.scheme) == (Recipe(8, Ranges.MSE), True)
+    assert written.artifact_data(entry) != plain
+    check_artifact(written, entry)
+    # Made again, in another format too, they end where they ended.
+    convert(written, Precision.INT8, TFLITE, runtimes)
+    entries = [Bundle.load(bundle.path).artifact(Precision.INT8, form) for form in (NATIVE, TFLITE)]
+    assert [each.ranges for each in entries] == [Ranges.MSE] * 2
+    # A manifest that says another way is not that of the artifact.
+    path = bundle.path / MANIFEST_FILE
+    path.write_text(path.read_text().replace('"mse"', '"percentile-99.99"'))
+    edited = Bundle.load(bundle.path)
+    with pytest.raises(BundleError):
+        check_artifact(edited, edited.artifact(Precision.INT8, NATIVE))
+    path.write_text(path.read_text().replace('"percentile-99.99"', '"widest"'))
+    with pytest.raises(BundleError, match="widest"):
+        Bundle.load(bundle.path)
 
 
 @pytest.mark.parametrize(("file", "bits"), [("mixed.native", None), ("int8.native", {"head": 8})])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from quarl.policy.errors import QuantizationError
+from quarl.policy.quantize import affine_from_range
 from quarl.policy.reference import linear_part
-from quarl.policy.simulate import calibrated_ranges
+from quarl.policy.simulate import _ends, calibrated_ranges
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -17,6 +18,7 @@ from quarl.policy.spec import (
     Normaliser,
     ObservationField,
     PolicySpec,
+    Ranges,
     TrainedQuantization,
 )
 
@@ -83,3 +85,18 @@ def test_what_is_refused() -> None:
         calibrated_ranges(SPEC, WEIGHTS, SEEN[:0])
     with pytest.raises(QuantizationError, match=r"calibration observations.*NaN or infinite"):
         calibrated_ranges(SPEC, WEIGHTS, np.array([[np.inf, 0.0]], np.float32))
+
+
+def test_ranges_end_where_they_are_told_to() -> None:
+    values = np.linspace(-1.0, 1.0, 100_001, dtype=np.float32)
+    values[7] = 50.0
+    assert _ends(values) == (-1.0, 50.0)
+    assert _ends(values, Ranges.PERCENTILE) == pytest.approx((-0.9998, 0.9998), abs=1e-4)
+    low, high = _ends(values, Ranges.MSE)
+
+    def error(low: float, high: float) -> float:
+        affine = affine_from_range(low, high)
+        levels = np.clip(np.rint(values / affine.scale) + affine.zero_point, affine.low, affine.high)
+        return float(np.square((levels - affine.zero_point) * affine.scale - values).sum())
+
+    assert error(low, high) < min(error(-1.0, 50.0), error(-0.9998, 0.9998))

@@ -8,18 +8,26 @@ most values share few levels. ``quarl study weights BUNDLE --activations`` print
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.tables import Table
 from quarl.bench.report.text import fixed
+from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import ActivationRange
-from quarl.convert.mixed import integers
+from quarl.convert.mixed import integers, output_error
 from quarl.policy.bundle import Bundle
 from quarl.policy.quantize import Affine
-from quarl.policy.reference import before_layer_norm, hidden_activations, layer_names
-from quarl.policy.spec import Precision
+from quarl.policy.reference import (
+    before_layer_norm,
+    forward_float,
+    forward_integer,
+    hidden_activations,
+    layer_names,
+)
+from quarl.policy.spec import Precision, Ranges, Recipe
 
 PERCENTILES = (0.1, 99.9)
 WORDS = """\
@@ -102,6 +110,32 @@ ACTIVATIONS = Pivot(
     facts=lambda found: {"spec": found["bundle"].spec, "observations": len(found["bundle"].calibration())},
     gathered=False,
 )
+
+
+ENDS = Pivot(
+    name="ranges",
+    words="""\
+What int8 is worth by where the ranges of its activations end
+On the golden observations, beside the float policy: share of the same actions, or explained variance of the worst \
+output, in percent; in brackets the output error (convert/mixed.py).
+""",
+    lead={"policy": "{{ policy }}"},
+    columns=[{ends.value: f"{{{{ worth['{ends.value}'] }}}}" for ends in Ranges}],
+    rows=lambda found: found,
+    facts=lambda found: {},
+    gathered=False,
+)
+
+
+def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
+    """How the int8 policy acts with each way to end its ranges, as a row of :data:`ENDS`."""
+    spec, golden, worth = bundle.spec, bundle.golden().observations, {}
+    wanted = forward_float(spec, bundle.weights(), golden)
+    for ends in Ranges:
+        made = forward_integer(spec, integers(bundle, Precision.INT8, Recipe(Precision.INT8.bits, ends)), golden)
+        error = output_error(spec, *(each[:, : spec.output_size] for each in (made, wanted)))
+        worth[ends.value] = f"{100 * agreement(spec, made, wanted):.1f} ({error:.3g})"
+    return {"policy": spec.name, "worth": worth}
 
 
 def table(bundle: Bundle, ranges: list[Range]) -> Table:

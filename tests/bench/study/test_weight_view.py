@@ -205,6 +205,9 @@ def test_command_writes_pictures_and_text(tmp_path: Path, capsys: pytest.Capture
     assert weights.main([paths[1], "--activations", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]
     assert [(each["bundle"], each["name"]) for each in found][-2:] == [("three", "dense_1"), ("three", "head")]
+    assert weights.main([paths[1], "--ranges", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["policy"], [*row["worth"]]) == ("three", ["minmax", "percentile-99.99", "mse"])
 
 
 def test_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
