@@ -18,6 +18,7 @@ from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
 from quarl.convert.mixed import integers
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
+from quarl.convert.rebuild import check_artifact
 from quarl.device.agent.runtimes import way_to_install
 from quarl.policy.bundle import Bundle
 from quarl.policy.console import heartbeat
@@ -40,6 +41,7 @@ class Options:
         ranges: where the 8 bits of activations end (default: as an artifact that is made again, else minmax)
         missing: make only what the bundle does not have yet
         calibration: also print the table of activation ranges
+        verify: build what the bundles have once more and compare; write nothing
         accept: also write what acts as the policy in less than 90 % of cases
         json: print one JSON document instead of the table
     """
@@ -50,6 +52,7 @@ class Options:
     ranges: Literal["minmax", "percentile-99.99", "mse"] | None = None
     missing: bool = False
     calibration: bool = False
+    verify: bool = False
     accept: bool = False
     json: bool = False
 
@@ -66,6 +69,9 @@ def convert(options: Options) -> None:
     try:
         with heartbeat():
             bundles, jobs = _jobs(options)
+            if options.verify:
+                _verify(jobs, options.json)
+                return
             _convert(jobs, done, options)
     except KeyboardInterrupt:
         if done and not options.json:
@@ -103,6 +109,21 @@ def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
     if options.missing:
         jobs = missing(jobs)
     return bundles, jobs
+
+
+def _verify(jobs: Sequence[Job], as_json: bool) -> None:
+    """Build the artifacts that there are once more, and compare; nothing is executed.
+
+    Raises:
+        BundleError: one is another than weights and calibration make, or there is none.
+    """
+    there = [(each[0], each[0].artifact(*each[1:])) for each in jobs if each[0].has_artifact(*each[1:])]
+    if not there:
+        raise BundleError("there is no such artifact to verify.", "Make it first: leave --verify out.")
+    for bundle, entry in there:
+        check_artifact(bundle, entry)
+    names = [f"{bundle.spec.name}/{entry.file}" for bundle, entry in there]
+    print(json.dumps(names) if as_json else f"as weights and calibration make them: {', '.join(names)}")
 
 
 def _all_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Is an artifact what weights and calibration make? Asked before it is sent to a device, which has neither."""
+"""Is an artifact what weights and calibration make? ``quarl convert --verify`` asks, and what packs it for others."""
 
 from __future__ import annotations
 

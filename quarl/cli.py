@@ -87,7 +87,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "accept-host-key": Verb("quarl.device.deploy.verbs:accept_host_key", "record a device's host key"),
         "prefetch": Verb("quarl.device.deploy.verbs:prefetch", "fetch the wheels that a device will need"),
         "static-agent": Verb(
-            "quarl.device.deploy.static_agent.__main__:static_agent", "policy and agent as two files, without Python"
+            "quarl.convert.package.static_agent:static_agent", "policy and agent as two files, without Python"
         ),
         "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "bring a policy to a group, in phases"),
         "fleet status": Verb("quarl.device.deploy.fleet.command:status", "what each device serves"),

@@ -51,14 +51,14 @@ MAY_IMPORT_ROOMS = {
     "convert.foreign": {"convert.importers"},  # its former name
     # An imported policy is flown on a task, to record what it sees and to compare returns.
     "convert.importers": {"policy", "convert", "device.agent", "train"},
-    # A model card says what imports and judgements say, in their words.
-    "convert.package": {"policy", "convert", "convert.importers", "train"},
+    # A model card says what imports and judgements say, in their words; an agent is packed with a policy.
+    "convert.package": {"policy", "convert", "convert.importers", "device.deploy", "device.engine", "train"},
     # The engine's artifact knows the contract and nothing else.
     "convert.native": {"policy"},
     "device.engine": {"policy"},
     "device.agent": {"policy", "airlearning_envs", "device.engine"},
-    # Before it sends an artifact it builds it again, and compares; a loop's options are read on both sides.
-    "device.deploy": {"policy", "convert", "device.engine", "device.agent"},
+    # A loop's options are read on both sides.
+    "device.deploy": {"policy", "device.engine", "device.agent"},
     # It writes what device.deploy reads (host key, ssh_config stanza), in its own words; never the other way.
     "device.virtual_pi": {"policy", "device.deploy"},
     "train": {"policy", "airlearning_envs", "convert", "device.agent"},

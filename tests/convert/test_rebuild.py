@@ -1,4 +1,4 @@
-"""Before an artifact is sent it is built again: another one is noticed, whatever its hashes say."""
+"""An artifact that is built again: another one is noticed, whatever its hashes say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.convert.__main__ import main as command
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
@@ -126,3 +127,15 @@ def test_most_flips_that_change_actions_are_refused_by_the_agent_alone(converted
         found = actions(data[:place] + bytes([data[place] ^ (1 << chance.randrange(8))]) + data[place + 1 :])
         otherwise += found is not None and sum(a != b for a, b in zip(found, right, strict=True)) > 2
     assert agent.end() == 0 and otherwise == 0
+
+
+def test_the_command_verifies_what_a_bundle_has(converted: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--policy", str(converted.path), "--verify", "--format", "tflite", "--bits"]
+    assert command([*words, "8,32", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [f"{converted.spec.name}/{each}.tflite" for each in ("int8", "fp32")]
+    assert command([*words, "2"]) == 1  # there is none
+    expected = converted.expected(converted.artifact(Precision.INT8, TFLITE))
+    turned = npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)
+    put(converted.path, {"int8.golden.npz": turned})
+    assert command([*words, "8"]) == 1
+    assert "int8.golden.npz" in capsys.readouterr().err

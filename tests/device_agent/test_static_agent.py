@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quarl.convert.package import static_agent as command
 from quarl.device.agent.loop.histogram import Histogram
 from quarl.device.agent.measure import PERCENTILES, Statistics, required_runs
 from quarl.device.agent.operations import OPERATIONS
-from quarl.device.deploy.static_agent import __main__ as command
 from quarl.device.deploy.static_agent.building import agent as agent_for
 from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine import building

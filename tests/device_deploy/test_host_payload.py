@@ -15,11 +15,10 @@ import pytest
 from quarl.device.deploy.payload import STAYS_AT_HOME, build_payload, code_files, compiled, starter
 from quarl.device.deploy.probe import PythonFacts
 from quarl.device.deploy.wheels import WheelSet, load_pins
-from quarl.policy.bundle import Bundle, npz
+from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError
 from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.spec import Precision, RuntimeName
-from tests.policy.small_bundle import sign
 
 INT8, FP32 = Precision.INT8, Precision.FP32
 LITERT, ONNX = RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
@@ -150,17 +149,6 @@ def test_a_tampered_artifact_is_not_sent(bundle: Bundle, tmp_path: Path) -> None
     file.unlink()
     with pytest.raises(BundleError, match=r"int8\.tflite is missing"):
         build_payload(copy, [INT8], [LITERT], WHEELS)
-
-
-def test_expected_outputs_of_another_policy_are_not_sent(bundle: Bundle, tmp_path: Path) -> None:
-    """The device would hold the artifact to them, and has no weights to tell."""
-    copy = copy_of(bundle, tmp_path / "copy")
-    expected = bundle.expected(bundle.artifact(INT8, LITERT.artifact_format))
-    sign(copy.path, "int8.golden.npz", npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance))
-    with pytest.raises(
-        BundleError, match=r"int8\.golden\.npz: the golden outputs are not those of these weights.*Nothing was sent"
-    ):
-        build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
 
 
 def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.errors import AgentError, CheckFailedError, ConnectionLostError, VerificationError
 from quarl.device.deploy.releases import list_releases, rollback
 from quarl.policy.bundle import Bundle
-from quarl.policy.errors import BundleError
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_deploy.devices import Line, TestDevice
 
@@ -207,7 +206,7 @@ def test_a_bundle_for_another_observation_layout_is_not_switched_on(
 
 @pytest.mark.slow
 def test_an_artifact_that_computes_something_else_is_not_switched_on(
-    serving: Connection, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serving: Connection, bundle: Bundle, tmp_path: Path
 ) -> None:
     """Hashes agree, the numbers do not (a wrong conversion): the golden vectors, on the device, say no."""
     before = current(serving, "tiny")
@@ -216,9 +215,6 @@ def test_an_artifact_that_computes_something_else_is_not_switched_on(
     flipped = {name: value[..., ::-1].copy() for name, value in bundle.weights().items() if name.startswith("head")}
     weights = {**bundle.weights(), **flipped}
     rewrite(wrong, "int8.tflite", build_graph(bundle.spec, weights, bundle.calibration(), INT8, ArtifactFormat.TFLITE))
-    with pytest.raises(BundleError, match=r"is not what these weights and this calibration make.*Nothing was sent"):
-        deploy(serving, Bundle.load(wrong), [INT8])
-    monkeypatch.setattr("quarl.convert.rebuild.check_artifact", lambda *arguments: None)  # a host that is wrong itself
     with pytest.raises(CheckFailedError, match=f"Release {before} still serves"):
         deploy(serving, Bundle.load(wrong), [INT8])
     assert current(serving, "tiny") == before

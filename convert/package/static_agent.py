@@ -58,7 +58,7 @@ def written(bundle_path: Path, precision: Precision, machine: str, folder: Path)
     """Make what is missing, and write agent and pack, each whole or not at all; their sizes in bytes.
 
     Raises:
-        PolicyError: the artifact cannot be made, is not what the weights make, or the agent cannot be compiled.
+        PolicyError: the artifact cannot be made, or the agent cannot be compiled.
         OSError: the folder cannot be written.
     """
     from quarl.convert.pipeline import convert_each, missing
