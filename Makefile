@@ -208,7 +208,7 @@ lint: $(INSTALLED)
 	@test -w . || export RUFF_NO_CACHE=true MYPY_CACHE_DIR=/dev/null; \
 	  $(VENV)/bin/ruff check .; \
 	  $(VENV)/bin/ruff format --check .; \
-	  $(VENV)/bin/mypy -p quarl
+	  $(VENV)/bin/mypy -p quarl -p tests
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import flatbuffers  # type: ignore[import-untyped]
+import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -103,7 +104,7 @@ SOURCES = sorted(path for room in HOUSE for path in (ROOT / room).rglob("*.py"))
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
 
 
-def is_type_checking(node: ast.AST) -> bool:
+def is_type_checking(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import flatbuffers  # type: ignore[import-untyped]
+import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 

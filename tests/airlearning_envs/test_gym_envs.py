@@ -126,7 +126,12 @@ def test_without_autoreset_the_curriculum_counts_an_episode_once() -> None:
     envs.reset(seed=0)
     assert envs.curriculum is not None
     counted: list[bool] = []
-    envs.curriculum.record = lambda successes: bool(counted.extend(successes))  # type: ignore[method-assign]
+
+    def record(successes: Any) -> bool:
+        counted.extend(successes)
+        return False
+
+    envs.curriculum.record = record  # type: ignore[method-assign]
     for _ in range(210):
         _, _, terminated, truncated, _ = envs.step(np.zeros(8, np.int64))
     assert (terminated | truncated).all() and len(counted) == 8

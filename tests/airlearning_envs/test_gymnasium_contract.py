@@ -118,8 +118,8 @@ def test_a_copy_of_a_training_batch_continues_as_its_original(
         wanted, got = episodes.step(actions), other.step(actions)
         assert data_equivalence(vars(got), vars(wanted), exact=True)
         if (ended := wanted.terminated | wanted.truncated).any():
-            observations = [each.reset(ended, np.arange(6, 12)) for each in (episodes, other)]
-            assert np.array_equal(*observations)
+            ours, theirs = (each.reset(ended, np.arange(6, 12)) for each in (episodes, other))
+            assert np.array_equal(ours, theirs)
 
 
 @COPIES
@@ -187,7 +187,8 @@ def test_the_spec_reports_the_step_limit(name: str) -> None:
 
 @pytest.mark.parametrize("limit", ["max_steps", "max_episode_steps"])
 def test_a_vector_environment_truncates_at_either_limit(limit: str) -> None:
-    envs = gym.make_vec(IDS[0], num_envs=2, preset="easy", **{limit: 3})
+    options: dict[str, Any] = {"preset": "easy", limit: 3}
+    envs = gym.make_vec(IDS[0], num_envs=2, **options)
     envs.reset(seed=0)
     truncated = [envs.step(np.array([19, 24]))[3].tolist() for _ in range(3)]
     assert truncated == [[False, False], [False, False], [True, True]]

@@ -143,8 +143,8 @@ def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many()
             assert (seen.info["cause"][row] == EndCause.TIME) == (step >= 3)
     shaped = NavigationTask(EMPTY.with_settings({"max_steps": 1}), 1)
     shaped.reset(seed=1)
-    step = shaped.step(np.array([15]))
-    assert step.truncated[0] and not step.terminated[0]
+    last = shaped.step(np.array([15]))
+    assert last.truncated[0] and not last.terminated[0]
 
 
 def test_the_goal_reached_with_the_last_decision_counts() -> None:

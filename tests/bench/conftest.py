@@ -124,7 +124,7 @@ def success_report() -> Make:
             rate=count / episodes,
             low=low,
             high=high,
-            outcomes=base64.b64encode(np.packbits(outcomes)).decode(),
+            outcomes=base64.b64encode(np.packbits(outcomes).tobytes()).decode(),
             causes={"goal": count, "collision": episodes - count},
             flight_time_s=7.5,
             distance_m=20.0,

@@ -155,7 +155,7 @@ def test_both_paths_have_their_table(counts_report: Make) -> None:
     assert (cells["modelled bound"], cells["roofline"]) == ("17.0 µs … 80.0 µs", "2.47 µs")
     assert any(note.startswith("MODEL, not measured") for note in agent.notes)
     native = counts_report("I", runtime="native")
-    assert native.counts is not None
+    assert native.counts is not None and isinstance(native.counts.model, dict)
     native.counts.model["roofline_sparse_ns"] = 1_234
     assert Report.from_json(native.to_json()) == native
     (table, _) = virtual_pi.counts_tables([native])

@@ -154,7 +154,7 @@ def test_every_turn_is_timed_in_a_process_of_its_own() -> None:
                 "execution",
             )
             loaded = {**dict.fromkeys(names, ""), "policy": policy, "precision": precision.value}
-            yield Served(Agent(), "pi", Transport.SSH, {}, loaded)  # type: ignore[arg-type]
+            yield Served(Agent(), "pi", Transport.SSH, {}, loaded)
 
     device = Fake("pi", None)  # type: ignore[arg-type]
     timed = time_in_turns(device, "pole", [(FP32, LITERT), (INT8, ONNX)], 700, "runtime", lambda done, total: None)

@@ -137,7 +137,7 @@ def test_a_lower_floor_comes_with_what_may_help_instead(answer: Answer) -> None:
 
 
 def test_a_floor_that_episodes_cannot_show(answer: Answer) -> None:
-    perfect = {"quality": Estimate(1.0, 0.9963, 1.0)}
+    perfect: dict[str, Any] = {"quality": Estimate(1.0, 0.9963, 1.0)}
     # 1.96² · 0.997 / 0.003 = 1276.7
     assert what_would_change_it(answer(*(candidate(name, 2000, **perfect) for name in ("int8", "fp32")))) == (
         "What would change it: with --success-floor 0.997, 4.95 % higher, nothing would meet both (perhaps int8 with "
@@ -146,7 +146,7 @@ def test_a_floor_that_episodes_cannot_show(answer: Answer) -> None:
 
 
 def test_where_no_number_is_near_the_other_runtimes_are_named(answer: Answer) -> None:
-    whole = {"quality": Estimate(1.0, 1.0, 1.0)}
+    whole: dict[str, Any] = {"quality": Estimate(1.0, 1.0, 1.0)}
     int8, fp32 = candidate("int8", 2000, **whole), candidate("fp32", 3000, **whole)
     elsewhere = candidate("fp16", 5000, runtime="onnxruntime", **whole)
     made = answer(int8, fp32, elsewhere)

@@ -150,7 +150,7 @@ def test_where_a_tanh_is_flat_next_to_nothing_is_allowed(tilting: Bundle) -> Non
     assert (reference.tolerance / half)[flat].max() < 0.5 * (reference.tolerance / half)[steep].min()
 
 
-def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict[str, np.ndarray], object]) -> None:
+def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict, np.ndarray, np.ndarray]) -> None:
     """A deep network's tolerance grows with its layers, not with the units that are off."""
     from quarl.policy.golden import float_tolerance
 

@@ -32,12 +32,13 @@ from quarl.policy.spec import (
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 KINDS = tuple(Activation)
+HEAD = ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), Squash.TANH)
 BASE = PolicySpec(
     name="activated",
     observation=(ObservationField("state", (6,), "1"),),
     normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, 5.0),
     network=NetworkSpec((24, 16)),
-    head=ContinuousHead((-2.0, -0.5, 0.0), (2.0, 1.5, 9.0), Squash.TANH),
+    head=HEAD,
     control_period_s=0.05,
     environment=EnvironmentSpec("Test-v0"),
 )
@@ -71,8 +72,8 @@ SPECS = {
         normaliser=Normaliser((0.0,) * 291, (2.0,) * 291, float("inf")),
         network=NetworkSpec((16,), Activation.SILU, (Convolution(4, 4, 2), Convolution(6, 3, 1))),
     ),
-    "unbounded-limited": replace(BASE, head=replace(BASE.head, squash=Squash.NONE, limit=1.5)),
-    "limited-tanh": replace(BASE, head=replace(BASE.head, limit=0.5)),
+    "unbounded-limited": replace(BASE, head=replace(HEAD, squash=Squash.NONE, limit=1.5)),
+    "limited-tanh": replace(BASE, head=replace(HEAD, limit=0.5)),
     "bounds": replace(
         BASE,
         normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, float("inf"), (-1.0, -3.0e38, 0.0, -2.0, -1.0, -1.0), (1.0,) * 6),
@@ -107,7 +108,7 @@ def test_the_exact_activation_is_the_activation(kind: Activation) -> None:
     x = np.concatenate([np.linspace(-30.0, 30.0, 601), [0.0, 1e-8, -1e-8, 80.0, -80.0]])
     wanted = {
         Activation.RELU: lambda x: np.maximum(x, 0),
-        Activation.TANH: np.tanh,
+        Activation.TANH: lambda x: np.tanh(x),
         Activation.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
         Activation.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
         Activation.LEAKY_RELU: lambda x: np.where(x > 0, x, np.float32(0.2) * x),

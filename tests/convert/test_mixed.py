@@ -53,7 +53,7 @@ def test_the_same_bits_everywhere_are_one_number(small: Small) -> None:
     spec, weights, calibration, fresh = small
     named = quantize_network(spec, weights, calibration, dict.fromkeys(layer_names(spec), 4))
     uniform = quantize_network(spec, weights, calibration, 4)
-    np.testing.assert_array_equal(*(forward_integer(spec, each, fresh) for each in (named, uniform)))
+    np.testing.assert_array_equal(forward_integer(spec, named, fresh), forward_integer(spec, uniform, fresh))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ai_edge_litert.interpreter import Interpreter
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.policy.bundle import Bundle, write_bundle
-from quarl.policy.pilot import deciding
+from quarl.policy.pilot import Pilot, deciding
 from quarl.policy.reference import choose_actions, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
@@ -76,6 +76,7 @@ def test_an_episode_in_a_runtime_is_that_of_the_reference(
         "floats": lambda rows: forward_float(spec, bundle.weights(), rows),
     }.items():
         pilot = deciding(spec, results)
+        assert isinstance(pilot, Pilot)
         pilot.begin(np.ones(5, bool))
         flown[name] = np.stack([pilot(each) for each in values])
     assert np.abs(flown["runtime"] - flown["reference"]).mean() < 0.01

@@ -27,7 +27,7 @@ from tests.device_agent.conftest import add_artifacts, flying_policy, recorded_o
 Start = Callable[..., Any]
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest."""
     data = json.loads((path / "manifest.json").read_text())
     change(data)
@@ -174,7 +174,7 @@ def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_v
     expected, golden = pilot.expected(entry), pilot.golden()
 
     def check(outputs: np.ndarray, by: int) -> dict[str, Any]:
-        executor = Miscounting(outputs, by)
+        executor: Any = Miscounting(outputs, by)
         rows = list(golden.observations[:, None])
         return check_golden(
             pilot.spec, entry, executor, rows, pilot.expected_rows(entry), pilot.golden_rows(), RuntimeName.LITERT

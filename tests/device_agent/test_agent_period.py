@@ -69,7 +69,7 @@ def test_periods_are_the_observations_that_a_history_makes(bundle: Bundle, agent
     for period, row in enumerate(values):
         if period in (0, 8):  # an episode begins
             history.reset()
-        observation = history.observe(row)
+        observation = np.array(history.observe(row))
         action = agent.ask("act", period=row.tolist(), start=period in (0, 8))["action"]
         np.testing.assert_allclose(action, forward_float(SPEC, weights, observation)[0], atol=1e-6)
         assert agent.ask("act", observation=observation.tolist())["action"] == action  # which it does not remember

@@ -58,7 +58,8 @@ def lagging(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
             history.reset()
         rows.append(np.array(history.observe(values), np.float32))
         history.acted((), forward_float(spec, weights, rows[-1])[0, spec.output_size :])
-    made = write_bundle(tmp_path_factory.mktemp("lagging") / "lagging", spec, weights, np.array(rows[:300]), rows[300:])
+    path, seen = tmp_path_factory.mktemp("lagging") / "lagging", np.array(rows)
+    made = write_bundle(path, spec, weights, seen[:300], seen[300:])
     return add_artifacts(made)
 
 

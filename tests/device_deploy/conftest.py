@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -43,10 +44,11 @@ BESIDE_OPENSSH = {"test_host_connection", "test_host_deploy", "test_host_bare_de
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    servers = ["embedded"]
+    servers: list[object] = ["embedded"]
     if metafunc.module.__name__.rpartition(".")[2] in BESIDE_OPENSSH:
         servers.append(pytest.param("openssh", marks=needs_sshd))
-    for name, scope in (("device", "session"), ("bare_device", "module")):
+    scopes: dict[str, Literal["session", "module"]] = {"device": "session", "bare_device": "module"}
+    for name, scope in scopes.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, servers, indirect=True, scope=scope)
 

@@ -129,8 +129,8 @@ def test_what_is_not_as_signed_is_not_published(
     why = r"differs|belong|missing|changed|signed by|never"
     with pytest.raises((TrustError, VerificationError), match=why), helper(line, "") as session:
         begin(session, "I", None, 0.0)
-        where = {"release": "0002-dddddddd", "need_bytes": 1, "record": record, "signature": made.signature}
-        folder = session.call("receive", **where)["incoming"]
+        reply = session.call("receive", release="0002-dddddddd", need_bytes=1, record=record, signature=made.signature)
+        folder = reply["incoming"]
         if how == "unfinished":
             raise TrustError("never published")
         for path, data in {**sent, **({"lib/more": b"x"} if how == "added" else {})}.items():

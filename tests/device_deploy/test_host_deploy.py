@@ -147,8 +147,8 @@ def test_pruning_counts_the_newest_and_the_serving_one(tmp_path: Path) -> None:
     assert answer(helper, {"op": "begin", "policy": "P", "by": {}})["ok"]
     for release in names:
         (helper.folder("P") / "releases" / release).mkdir(parents=True)
-        record = {"policy": "P", "digest": "d" * 64, "created": "2026", "by": "ann", "environments": []}
-        record |= {"precisions": ["int8"], "runtimes": ["litert"], "files": {"run-agent": "d" * 64}}
+        record: dict[str, object] = {"policy": "P", "digest": "d" * 64, "created": "2026", "by": "ann"}
+        record |= {"environments": [], "precisions": ["int8"], "runtimes": ["litert"], "files": {"run-agent": "d" * 64}}
         (helper.folder("P") / "releases" / release / RELEASE_FILE).write_text(json.dumps(record))
     (helper.folder("P") / "current").symlink_to(f"releases/{names[0]}")
     assert answer(helper, {"op": "prune"})["releases"] == [names[1]]

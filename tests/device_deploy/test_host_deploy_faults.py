@@ -55,8 +55,8 @@ def begun(session: HelperSession, name: str, release: str, wheels: WheelSet) -> 
     """The folder of an upload that has begun, with nothing in it but its signed record."""
     trust = session.call("begin", policy=name, digest="d" * 64, by=ME)["trust"]
     signed = signed_record(stand_in_payload(name), wheels, signing_key(), trust, USUAL)
-    sent = {"record": signed.text, "signature": signed.signature}
-    return str(session.call("receive", release=release, need_bytes=1, **sent)["incoming"])
+    folder = session.call("receive", release=release, need_bytes=1, record=signed.text, signature=signed.signature)
+    return str(folder["incoming"])
 
 
 def test_a_wheel_damaged_on_the_way_is_not_unpacked(

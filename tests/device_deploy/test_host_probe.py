@@ -73,7 +73,7 @@ def test_what_a_device_does_not_have_is_not_shown() -> None:
 
 
 def test_heat_and_flags_that_hold_now_are_a_fleets_health() -> None:
-    shown = {"problems": [], "locked_by": None}
+    shown: dict[str, object] = {"problems": [], "locked_by": None}
     facts = parse_facts(PI, "pi")
     assert _ailments(facts, shown) == ["under-voltage"]
     assert _ailments(dataclasses.replace(facts, temperature_c=80.0, throttled=None), shown) == ["80 °C"]

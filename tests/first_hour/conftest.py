@@ -142,7 +142,7 @@ def checked_out(folder: Path) -> Workshop:
         shutil.rmtree(folder / ".venv", ignore_errors=True)
         subprocess.run(["cp", "-a", environment, folder / ".venv"], check=True)
     python = folder / ".venv" / "bin" / "python"
-    in_place = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", folder]
+    in_place = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(folder)]
     subprocess.run(in_place, check=True)
     stamp = folder / ".venv" / ".installed"
     stamp.unlink(missing_ok=True)  # linked: writing into it would write into this checkout's

@@ -51,7 +51,12 @@ def interrupted(workshop: Workshop, command: str, moment_s: float) -> tuple[int,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    press = threading.Timer(moment_s, lambda: process.poll() is None and os.killpg(process.pid, signal.SIGINT))
+
+    def interrupt() -> None:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+
+    press = threading.Timer(moment_s, interrupt)
     press.start()
     text = process.communicate(timeout=PATIENCE_S)[0]
     press.cancel()

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -92,7 +92,7 @@ def bare(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Worksh
     return Workshop(folder, {**workshop.environment, "XDG_CACHE_HOME": cache, "UV_CACHE_DIR": f"{cache}/uv"})
 
 
-def refused(workshop: Workshop, command: str, says: str, **variables: str) -> Ended:
+def refused(workshop: Workshop, command: str, says: str, **variables: Any) -> Ended:
     held = workshop.holdings()
     ended = workshop.typed(command, **variables)
     ended.is_one_clear_message()
@@ -195,7 +195,7 @@ def test_without_a_network_a_host_is_not_found_and_wheels_are_not_fetched(worksh
 
 
 def test_without_a_network_what_cannot_be_tested_is_named(workshop: Workshop, bare: Workshop) -> None:
-    caches = {name: bare.environment[name] for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR")}
+    caches: dict[str, Any] = {name: bare.environment[name] for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR")}
     ended = workshop.typed(offline("bash setup/tests.sh"), **caches)
     assert ended.status == 0, ended.text
     said = ("Installing", "Checked", "Fetching", "  … ")

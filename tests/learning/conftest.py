@@ -93,7 +93,7 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
             if not chosen.is_image:
                 observation = np.clip((observation - mean) / scale, -normaliser.clip, normaliser.clip)
             outputs = act(trained.policy.weights, observation)
-            if chosen.is_discrete:
+            if isinstance(chosen.head, DiscreteHead):
                 return outputs.argmax(axis=1)
             low, high = np.array(chosen.head.low, np.float32), np.array(chosen.head.high, np.float32)
             squashed = np.tanh(outputs) if trained.squash is Squash.TANH else np.clip(outputs, -1.0, 1.0)

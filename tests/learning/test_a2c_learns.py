@@ -24,7 +24,7 @@ def test_a2c_walks_the_corridor_straight(learn: Callable) -> None:
 @pytest.fixture
 def flipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sign of the advantage is wrong in the policy's loss."""
-    right = a2c.loss_parts
+    right: Any = a2c.loss_parts
 
     def wrong(*arguments: Any) -> dict[str, Any]:
         *others, batch = arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from quarl.train.suites.task import Evaluation, Task
 
 LENGTH = 5
 GRU = NetworkSpec((16,), recurrences=(Recurrence(Cell.GRU, 16, 1),))
-SMALL = {"environments": 32, "rollout_steps": 16, "minibatch": 128, "learning_rate": 4e-3, "normaliser_steps": 1024}
+SMALL: dict[str, Any] = {"environments": 32, "rollout_steps": 16, "minibatch": 128}
+SMALL |= {"learning_rate": 4e-3, "normaliser_steps": 1024}
 
 
 class Recall:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -87,11 +88,11 @@ def test_another_order_of_additions_is_no_difference(bundle: Bundle, monkeypatch
 
 def test_the_same_files_are_computed_once_in_a_process(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(golden, "_agreeing", set())
-    computed = []
-    monkeypatch.setattr(golden, "forward_float", lambda *a: computed.append(1) or forward_float(*a))
+    computed = Mock(side_effect=forward_float)
+    monkeypatch.setattr(golden, "forward_float", computed)
     for _ in range(3):
         Bundle.load(bundle.path)
-    assert len(computed) == 1
+    assert computed.call_count == 1
     sign(bundle.path, WEIGHTS_FILE, save(OTHER))
     with pytest.raises(BundleError, match="not those of these weights"):
         Bundle.load(bundle.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_a_spec_is_its_document(name: str) -> None:
         ({"network": NetworkSpec((24, 20), recurrences=(Recurrence(Cell.GRU, 8, 1),))}, "want [8]"),
     ],
 )
-def test_states_and_layers_belong_together(change: dict[str, object], words: str) -> None:
+def test_states_and_layers_belong_together(change: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError) as refused:
         replace(recurrent_spec("gru"), **change)
     assert words in str(refused.value)
@@ -173,6 +174,7 @@ def test_a_batch_remembers_what_each_episode_would_alone(name: str) -> None:
     begins = rng.random((12, 3)) < 0.2
     begins[0] = True
     pilot = deciding(spec, lambda rows: forward_float(spec, weights, rows))
+    assert isinstance(pilot, Pilot)
     together = []
     for step in range(12):
         pilot.begin(begins[step])

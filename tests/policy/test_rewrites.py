@@ -80,7 +80,7 @@ def test_the_argmax_stays_and_int8_chooses_it_more_often() -> None:
     spec, made = rewritten(SPEC, weights, rows[:300])
     assert spec.provenance["rewrites"] == ["centred", "normalised"]
     for far in (rows, 10 * rows):
-        wanted, found = (forward_float(*each, far).astype(np.float64) for each in ((SPEC, weights), (spec, made)))
+        wanted, found = (forward_float(s, w, far).astype(np.float64) for s, w in ((SPEC, weights), (spec, made)))
         tied = np.ptp(wanted, axis=1) < 4 * float_tolerance(SPEC, weights, far).max()
         assert tied.mean() < 0.01 and np.array_equal(wanted[~tied].argmax(axis=1), found[~tied].argmax(axis=1))
     chosen = forward_float(SPEC, weights, rows[300:]).argmax(axis=1)

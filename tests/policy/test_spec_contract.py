@@ -25,6 +25,7 @@ from quarl.policy.spec import (
     Squash,
 )
 
+TEXT: Any = str  # gives a text where an enum is wanted
 FIELDS = (
     ObservationField("ranges", (2, 2), "m"),
     ObservationField("bearing", (), "rad"),
@@ -194,8 +195,8 @@ def test_what_foreign_policies_need_comes_back_from_json(spec: PolicySpec) -> No
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: NetworkSpec((4,), "relu"), r"network.activation is 'relu'; allowed are Activation\.RELU"),
-        (lambda: ContinuousHead((0.0,), (1.0,), "tanh"), r"head.squash is 'tanh'; allowed are Squash\.TANH"),
+        (lambda: NetworkSpec((4,), TEXT("relu")), r"network.activation is 'relu'; allowed are Activation\.RELU"),
+        (lambda: ContinuousHead((0.0,), (1.0,), TEXT("tanh")), r"head.squash is 'tanh'; allowed are Squash\.TANH"),
         (lambda: NetworkSpec((4,), activations=(Activation.ELU,)), "of which the first is network.activation, 'relu'"),
         (lambda: NetworkSpec((4, 4), activations=(Activation.RELU,)), "allowed are none, or 2"),
         (lambda: NetworkSpec((4,), Activation.LEAKY_RELU, negative_slope=-0.1), "negative_slope is -0.1"),

@@ -49,9 +49,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, balancing: Balancing) -> Bu
     return Bundle.load(made.path)
 
 
-def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str) -> dict:  # type: ignore[type-arg]
+def report_of(capsys: pytest.CaptureFixture[str], bundle: Bundle, *options: str) -> dict:
     assert evaluate.main(["--input-path", str(bundle.path), "--json", *options]) == 0
-    report: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
+    report: dict = json.loads(capsys.readouterr().out)
     return report
 
 
@@ -168,7 +168,7 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
 def test_a_paired_difference_by_hand() -> None:
     # d = 2, 0, 1: mean 1, s = 1, t of 2 degrees of freedom 4.302653, half width 4.302653 / sqrt(3) = 2.48414
     mean, interval = evaluate.difference([3.0, 1.0, 2.0], [1.0, 1.0, 1.0], paired=True)
-    assert mean == 1.0
+    assert mean == 1.0 and interval is not None
     np.testing.assert_allclose(interval, [1 - 2.48414, 1 + 2.48414], atol=1e-5)
     # returns that vary much but by the same amount with both: nothing says how far another difference may lie
     assert evaluate.difference([500.0, 10.0, 90.0], [499.0, 9.0, 89.0], paired=True) == (1.0, None)
@@ -179,7 +179,7 @@ def test_a_paired_difference_by_hand() -> None:
 def test_an_unpaired_difference_by_hand() -> None:
     # means 2 and 1, variances 1 and 4 over 3 and 4: 1/3 + 1 = 4/3; (4/3)² / (1/18 + 1/3) = 4.57, so 4 degrees, 2.776445
     mean, interval = evaluate.difference([1.0, 2.0, 3.0], [-1.0, 3.0, 1.0, 1.0], paired=False)
-    assert mean == 1.0
+    assert mean == 1.0 and interval is not None
     half = 2.776445 * np.sqrt(1 / 3 + 8 / 3 / 4)
     np.testing.assert_allclose(interval, [1 - half, 1 + half], atol=1e-5)
     assert evaluate.difference([1.0], [2.0, 3.0], paired=False) == (-1.5, None)
@@ -191,8 +191,8 @@ def test_an_evaluation_of_judged_episodes_by_hand() -> None:
     result = Evaluation.of(judged, "hard")
     # mean 4, s² = (9 + 1 + 1 + 9) / 3, half width 3.182446 sqrt(20/3) / 2 = 4.10852; Wilson's interval of 3 of 4
     assert (result.mean_return, result.mean_length, result.success) == (4.0, 3.0, 0.75)
+    assert result.return_interval is not None and result.interval is not None
     np.testing.assert_allclose(result.return_interval, [4 - 4.10852, 4 + 4.10852], atol=1e-5)
-    assert result.interval is not None
     np.testing.assert_allclose(result.interval, [0.30064, 0.95441], atol=1e-5)
     assert result.returns == (1.0, 3.0, 5.0, 7.0)
 
@@ -275,7 +275,7 @@ def test_a_film_of_images_shows_what_the_policy_sees(tmp_path: Path) -> None:
 def test_an_environment_that_cannot_draw_names_what_is_missing(tmp_path: Path) -> None:
     task: Task = make_task("CartPole-v1")
 
-    def no_display(seed: int) -> tuple:  # type: ignore[type-arg]
+    def no_display(seed: int) -> tuple:
         def draw() -> None:
             raise RuntimeError("No OpenGL rendering backend is available.")
 

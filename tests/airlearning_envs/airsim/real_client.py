@@ -13,7 +13,7 @@ client = package.MultirotorClient(port=port, timeout_value=30)
 found = {}
 
 
-def continue_for(seconds):
+def continue_for(seconds: float) -> None:
     """Simulated ones: simContinueForTime counts wall seconds."""
     client.simContinueForTime(seconds / json.loads(client.getSettingsString())["ClockSpeed"])
 

@@ -105,13 +105,13 @@ def test_answers_in_any_order_in_pieces_and_notifications_between() -> None:
         requests.extend(message[1] for message in unpacker)
         if len(requests) < 2:
             return b""
-        both = [
+        both: list[list[object]] = [
             [1, requests[1], None, "second"],
             [2, "news", []],
             [1, 99, None, "nobody's"],
             [1, requests[0], None, "first"],
         ]
-        return b"".join(map(packed, both))
+        return b"".join(packed(each) for each in both)
 
     with peer(answers) as port, Rpc(port=port, timeout_s=30.0) as rpc:
         first, second = rpc.send("one", np.float32(0.5), np.bool_(True)), rpc.send("two")

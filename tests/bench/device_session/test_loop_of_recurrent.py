@@ -40,8 +40,8 @@ class Served:
 
 
 def test_flights_in_the_loop_are_those_of_the_policy() -> None:
-    served = Served()
-    found = ask_success_in_loop(served, "run", Flights("hard", EPISODES, 5), spec=served.spec)  # type: ignore[arg-type]
+    served: Any = Served()
+    found: Any = ask_success_in_loop(served, "run", Flights("hard", EPISODES, 5), spec=served.spec)
     pilot = Pilot(served.spec, lambda rows: forward_float(served.spec, served.weights, rows))
     flown = fly(preset("hard"), pilot, EPISODES, 5, batch=8)
     reached = np.unpackbits(np.frombuffer(base64.b64decode(found.outcomes), np.uint8))[:EPISODES].astype(bool)

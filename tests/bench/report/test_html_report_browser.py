@@ -91,7 +91,7 @@ def test_a_reader_stumbles_over_nothing(browser: Browser, report: Path) -> None:
 @pytest.mark.slow
 def test_every_bundle_has_its_page_and_every_result_its_section(browser: Browser, report: Path) -> None:
     opened(browser, report.as_uri())
-    titles = [each.get_attribute("textContent") for each in browser.find_elements(By.CSS_SELECTOR, ".page > h2")]
+    titles = [str(each.get_attribute("textContent")) for each in browser.find_elements(By.CSS_SELECTOR, ".page > h2")]
     bundles = [path.parent.name for path in (ROOT / "zoo").glob("**/manifest.json")]
     assert sorted(titles) == sorted(f"Policy {name}" for name in bundles)
     assert browser.find_elements(By.CSS_SELECTOR, "section:has(> .missing)") == []

@@ -252,8 +252,8 @@ def test_a_speed_up_lies_within_its_own_brackets(latency_report: Make) -> None:
     committed = Selection(tuple(store.read_results(store.RESULTS / "case-study.jsonl")))
     for report in committed.reports:
         keras = committed.last(Kind.LATENCY, run=report.run, policy=report.policy, runtime="keras")
-        for slow in (committed.fp32_partner(report), keras):
-            if (ratios := turn_ratios(slow, report)) and (value := speed_up(slow, report)) is not None:
+        for other in (committed.fp32_partner(report), keras):
+            if (ratios := turn_ratios(other, report)) and (value := speed_up(other, report)) is not None:
                 assert min(ratios) <= value <= max(ratios), (report.policy, report.precision)
 
 

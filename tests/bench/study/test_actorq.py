@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quarl.bench.command_line import BenchError, UsageError
@@ -175,7 +176,12 @@ def test_a_training_is_read_from_its_bundle(training: Recorded) -> None:
 
 def test_trainings_are_measured_a_seed_of_all_cells_first(monkeypatch: pytest.MonkeyPatch) -> None:
     typed: list[list[str]] = []
-    monkeypatch.setattr(trainings, "run", lambda words: typed.append(words) or RUN)
+
+    def run(words: list[str]) -> Any:
+        typed.append(words)
+        return RUN
+
+    monkeypatch.setattr(trainings, "run", run)
     requested = cells(trainings.EXPERIMENT, NO_OPTIONS, ["cartpole", "big-learner"])
     assert [cell.episodes.seeds[0] for cell in requested] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 2 + [4] * 2
     played = list(trainings.measure("cartpole", WIDTHS[8], EpisodePlan((3,), 0)))
@@ -258,9 +264,9 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
     rows = [training(8, 0), training(8, 1, curve=later), training(32, 0), training(32, 1)]
     (axes,) = results_of(rows, trainings).figures()["actorq-curves"].axes
     goal, fp32, int8 = axes.lines
-    assert set(goal.get_ydata()) == {400.0}
-    assert [line.get_xdata().tolist() for line in (fp32, int8)] == [[2.0, 5.5, 8.0], [3.0, 6.0, 8.5]]
-    assert int8.get_ydata().tolist() == [110.0, 380.0, 455.0]
+    assert set(np.asarray(goal.get_ydata())) == {400.0}
+    assert [np.asarray(line.get_xdata()).tolist() for line in (fp32, int8)] == [[2.0, 5.5, 8.0], [3.0, 6.0, 8.5]]
+    assert np.asarray(int8.get_ydata()).tolist() == [110.0, 380.0, 455.0]
     assert len(axes.collections) == 2, "bands"
     assert axes.get_legend_handles_labels()[1] == ["goal", "fp32 actors", "int8 actors"]
 

@@ -184,7 +184,12 @@ def test_times_are_measured_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     requested: list[int] = []
-    monkeypatch.setattr(running, "run", lambda module, cells, jobs, address: requested.append(jobs) or [])
+
+    def run(module: object, cells: object, jobs: int, address: object) -> list[object]:
+        requested.append(jobs)
+        return []
+
+    monkeypatch.setattr(running, "run", run)
     mixed.main([])
     sweep.main(["cartpole-dqn"])
     assert requested[0] == 1 and requested[1] == command.os.cpu_count()

@@ -183,7 +183,7 @@ def train_sac(actor: Actor, steps: int = 8_000) -> None:
         with torch.no_grad():
             action = actor.sampled(torch.as_tensor(seen)[None])[0][0].numpy()
         following, reward, ended, over, _ = env.step(action)
-        replay.keep(seen, action, reward / 10.0, following, ended)
+        replay.keep(seen, action, float(reward) / 10.0, following, ended)
         seen = env.reset()[0] if ended or over else following
         if step < 500:
             continue

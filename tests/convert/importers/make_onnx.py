@@ -128,7 +128,7 @@ def stable_baselines3(folder: Path) -> None:
     small = {"net_arch": [16, 16]}
     outputs = ("actions", "values", "log_prob")
     for name, environment in (("sb3_box", box), ("sb3_discrete", discrete)):
-        size = environment.observation_space.shape[0]
+        size = gymnasium.spaces.utils.flatdim(environment.observation_space)
         policy = PPO("MlpPolicy", environment, policy_kwargs=small, device="cpu").policy
         export(folder, name, Policy(policy), torch.randn(1, size), "observation", *outputs)
     q_net = DQN("MlpPolicy", discrete, policy_kwargs=small, device="cpu", buffer_size=10).policy.q_net

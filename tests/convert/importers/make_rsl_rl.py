@@ -51,7 +51,8 @@ class Drift(VecEnv):
 
     def __init__(self) -> None:
         self.num_envs, self.num_actions, self.max_episode_length = COPIES, ACTIONS, 50
-        self.device, self.cfg = "cpu", {}
+        self.device = "cpu"
+        self.cfg: dict[str, Any] = {}
         self.episode_length_buf = torch.zeros(COPIES, dtype=torch.long)
         self.mean, self.reach = torch.randn(OBSERVATIONS), torch.rand(OBSERVATIONS) * 2.0 + 0.2
         self.obeyed = torch.randn(ACTIONS, OBSERVATIONS) * 0.2

@@ -294,7 +294,8 @@ def outputs(model: Any, seen: Any, actions: np.ndarray) -> np.ndarray:
 
 def answers(model: RecurrentPPO, seen: Any, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Actions of predict(), and logits or the same, row after row, the state carried on from row to row."""
-    state, actions, given = None, [], []
+    state: Any = None
+    actions, given = [], []
     for row, start in enumerate(starts):
         at = slice(row, row + 1)
         one = {key: part[at] for key, part in seen.items()} if isinstance(seen, dict) else seen[at]

@@ -132,13 +132,14 @@ def cleanrl_sac(folder: Path) -> str:
 def brax_ppo(folder: Path) -> str:
     random = np.random.default_rng(3)
     sizes = (11, 32, 24, 2 * 4)
-    tensors = {"normalizer/mean": random.normal(0.0, 1.0, 11), "normalizer/std": random.uniform(0.3, 2.0, 11)}
+    tensors: dict[str, np.ndarray] = {"normalizer/mean": random.normal(0.0, 1.0, 11)}
+    tensors["normalizer/std"] = random.uniform(0.3, 2.0, 11)
     for index, (taken, given) in enumerate(itertools.pairwise(sizes)):
         reach = np.sqrt(3.0 / taken)  # flax's lecun_uniform
         tensors[f"policy/params/hidden_{index}/kernel"] = random.uniform(-reach, reach, (taken, given))
         tensors[f"policy/params/hidden_{index}/bias"] = random.normal(0.0, 0.1, given)
-    tensors = {name: np.float32(values) for name, values in tensors.items()}
-    np.savez(folder / "policy.npz", **{**tensors, "normalizer/count": np.float32(1e6)})
+    tensors = {name: values.astype(np.float32) for name, values in tensors.items()}
+    np.savez(folder / "policy.npz", **{**tensors, "normalizer/count": np.array(1e6, np.float32)})
     rows = observed(11) + np.float32(tensors["normalizer/mean"])
     x = (rows - tensors["normalizer/mean"]) / tensors["normalizer/std"]
     names = [f"policy/params/hidden_{index}" for index in range(3)]

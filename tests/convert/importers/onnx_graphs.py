@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,12 +41,12 @@ class Graph:
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def n(self, operator: str, *operands: str, outputs: Sequence[str] | None = None, **attributes: object) -> str:
+    def n(self, operator: str, *operands: str, outputs: Sequence[str] | None = None, **attributes: Any) -> str:
         names = list(outputs or [f"{operator.lower()}_{len(self.nodes)}"])
         self.nodes.append(helper.make_node(operator, list(operands), names, name=f"node_{names[0]}", **attributes))
         return names[0]
 
-    def dense(self, x: str, inputs: int, outputs: int, **attributes: object) -> str:
+    def dense(self, x: str, inputs: int, outputs: int, **attributes: Any) -> str:
         return self.n("Gemm", x, self.c(numbers(inputs, outputs)), self.c(numbers(outputs)), **attributes)
 
     def model(self, *outputs: str, **metadata: str) -> onnx.ModelProto:

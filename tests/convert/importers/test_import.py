@@ -123,7 +123,7 @@ def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runti
     assert policy.original is not None
     wanted = policy.original(rows.astype(np.float32))
     own = forward_float(bundle.spec, bundle.weights(), rows)
-    np.testing.assert_allclose(own, centred(bundle, wanted), rtol=1e-4, atol=2e-5 * np.ptp(wanted))
+    np.testing.assert_allclose(own, centred(bundle, wanted), rtol=1e-4, atol=2e-5 * float(np.ptp(wanted)))
     converted(bundle, runtimes)
 
 
@@ -163,6 +163,7 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
     words = [str(folder / "policy.zip"), "--vecnormalize", str(folder / "vecnormalize.pkl"), "--task", "pendulum"]
     assert main([*words, "--episodes", "0", "--output-path", str(path)]) == 0
     spec = Bundle.load(path).spec
+    assert isinstance(spec.head, ContinuousHead)
     evaluate.check_task(replace(spec, head=replace(spec.head, low=(-9.0,), high=(9.0,))), make_task("pendulum"))
     assert evaluate.main(["--input-path", str(path), "--episodes", "1"]) == 0
 
@@ -199,7 +200,7 @@ def test_wrong_usage(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def small(*steps: chain.Step) -> ForeignPolicy:
+def small(*steps: list[chain.Step]) -> ForeignPolicy:
     random = np.random.default_rng(5)
     kernels = [random.normal(0, 0.7, shape).astype(np.float32) for shape in ((4, 8), (8, 3))]
     biases = [random.normal(0, 0.3, width).astype(np.float32) for width in (8, 3)]
@@ -221,7 +222,7 @@ RELATIVE = Targets((*TAKEN, FloatStep(FloatOperator.ADD, (1, 2))), 3, "by hand")
 LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
 ONE = np.ones(1)
 ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
-CASES = {
+CASES: dict[str, tuple[tuple[list[chain.Step], ...], Squash]] = {
     "signs and clips": (
         ([affine(-2.0, 0.5, 1.0, -1.0), Clip(-ONE, 2 * ONE), affine(3.0), Clip(np.full(1, -np.inf), ONE)], [ELU], []),
         Squash.NONE,

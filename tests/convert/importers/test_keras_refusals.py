@@ -289,8 +289,9 @@ def test_a_config_with_any_wrong_value_is_refused_or_read(tmp_path: Path) -> Non
     config = json.loads(members("two_inputs")[CONFIG])
     places = list(_places(config))
     random = np.random.default_rng(4)
+    values: tuple[Any, ...] = (None, [], {}, "text", -1, [[["x"]]])
     for number in random.choice(len(places), 120, replace=False):
-        for value in (None, [], {}, "text", -1, [[["x"]]]):
+        for value in values:
             mutated = json.loads(json.dumps(config))
             *way, last = places[number]
             inside = mutated

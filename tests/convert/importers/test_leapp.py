@@ -33,8 +33,8 @@ from quarl.policy.spec import (
 )
 
 FILES = Path(__file__).parent / "files" / "leapp"
-READ = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity", "norms")
-READ += ("turned_frames", "assembled", "relative", "turned_targets")
+READ: tuple[str, ...] = ("locomotion", "last_action", "frames", "frames_with_actions", "terms", "clips", "gravity")
+READ += ("norms", "turned_frames", "assembled", "relative", "turned_targets")
 READ += ("recurrent", "recurrent_layers", "recurrent_joined")
 REFUSED = {
     "recurrent_reset_first": r"The states 'memory_in' are none of a GRU or an LSTM; read are these, as PyTorch",
@@ -62,7 +62,7 @@ def test_a_folder_acts_as_inference_manager_answered(name: str, tmp_path: Path, 
     sensors = [field.name for field in spec.observation if field.name in recorded]
     for period, wanted in enumerate(recorded["outputs"]):
         values = np.concatenate([recorded[sensor][period].reshape(-1) for sensor in sensors])
-        result = forward_float(spec, weights, history.observe(values))[0]
+        result = forward_float(spec, weights, np.array(history.observe(values)))[0]
         action, following = np.split(result, [spec.output_size])
         np.testing.assert_allclose(action, wanted, atol=2e-6 * max(1.0, np.ptp(recorded["outputs"])))
         history.acted(action, following)
@@ -97,7 +97,7 @@ def test_recurrent_layers_begin_as_the_folder_says() -> None:
     *others, first, second = policy.inputs
     assert first.memory is not None and second.memory is not None
     begun = np.concatenate([stored[f"policy/{name}_in"].reshape(-1) for name in ("hidden", "cell")])
-    np.testing.assert_array_equal(np.float32(first.memory.initial), begun)
+    np.testing.assert_array_equal(np.array(first.memory.initial, np.float32), begun)
     assert second.memory == Memory(Remembered.STATE, (float(np.float32(-0.4)),) * 7)
     kinds = {field.memory.of for field in others if field.memory is not None}
     assert kinds == {Remembered.OBSERVATION, Remembered.ACTION}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -324,7 +325,7 @@ def image_graph(layout: str, opset: int = 13) -> tuple[Graph, str]:
     return graph, graph.n("Transpose", "image", perm=[0, 3, 1, 2])
 
 
-def convolved(graph: Graph, x: str, inputs: int, outputs: int, side: int, **attributes: object) -> str:
+def convolved(graph: Graph, x: str, inputs: int, outputs: int, side: int, **attributes: Any) -> str:
     return graph.n("Conv", x, graph.c(numbers(outputs, inputs, side, side)), graph.c(numbers(outputs)), **attributes)
 
 

@@ -55,7 +55,7 @@ def test_node_tests_are_computed_or_refused(tmp_path: Path) -> None:
                 read.add(case.name)
                 made = run(policy, row)[0]
                 if isinstance(policy.actions, Discrete):  # what the largest is taken of, behind which may be a Softmax
-                    made, expected = np.argmax(made), np.argmax(expected)
+                    made, expected = np.array(np.argmax(made)), np.array(np.argmax(expected))
                 np.testing.assert_allclose(made, expected.reshape(-1), case.rtol, 1e-5, err_msg=f"{case.name} {name}")
     assert len(read) > 200 and refused > 1000
     assert {"test_rotary_embedding_expanded", "test_layer_normalization_2d_axis0", "test_dropout_default_mask"} <= read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -115,7 +116,7 @@ def test_uses_are_refused_by_name(name: str, tmp_path: Path) -> None:
         graph.read(tmp_path, graph.dense(x, 8, 30) if "depend" in message or "between" in message else x)
 
 
-CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, object], str]] = {
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
     "padded": ((4, 3, 3, 3), {"pads": [1, 1, 1, 1]}, "pads the image"),
     "same": ((4, 3, 3, 3), {"auto_pad": "SAME_UPPER"}, "pads the image"),
     "dilated": ((4, 3, 3, 3), {"dilations": [2, 2]}, "dilated or in groups"),

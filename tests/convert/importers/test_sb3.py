@@ -184,7 +184,7 @@ def test_no_bounds_cut_nothing(tmp_path: Path) -> None:
     free = space(spaces.Box(-np.inf, np.inf, (3,), np.float32))
     policy = read_sb3(changed(tmp_path, "ppo_leaky", {"action_space": free}))
     assert isinstance(policy.steps[-1], chain.Dense)
-    half = space(spaces.Box(np.float32([-1, -np.inf, -2]), np.full(3, np.inf, np.float32)))
+    half = space(spaces.Box(np.array([-1, -np.inf, -2], np.float32), np.full(3, np.inf, np.float32)))
     clip = read_sb3(changed(tmp_path, "ppo_leaky", {"action_space": half})).steps[-1]
     assert isinstance(clip, chain.Clip)
     assert clip.low.tolist() == [-1, -np.inf, -2]

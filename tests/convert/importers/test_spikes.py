@@ -118,7 +118,7 @@ def test_rare_flags_impacts_and_images_have_no_outliers() -> None:
 
 
 def policy_of(size: int) -> ForeignPolicy:
-    step = Dense(np.ones((size, 2)), np.array([0.0, 1.0]))
+    step = Dense(np.ones((size, 2), np.float32), np.array([0.0, 1.0], np.float32))
     return ForeignPolicy("a test", (Input("obs", (size,)),), (step,), Continuous(), period_s=0.02)
 
 

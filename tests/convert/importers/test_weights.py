@@ -61,7 +61,7 @@ def by_hand(rows: np.ndarray) -> np.ndarray:
 
 def written(folder: Path, **changes: Any) -> tuple[Path, Path]:
     (folder / "spec.json").write_text(json.dumps({**SPEC, **changes}))
-    save_file({name: np.float32(value) for name, value in TENSORS.items()}, folder / "weights.safetensors")
+    save_file({name: value.astype(np.float32) for name, value in TENSORS.items()}, folder / "weights.safetensors")
     return folder / "weights.safetensors", folder / "spec.json"
 
 
@@ -70,7 +70,7 @@ def test_the_steps_are_those_of_the_spec(tmp_path: Path) -> None:
     policy = read_weights(weights, spec)
     np.testing.assert_allclose(chain.run(policy, ROWS), by_hand(ROWS), rtol=1e-5, atol=1e-5)
     assert policy.ignored == ("1 tensors that no step uses: critic.weight",)
-    np.savez(tmp_path / "weights.npz", **{name: np.float32(value) for name, value in TENSORS.items()})
+    np.savez(tmp_path / "weights.npz", **{name: value.astype(np.float32) for name, value in TENSORS.items()})
     again = read_weights(tmp_path / "weights.npz", spec)
     np.testing.assert_array_equal(chain.run(again, ROWS), chain.run(policy, ROWS))
 
@@ -93,8 +93,8 @@ def test_the_command_makes_a_bundle_of_them(tmp_path: Path) -> None:
 
 def test_a_tensor_s_name_stands_wherever_numbers_may(tmp_path: Path) -> None:
     weights, spec = written(tmp_path)
-    tensors = {name: np.float32(value) for name, value in TENSORS.items()}
-    scaled = {"action_scale": np.float32([[2.0, 3.0]]), "action_bias": np.float32([[0.5, 0.5]])}
+    tensors = {name: value.astype(np.float32) for name, value in TENSORS.items()}
+    scaled = {"action_scale": np.array([[2, 3]], np.float32), "action_bias": np.array([[0.5, 0.5]], np.float32)}
     save_file({**tensors, **scaled}, tmp_path / "scaled.safetensors")
     named = [*SPEC["steps"][:-1], {"affine": {"scale": "action_scale", "offset": "action_bias"}}]
     (tmp_path / "named.json").write_text(json.dumps({**SPEC, "steps": named}))

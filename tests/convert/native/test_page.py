@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import DTypeLike
 
 from quarl.convert.native.writer import native_artifact
 from quarl.policy import exact
@@ -45,7 +46,7 @@ class Reader:
             values[field.name] = struct.unpack_from(f"<{count}{CODES[field.kind]}", self.data, start + field.offset)[0]
         return SimpleNamespace(**values)
 
-    def array(self, offset: int, count: int, kind: str = "<f4") -> np.ndarray:
+    def array(self, offset: int, count: int, kind: DTypeLike = "<f4") -> np.ndarray:
         return np.frombuffer(self.data, kind, count, offset)
 
     def weights(self, layer: SimpleNamespace) -> np.ndarray:

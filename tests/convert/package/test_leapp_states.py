@@ -42,7 +42,7 @@ def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None
         assert (field.memory is None) == (own.memory is None) and np.prod(field.shape) == own.size
     assert history.brought == again.brought
     for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
-        action = forward_float(bundle.spec, bundle.weights(), history.observe(values))[0]
+        action = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values)))[0]
         np.testing.assert_allclose(run(policy, np.array(again.observe(values))[None])[0], action, atol=1e-5)
         history.acted(action)
         again.acted(action)

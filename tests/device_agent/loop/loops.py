@@ -17,7 +17,7 @@ FALLBACK = 19
 PATIENCE_S = 60.0
 
 
-def until(found: Callable[[], Any], what: str) -> Any:
+def until(found: Callable[..., Any], what: str) -> Any:
     """Poll until something is true; its value."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -93,7 +93,7 @@ class LoopProcess:
         return self.process.returncode, log
 
 
-def next_where(client: Client, holds: Callable[[Action], bool]) -> Action:
+def next_where(client: Client, holds: Callable[..., bool]) -> Action:  # (action); mypy infers no lambda with a default
     """The first action for which something holds."""
 
     def found() -> Action | None:

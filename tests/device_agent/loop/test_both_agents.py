@@ -46,7 +46,7 @@ VARIES = re.compile(
 )
 """Paths of what depends on time or process: its type is compared alone."""
 OBSERVATION = [0.5] * 32
-BEFORE_LOADING = [
+BEFORE_LOADING: list[dict[str, Any]] = [
     {"op": "help"},
     {"op": "hello", "id": 1},
     {"op": "act", "observation": OBSERVATION},
@@ -60,7 +60,7 @@ BEFORE_LOADING = [
     {"op": "act", "observe": []},
     {},
 ]
-LOADED = [
+LOADED: list[dict[str, Any]] = [
     {"op": "load", "precision": "int8", "runtime": "native"},
     {"op": "hello"},
     {"op": "act", "observation": OBSERVATION, "id": "a"},
@@ -77,7 +77,7 @@ LOADED = [
     {"op": "episodes", "batch": 0},
     {"op": "bye"},
 ]
-IN_LOOP = [
+IN_LOOP: list[dict[str, Any]] = [
     {"op": "loop"},
     {"op": "help"},
     {"op": "hello", "id": 2},

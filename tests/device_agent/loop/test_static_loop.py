@@ -157,7 +157,8 @@ def test_an_abstract_supervisor_hears_it_and_a_folder_is_made(pack: Path, tmp_pa
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(f"\0{name}")
         supervisor.settimeout(PATIENCE_S)
-        command = [building.agent(platform.machine()), pack, "loop", f"--socket={path}", "--fallback=3", "--priority=0"]
+        command = [str(building.agent(platform.machine())), str(pack), "loop", f"--socket={path}"]
+        command += ["--fallback=3", "--priority=0"]
         heard = {**os.environ, "NOTIFY_SOCKET": f"@{name}"}
         with subprocess.Popen(command, env=heard, stderr=subprocess.DEVNULL) as process:
             assert supervisor.recv(4096).startswith(b"READY=1")

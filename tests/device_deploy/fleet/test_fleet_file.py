@@ -66,7 +66,7 @@ def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
         (("lab", {}, ["pi@nowhere"]), "no device 'pi@nowhere' in lab; it has pi@arena-09, local, a1b1"),
     ):
         with pytest.raises(FleetFileError, match=says):
-            fleet.selected(*arguments)  # type: ignore[arg-type]
+            fleet.selected(*arguments)
 
 
 @pytest.mark.parametrize(

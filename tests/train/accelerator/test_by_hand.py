@@ -110,7 +110,7 @@ def test_backward_is_the_slope_of_a_loss() -> None:
     step = 1e-6
     for name, value in weights.items():
         for index in list(np.ndindex(value.shape))[:7]:
-            up = {**weights, name: value.astype(np.float64)}
+            up: dict[str, Any] = {**weights, name: value.astype(np.float64)}
             up[name][index] += step
             slope = (loss(up, inputs) - loss(weights, inputs)) / step
             assert network.gradient.views[name][index] == pytest.approx(slope, abs=1e-4)
@@ -199,16 +199,16 @@ def largest_in_bounds(weights: Mapping[str, Any]) -> float:
     return max(float(np.abs(kernel).max()) * kernel.shape[0] ** 0.5 for kernel in kernels)
 
 
-def bits(quantized: bool) -> dict[str, int]:
+def bits(quantized: bool) -> dict[str, Any]:
     return {"quantization_bits": 4} if quantized else {}
 
 
 @CASES
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
 @drawn_again
-def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: dict[str, float]) -> None:
+def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: dict[str, Any]) -> None:
     learner, batch = on_policy(distribution, 2, ("first", "second"))
-    small = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
+    small: dict[str, Any] = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
     settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized), **held)
     order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
     given = with_scales(learner.groups, quantized)
@@ -225,12 +225,10 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: d
 @pytest.mark.parametrize("optimiser", ["rmsprop", "adam"])
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
 @drawn_again
-def test_a2c(
-    eagerly: None, distribution: Distribution, optimiser: str, quantized: bool, held: dict[str, float]
-) -> None:
+def test_a2c(eagerly: None, distribution: Distribution, optimiser: str, quantized: bool, held: dict[str, Any]) -> None:
     learner, batch = on_policy(distribution, 2, a2c.MOMENTS[optimiser])
     del batch["log_probability"]
-    own = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
+    own: dict[str, Any] = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
     settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized), **held)
     arguments = (with_scales(learner.groups, quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
@@ -250,7 +248,7 @@ def transitions(action: NDArray[Any]) -> dict[str, NDArray[Any]]:
 @CASES
 @pytest.mark.parametrize("weighted", [False, True])
 @drawn_again
-def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, float]) -> None:
+def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, Any]) -> None:
     learner = dqn.fresh_learner(np.random.default_rng(4), NETWORK, (3,), 4)
     batches = transitions(GENERATOR.integers(4, size=(5, 16)).astype(np.int32))
     if weighted:
@@ -275,7 +273,7 @@ def test_dqn(eagerly: None, weighted: bool, quantized: bool, held: dict[str, flo
     "more", [{}, {"twin": True, "target_noise": 0.2, "policy_period": 2, "action_penalty": 0.01}], ids=["ddpg", "td3"]
 )
 @drawn_again
-def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[str, float]) -> None:
+def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[str, Any]) -> None:
     settings = ddpg.DDPGSettings(gradient_norm=0.5, target_rate=0.1, **more, **bits(quantized), **held)
     critics = 2 if settings.twin else 1
     learner = fresh_learner(np.random.default_rng(5), NETWORK, NetworkSpec((9,)), (3,), 2, critics)

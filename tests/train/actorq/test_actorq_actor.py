@@ -40,7 +40,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def handed() -> Iterator[Pushed]:
     """The fresh policy of the small plan, as its learner hands it over."""
     pushed: list[Pushed] = []
-    columns = {
+    columns: Columns = {
         "observation": np.random.default_rng(0).normal(size=(2, 4, 4)).astype(np.float32),
         "action": np.zeros((2, 4), np.int32),
         "return": np.zeros((2, 4), np.float32),
@@ -262,7 +262,7 @@ def test_actors_and_learner_make_a_whole_run(runtime: str, quantize: int, commun
         600, change, n_actors=2, quantize=quantize, quantize_communication=communication, actor_update_period=10,
         priority_exponent=0.6, runtime=runtime,
     )  # fmt: skip
-    made_as = {"artifact_format": plan.actorq.artifact_format}
+    made_as: dict[str, Any] = {"artifact_format": plan.actorq.artifact_format}
     with closing(ParameterServer(quantize, communication, **made_as)) as server, ThreadPoolExecutor(3) as threads:
         hall = Hall(plan, server)
         loop = LearnerLoop(plan, hall.sample, hall.recent, server.put, hall.prioritise)

@@ -228,7 +228,7 @@ def test_every_setting_is_an_option() -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_only_the_native_engine_has_to_be_made_before_actors_start(
-    runtime: str, monkeypatch: pytest.MonkeyPatch
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[RuntimeName] = []
     monkeypatch.setattr(planning, "import_runtime", lambda name: SimpleNamespace(library=lambda: made.append(name)))
@@ -244,7 +244,7 @@ def test_only_the_native_engine_has_to_be_made_before_actors_start(
         ("native", ArtifactFormat.NATIVE),
     ],
 )
-def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: str, wanted: ArtifactFormat) -> None:
+def test_the_artifacts_format_is_that_of_the_actors_runtime(runtime: Any, wanted: ArtifactFormat) -> None:
     assert ActorQSettings(runtime=runtime).artifact_format is wanted
 
 

@@ -167,7 +167,8 @@ def test_a_process_that_cannot_be_built_says_what_its_building_raised() -> None:
 
 def test_sums_of_lives_by_hand() -> None:
     one = sums_of({"cpu_s": 2.0, "seconds": {"learn": 1.5}}, {"cpu_s": 0.5, "versions_put": 3}, [{"cpu_s": 1.0}])
-    shards = [{"cpu_s": 0.25, "refused_stale": 4, "largest_staleness": 90}, {"largest_staleness": 70}]
+    shards: list[dict[str, float]] = [{"cpu_s": 0.25, "refused_stale": 4, "largest_staleness": 90}]
+    shards.append({"largest_staleness": 70})
     other = sums_of({"seconds": {"learn": 0.5, "push": 1.0}}, {"versions_put": 4, "bytes_served": 10}, shards)
     both = added(one, other)
     assert both["cpu_s"] == {"learner": 2.0, "replay": 1.25, "parameters": 0.5}

@@ -116,7 +116,7 @@ def test_the_later_steps_come_along_where_they_belong_to_the_return() -> None:
     )
     np.testing.assert_array_equal(
         rows["following"],
-        [[[1, 1.5], [2, 2.5]], [[2, 2.5], [3, 3.5]], [[3, 3.5], [0, 0]], [[0, 0], [0, 0]]],
+        [[[1.0, 1.5], [2.0, 2.5]], [[2.0, 2.5], [3.0, 3.5]], [[3.0, 3.5], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]],
     )
     no = NO_CHOICE
     np.testing.assert_array_equal(rows["following_greedy"], [[0, no], [no, 1], [1, no], [no, no]])
@@ -143,5 +143,5 @@ def test_columns_have_the_contracts_names_and_types() -> None:
     rows = filled(Window(1, 0.5), step(0, action=torques, greedy=np.zeros(2)), step(1, action=-torques, greedy=torques))
     assert rows["action"].dtype == rows["greedy"].dtype == np.float32
     np.testing.assert_array_equal(rows["action"], [[0.25, -1], [-0.25, 1]])
-    np.testing.assert_array_equal(rows["greedy"], [[0, 0], [0.25, -1]])
+    np.testing.assert_array_equal(rows["greedy"], [[0.0, 0.0], [0.25, -1.0]])
     assert not {name for name in rows if name.startswith("following")}

@@ -58,7 +58,8 @@ def test_every_pair_of_bits_acts_as_the_reference_says(
     used = weights if quantize == communication else arrived(weights, communication)
     if quantize == 8:
         expected = forward_integer(spec, quantize_network(spec, used, pushed.calibration, 8), observations)
-        tolerance = 1e-5  # of the squashing in float; logits are whole steps, and the step is far above it
+        # Of the squashing in float; logits are whole steps, and the step is far above it.
+        tolerance: float | np.ndarray = 1e-5
     else:
         reference = float_reference(spec, half_weights(used) if quantize == 16 else used, observations)
         expected, tolerance = reference.outputs, reference.tolerance

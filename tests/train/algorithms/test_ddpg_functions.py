@@ -129,13 +129,13 @@ def test_the_noise_changes_linearly() -> None:
 def test_actions_in_physical_units_by_hand() -> None:
     reach = ActionRange(ContinuousHead((-2.0, 0.0), (2.0, 10.0), Squash.TANH), "ddpg")
     actions = reach.physical(np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]], np.float32))
-    np.testing.assert_allclose(actions, [[-2, 0], [0, 7.5], [2, 10]])
+    np.testing.assert_allclose(actions, [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]])
 
 
 def test_units_of_the_range_are_the_inverse_of_physical_units() -> None:
     reach = ActionRange(ContinuousHead((-2.0, 0.0, -3.0), (2.0, 10.0, -1.0), Squash.TANH), "d4pg")
     units = reach.unit(np.array([[-2.0, 0.0, -3.0], [0.0, 7.5, -2.0], [2.0, 10.0, -1.0]], np.float32))
-    np.testing.assert_allclose(units, [[-1, -1, -1], [0, 0.5, 0], [1, 1, 1]], atol=1e-6)
+    np.testing.assert_allclose(units, [[-1.0, -1.0, -1.0], [0.0, 0.5, 0.0], [1.0, 1.0, 1.0]], atol=1e-6)
     assert units.dtype == np.float32
     many = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
     np.testing.assert_allclose(reach.unit(reach.physical(many)), many, atol=1e-6)

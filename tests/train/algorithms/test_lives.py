@@ -1,6 +1,7 @@
 """A lost life ends the return and nothing else: what the stream, the rollout and the replay make of it, by hand."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -69,8 +70,8 @@ def test_judging_plays_whole_games() -> None:
 def test_the_advantages_of_a_rollout_end_at_the_lost_life() -> None:
     # V = 10 everywhere, γ = 0.5, λ = 1, five steps with the rewards 1, 2 | 4, 8 | 1:
     # R₁ = 2;  R₀ = 1 + ½·2 = 2;  R₃ = 8;  R₂ = 4 + ½·8 = 8;  R₄ = 1 + ½·10 = 6 (the rollout's end is bootstrapped).
-    forward = SimpleNamespace(values=lambda images: np.full(len(images), 10.0, np.float32))
-    distribution = SimpleNamespace(action_shape=(), action_type=np.int64)
+    forward: Any = SimpleNamespace(values=lambda images: np.full(len(images), 10.0, np.float32))
+    distribution: Any = SimpleNamespace(action_shape=(), action_type=np.int64)
     same = type("Same", (), {"__call__": lambda self, images: images, "update": lambda self, images: None})()
     stream = EpisodeStream(TwoLives())
     rollout = Rollout(5, distribution, stream.observation)

@@ -1,6 +1,7 @@
 """The rewards that PPO and A2C learn from, against numbers worked by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ A2C = [*SMALL, "--method", "a2c", "--set", "environments=8", "--set", "rollout_s
 NORMALISED = ["--set", "normalise_rewards=true"]
 
 
-def settings(environments: int = 1, **values: float) -> A2CSettings:
+def settings(environments: int = 1, **values: Any) -> A2CSettings:
     return A2CSettings(environments=environments, discount=0.5, normalise_rewards=True, **values)
 
 

@@ -129,21 +129,21 @@ def test_an_element_that_never_moved_in_training_is_ignored_wherever_it_is() -> 
     kept.restore(normaliser.state())
     assert kept.frozen() == normaliser.frozen()
     assert [each[:2] for each in kept.frozen().still] == [(1, 5.0), (2, float(normaliser.mean[2]))]
-    found = normalise(kept.frozen(), np.float32([[0.0, 5.005, 1e7 + 100, 0.0]]))[0]
+    found = normalise(kept.frozen(), np.array([[0.0, 5.005, 1e7 + 100, 0.0]], np.float32))[0]
     assert abs(found[1]) < 1e-20 and abs(found[2]) < 1e-20
     # One that moves after the statistics stand still was trained on.
-    kept(np.float32([[0.0, 6.0, 1e7, 0.0]]))
+    kept(np.array([[0.0, 6.0, 1e7, 0.0]], np.float32))
     assert [each[0] for each in kept.frozen().still] == [2]
 
 
 def test_small_units_are_scaled_as_large_ones() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
     made = []
-    for unit in np.float32([1.0, 1e-6]):
+    for unit in np.array([1.0, 1e-6], np.float32):
         normaliser = RunningNormaliser(3, 1000, (np.full(3, -3.0) * unit, np.full(3, 3.0) * unit))
         normaliser.update(rows * unit)
         made.append(normaliser(rows * unit))
-    np.testing.assert_allclose(*made, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(made[0], made[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_field_that_never_moves_is_centred_and_not_blown_up() -> None:

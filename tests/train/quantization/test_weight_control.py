@@ -127,7 +127,7 @@ def transitions(actions: np.ndarray) -> dict[str, Any]:
 @pytest.mark.parametrize("method", ["ddpg", "d4pg"])
 def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> None:
     module: Any = {"ddpg": ddpg, "d4pg": d4pg}[method]
-    settings = (ddpg.DDPGSettings if method == "ddpg" else d4pg.D4PGSettings)(weight_clip=0.5)
+    settings: Any = (ddpg.DDPGSettings if method == "ddpg" else d4pg.D4PGSettings)(weight_clip=0.5)
     outputs = 1 if method == "ddpg" else settings.atoms
     learner = fresh_learner(np.random.default_rng(1), NETWORK, NETWORK, (3,), 2, critic_outputs=outputs)
     batches = transitions(GENERATOR.standard_normal((2, 4, 2), np.float32).clip(-1, 1))
@@ -153,10 +153,10 @@ def test_sacs_actor_is_held_but_for_the_layer_of_log_std_and_its_critics_are_not
 def test_of_a_shared_trunk_the_value_is_not_held(eagerly: None) -> None:
     network = NetworkSpec((8,), convolutions=(Convolution(2, 3, 1),))
     learner = ActorCritic.fresh(np.random.default_rng(2), network, (5, 5, 1), 2)
-    columns = {"observation": GENERATOR.integers(0, 255, (8, 5, 5, 1)).astype(np.uint8)}
+    columns: dict[str, Any] = {"observation": GENERATOR.integers(0, 255, (8, 5, 5, 1)).astype(np.uint8)}
     columns |= {name: GENERATOR.standard_normal(8, np.float32) for name in ("advantage", "return", "log_probability")}
     columns |= {"action": GENERATOR.integers(0, 2, 8).astype(np.int32)}
-    small = {"environments": 2, "rollout_steps": 4, "minibatch": 8, "weight_clip": 0.4}
+    small: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "minibatch": 8, "weight_clip": 0.4}
     update = ppo.make_update(ppo.PPOSettings(**small), network, Categorical())
     order = np.arange(8, dtype=np.int32)[None]
     state, _ = update(learner.groups, columns, order, np.float32(0), np.float32(1e-3), np.float32(0.0))

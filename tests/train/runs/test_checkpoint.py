@@ -19,7 +19,8 @@ from quarl.train.runs.checkpoint import (
 
 
 def example() -> Checkpoint:
-    groups = {"policy": {"head/bias": np.array([1.5], np.float32)}, "stream": {"ids": np.array([2**40], np.int64)}}
+    policy: dict[str, np.ndarray] = {"head/bias": np.array([1.5], np.float32)}
+    groups = {"policy": policy, "stream": {"ids": np.array([2**40], np.int64)}}
     return Checkpoint(flattened(groups), {"step": 3})
 
 

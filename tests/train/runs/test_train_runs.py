@@ -70,7 +70,7 @@ def stop_after_rows(monkeypatch: pytest.MonkeyPatch, output: Path, rows: int) ->
     """Make the run stop by itself once its curve has so many rows, as Ctrl-C or --minutes would."""
     original = Run._find_stop
 
-    def find_stop(run: Run, step: int, reached: bool) -> str | None:
+    def find_stop(run: Run, step: int, reached: str | None) -> str | None:
         made = step // METHODS[run.request.method][1]
         return "stopped by the test" if made >= rows else original(run, step, reached)
 

@@ -13,8 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 class Walk(gymnasium.Env[Any, Any]):
     """A point on a line; episodes end after 20 steps."""
 
-    observation_space = Box(-10, 10, (2,), np.float32)
-    action_space = Discrete(2)
+    observation_space: gymnasium.Space[Any] = Box(-10, 10, (2,), np.float32)
+    action_space: gymnasium.Space[Any] = Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -123,13 +123,14 @@ class Nested(Walk):
     def seen(self) -> Any:
         pair = (np.array([[0.25, 0.5]]), self.steps % 2)
         arm = {"angle": super().seen(), "grip": 1 + self.steps % 3}
-        return {"arm": arm, "bumpers": np.int8([1, 0]), "gears": np.array([1, 2]), "pair": pair}
+        return {"arm": arm, "bumpers": np.array([1, 0], np.int8), "gears": np.array([1, 2]), "pair": pair}
 
 
+register: Any = gymnasium.register  # typed for functions of **kwargs, not for classes
 FAULTY = (FourValues, ObservationAlone, WithoutSeed, OtherShape, Infinite, NanReward, NoReward, HangsUp)
 for kind in (Walk, Item, Nested, Endless, Hanging, Unseeded, UnseededSteps, *FAULTY):
     for limit in ("", "Limited"):  # Gymnasium's wrapper of a time limit takes the answer apart itself
-        gymnasium.register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)
-gymnasium.register(
+        register(f"{kind.__name__}{limit}-v0", kind, max_episode_steps=50 if limit else None)
+register(
     "NestedBatch-v0", Nested, vector_entry_point=lambda num_envs: gymnasium.vector.SyncVectorEnv([Nested] * num_envs)
 )

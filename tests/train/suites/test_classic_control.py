@@ -1,9 +1,12 @@
 """Classic control as arrays: every step equals Gymnasium's, and an episode is a function of (seed, episode id)."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 
+from quarl.policy.spec import DiscreteHead
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes, uniform
 from quarl.train.suites.make import make_task
 
@@ -12,7 +15,7 @@ STEPS = 1000
 
 def random_actions(environment_id: str, generator: np.random.Generator, count: int) -> np.ndarray:
     task = make_task(environment_id)
-    if task.is_discrete:
+    if isinstance(task.head, DiscreteHead):
         return generator.integers(0, task.outputs, count)
     return generator.uniform(task.head.low, task.head.high, (count, task.outputs)).astype(np.float32)
 
@@ -20,7 +23,7 @@ def random_actions(environment_id: str, generator: np.random.Generator, count: i
 @pytest.mark.parametrize("environment_id", PHYSICS)
 def test_a_step_equals_gymnasiums(environment_id: str) -> None:
     generator = np.random.default_rng(1)
-    theirs = gymnasium.make(environment_id)
+    theirs: Any = gymnasium.make(environment_id)
     ours = ClassicEpisodes(environment_id, 1, seed=0)
     everything = np.ones(1, np.bool_)
     episode = ended = cut = 0
@@ -68,7 +71,7 @@ def test_first_states_come_from_gymnasiums_distribution(environment_id: str) -> 
     count = 4000
     ours = ClassicEpisodes(environment_id, count, seed=3)
     ours.reset(np.ones(count, np.bool_), np.arange(count))
-    theirs = gymnasium.make(environment_id)
+    theirs: Any = gymnasium.make(environment_id)
     drawn = []
     for seed in range(1000):
         theirs.reset(seed=seed)

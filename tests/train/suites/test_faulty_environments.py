@@ -96,7 +96,7 @@ def test_what_the_refusal_of_an_action_space_says_to_register_is_taken(low: floa
     typed = typed[: typed.index("numpy.float32)") + len("numpy.float32)")] + ")"
     wrapped = eval(typed, {"gymnasium": gymnasium, "numpy": np, "Box": Box, "environment": environment})
     refuse_spaces("It-v0", wrapped.observation_space, wrapped.action_space)
-    assert wrapped.action(np.float32([0.6])).dtype == kind
+    assert wrapped.action(np.array([0.6], np.float32)).dtype == kind
 
 
 def test_discrete_actions_are_numpys_integers() -> None:
@@ -135,7 +135,8 @@ def test_one_sigterm_ends_a_run_whose_environment_hangs(
             Hanging.hangs = True
             threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()
         if where == "an iteration" and step >= 256:
-            self._log.flush(), self.save(step, {}, {})
+            self._log.flush()
+            self.save(step, {}, {})
             return {}, None
         return judge(self, step, *rest)
 

@@ -66,7 +66,12 @@ def test_a_resumed_stream_looks_back_as_before() -> None:
 
 def test_who_judges_brings_one_observation_a_period() -> None:
     task, seen = make_task("CartPole-v1", options={"looks": 2}), []
-    decide = as_brought(task, lambda whole: seen.append(whole.copy()) or np.zeros(len(whole), np.int64))
+
+    def choose(whole: np.ndarray) -> np.ndarray:
+        seen.append(whole.copy())
+        return np.zeros(len(whole), np.int64)
+
+    decide = as_brought(task, choose)
     assert isinstance(decide, Looking)
     pilot.begin(decide, np.ones(1, bool))
     decide(np.arange(4.0)[None])

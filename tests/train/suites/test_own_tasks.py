@@ -178,7 +178,9 @@ def test_observations_of_all_spaces_are_flattened_with_fields_named_after_their_
     for action in (0, 1, 1):
         given = environment.step(action)[0]
         seen = episodes.step(np.array([action])).observation
-        np.testing.assert_array_equal(seen[0], flatten(environment.observation_space, given).astype(np.float32))
+        wanted = flatten(environment.observation_space, given)
+        assert isinstance(wanted, np.ndarray)
+        np.testing.assert_array_equal(seen[0], wanted.astype(np.float32))
     assert task.bounds is not None and task.bounds[0].tolist() == [-10.0] * 2 + [0.0] * 14
     batch = make_task(f"vector,{NESTED}Batch-v0").make(3, 0)
     assert batch.reset(np.ones(3, np.bool_), np.arange(3)).shape == (3, 16)

@@ -1,6 +1,7 @@
 """The suites as tasks: what they show and take, that an episode is a function of (seed, number, actions), limits."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -164,11 +165,11 @@ def test_loading_is_silent_and_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-class Boundless(gymnasium.Env):  # type: ignore[type-arg]
+class Boundless(gymnasium.Env):
     """Takes any number as an action."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
 class Shifted(Boundless):
@@ -178,7 +179,7 @@ class Shifted(Boundless):
 
 
 @pytest.mark.parametrize(("kind", "words"), [(Boundless, "without bounds"), (Shifted, "from 1")])
-def test_spaces_that_no_policy_fits_are_refused(kind: type, words: str) -> None:
+def test_spaces_that_no_policy_fits_are_refused(kind: Any, words: str) -> None:
     gymnasium.register(f"{kind.__name__}-v0", kind)
     try:
         with pytest.raises(TaskError, match=words):

@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,7 +200,7 @@ def test_a_batch_is_judged_and_a_restored_one_begins_new_episodes(function: str)
 def test_a_batch_that_returns_something_else_is_named(
     function: str, fault: dict, values: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    episodes = make_task(f"{NAME}:{function}").make(3, 0)
+    episodes: Any = make_task(f"{NAME}:{function}").make(3, 0)
     episodes.reset(np.ones(3, bool), np.arange(3))
     names = "observation", "reward", "terminated", "truncated", "info"
     right = episodes.batch.step
