@@ -40,7 +40,7 @@ ROOMS = (
     "bench.peers",
     "bench",
 )
-"""Folders and single modules: each imports those before it alone. What lies in a room and has a name is no part of it."""
+"""Folders and single modules: each imports those before it alone. What lies in one and has a name is no part of it."""
 HOUSE = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 STDLIB = set(sys.stdlib_module_names)
 

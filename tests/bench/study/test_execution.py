@@ -52,4 +52,4 @@ def test_the_container_is_as_large_as_said() -> None:
     weights = sum(value.size for name, value in bundle.weights().items() if name.endswith("kernel"))
     assert "1 byte a weight" in execution_of(Scheme.SYMMETRIC, 4, 8).words
     assert weights <= len(int4.data) < 2 * weights
-    assert "int8 container" in execution(int4)
+    assert "int8 container" in execution(bundle.spec, int4)
