@@ -1,4 +1,4 @@
-"""Who may import whom, and what may not stand in the repository (DESIGN: "The rooms")."""
+"""Who may import whom, and what may not stand in the repository (CONTRIBUTING.md: "The rooms")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three policies of the case study: their hidden layers (DESIGN, "The policies of the navigation task")."""
+"""The three policies of the case study: their hidden layers."""
 
 from __future__ import annotations
 

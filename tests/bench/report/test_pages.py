@@ -5,6 +5,7 @@ A ``make`` line is what its recipe calls: make runs it with a ``quarl`` that not
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -25,6 +26,7 @@ from quarl.policy.places import ZOO
 
 ROOT = Path(__file__).resolve().parents[3]
 README, STEPS, FROM_QUARL = ROOT / "README.md", ROOT / "docs" / "steps.md", ROOT / "docs" / "from-quarl.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 ROOMS = ("airlearning_envs", "policy", "train", "convert", "device", "bench", "examples")
 ROW = re.compile(r"^\| (?P<theirs>.+?) \| `(?P<ours>[^`]+)` \| (?P<note>.*) \|$", re.MULTILINE)
 TABLE = re.compile(r"<!-- table:(\S+) -->.*?<!-- /table:\1 -->", re.DOTALL)
@@ -106,7 +108,7 @@ def quarl_rows() -> list[tuple[str, str]]:
 
 def printed_commands() -> list[tuple[str, str]]:
     """Where a command is printed, and the command: pages, help texts and make's own help; without mere patterns."""
-    texts = {page: TABLE.sub("", page.read_text(encoding="utf-8")) for page in pages()}
+    texts = {page: TABLE.sub("", page.read_text(encoding="utf-8")) for page in (*pages(), CONTRIBUTING)}
     for room in ROOMS:
         texts |= {path: path.read_text(encoding="utf-8") for path in (ROOT / room).rglob("*.py")}
     texts[ROOT / "Makefile"] = re.sub(r"^\t@echo \"  (.*)\"$", r"    \1", (ROOT / "Makefile").read_text(), flags=re.M)
@@ -285,6 +287,18 @@ def test_every_command_of_quarl_has_its_line() -> None:
 
 
 # --- what the README says --------------------------------------------------------------------------------------------
+
+
+def test_what_contributing_names_is_there() -> None:
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    quoted = re.findall(r"`([^`\n]+)`", text)
+    paths = [each for each in quoted if "/" in each and " " not in each] + re.findall(r"\*\*(\w+/)\*\*", text)
+    assert len(paths) > 40 and [each for each in paths if not (ROOT / each).exists()] == []
+    for module in re.findall(r"python -m ([\w.]+)", text):
+        assert importlib.util.find_spec(module) is not None
+    for file, name in re.findall(r"`(\w+)` in `([^`]+)`", text):
+        assert re.search(rf"\b{file}\b", (ROOT / name).read_text(encoding="utf-8")), (file, name)
 
 
 def test_the_readme_is_short_and_says_what_its_words_mean() -> None:
