@@ -76,7 +76,7 @@ def beginning(folder: Path, steps: int, task: Task | None = None, resume: bool =
     """A run on the beam (or another task) with a small network."""
     chosen = task or beam_task()
     request = RunRequest(
-        chosen.name, "I", "test", NetworkSpec((32, 32)), steps, seed, folder / "I", resume=resume,
+        chosen.name, "I", "ddpg", NetworkSpec((32, 32)), steps, seed, folder / "I", resume=resume,
         evaluate_every=1024, evaluate_episodes=8, quiet=True,
     )  # fmt: skip
     with Run(request, chosen) as run:

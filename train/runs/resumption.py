@@ -44,8 +44,8 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     step, replanned = int(facts["step"]), facts.get("replanned", {})
     saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
     kind = settings_class(request.method)
-    past = {each.name: about(kind, each.name).get("before") for each in fields(kind)}
-    saved["settings"] = {name: value for name, value in past.items() if value is not None} | saved["settings"]
+    past = {each.name: about(kind, each.name) for each in fields(kind) if each.name in identity["settings"]}
+    saved["settings"] = {n: each["before"] for n, each in past.items() if "before" in each} | saved["settings"]
     if request.resume and saved.get("steps") != request.steps:  # the schedules follow the new number from here on
         replanned = {"at_step": step, "from_steps": saved.get("steps"), "to_steps": request.steps}
         saved["steps"] = request.steps
