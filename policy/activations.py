@@ -22,7 +22,7 @@ class Nonlinearity:
         native: its number in native artifacts, which it keeps.
         exact: f in double precision, an expression in C and in Python: of x, slope (the network's negative_slope),
             tanh(), and positive() and negative(), which are the larger and the smaller of their argument and 0.
-        fast: f in float32 with numpy's functions, in the same names.
+        fast: f in float32 with numpy's functions, as far as policy/quantize.py names them, in the same names.
         onnx, tflite: f as float operators.
         slope: the largest |f'|.
         takes_slope: whether the network's negative_slope is in it.

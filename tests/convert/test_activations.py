@@ -10,12 +10,17 @@ import pytest
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess, available
+from quarl.convert.importers.onnx.elementwise import ACTIVATIONS, activated
+from quarl.convert.importers.onnx.operators import HANDLERS
+from quarl.convert.onnx_graph import executed_operators
+from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.quantize import FIXED_MAPS, Affine, IntegerTable, Scheme, exactly, linear_map
 from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import Widths, forward_simulated, quantize_network, simulate
 from quarl.policy.spec import (
     Activation,
+    ArtifactFormat,
     ContinuousHead,
     Convolution,
     DiscreteHead,
@@ -116,6 +121,28 @@ def test_the_exact_activation_is_the_activation(kind: Activation) -> None:
         Activation.NONE: lambda x: x,
     }[kind](x)
     np.testing.assert_allclose(exactly(kind, x, 0.2), wanted, atol=1e-11, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_has_the_largest_slope(kind: Activation) -> None:
+    x = np.linspace(-12.0, 12.0, 2_000_001)
+    steepest = float(np.abs(np.diff(exactly(kind, x, 0.2)) / np.diff(x)).max())
+    assert steepest <= NONLINEARITIES[kind].slope * (1 + 1e-6) <= 1.02 * steepest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnxs_integers_have_no_layer_in_float(kind: Activation, tmp_path: Path) -> None:
+    """Where an operator reads what is fused twice, onnxruntime computes the layer before it in float."""
+    made = pipeline.build(make_bundle(tmp_path / "made", with_all_alike(kind)), Precision.INT8, ArtifactFormat.ONNX)
+    operators = executed_operators(made.data)
+    assert (operators.count("QGemm"), operators.count("Gemm") + operators.count("FusedGemm")) == (3, 0)
+
+
+def test_every_activation_is_read_by_its_names() -> None:
+    for kind, each in NONLINEARITIES.items():
+        assert each.onnx_names or kind is Activation.NONE
+        assert each.torch_names and each.keras_names
+        assert all(HANDLERS[name] is activated and ACTIVATIONS[name] is kind for name in each.onnx_names)
 
 
 def test_a_table_by_hand() -> None:

@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[str, dict[str, float], str]] = {
     "fewer outputs than are padded": ("relu", {"layer_out": 3}, "contradict"),
     "another layer's inputs": ("relu", {"layer_in": 6}, "do not fit each other"),
     "a normalisation without its second array": ("norm, relu", {"layer_beta": 0}, "contradict"),
-    "a normalisation with an unknown activation": ("norm, relu", {"layer_activation": 7}, "not finite"),
+    "a normalisation with an unknown activation": ("norm, relu", {"layer_activation": 99}, "not finite"),
     "numbers of a normalisation that is none": ("relu", {"layer_norm_scale": 1.0}, "padding"),
     "a table's level below what is stored as 0": ("tanh", {"layer_base": 127}, "no level"),
     "a signed bias of fewer bits": ("relu, 4 bits", {"layer_signed_bias": 640}, "contradict"),
