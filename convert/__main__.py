@@ -69,6 +69,7 @@ def convert(options: Options) -> None:
     try:
         with heartbeat():
             bundles, jobs = _jobs(options)
+            _refuse_unusable(options, jobs)
             if options.verify:
                 _verify(jobs, options.json)
                 return
@@ -109,6 +110,28 @@ def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
     if options.missing:
         jobs = missing(jobs)
     return bundles, jobs
+
+
+def _refuse_unusable(options: Options, jobs: Sequence[Job]) -> None:
+    """Refuse options that mean nothing together, and ranges that would leave other formats without their artifact.
+
+    Raises:
+        BundleError: says which.
+    """
+    changes = ("missing", "ranges", "accept", "calibration")
+    if options.verify and (typed := [f"--{name}" for name in changes if getattr(options, name)]):
+        raise BundleError("--verify writes nothing.", f"Leave {', '.join(typed)} out.")
+    others = {
+        f"{bundle.spec.name}/{entry.file}"
+        for bundle, precision, _ in jobs
+        for entry in bundle.manifest.artifacts.values()
+        if entry.precision is precision and entry.format.value not in (options.format, "all")
+    }
+    if options.ranges and options.format != "all" and others:
+        raise BundleError(
+            f"with other ranges, {', '.join(sorted(others))} would no longer be this policy's.",
+            "Leave --format out: all formats of a precision have the same ranges.",
+        )
 
 
 def _verify(jobs: Sequence[Job], as_json: bool) -> None:

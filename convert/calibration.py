@@ -1,9 +1,9 @@
 """The calibration set: recorded rollouts that fix the int8 ranges of a policy's activations.
 
-Ranges go from the smallest to the largest value seen in the rollouts; those of a discrete head's outputs leave out what
-lies far below every winner (:func:`policy.simulate.output_range`). (A policy calibrated on random numbers is another
-policy than the one that was trained.) What can be wrong with a set shows in this table: too few rows, the same row
-again and again, elements that stand still, golden observations that leave the ranges.
+Ranges go from the smallest to the largest value seen in the rollouts, or as ``--ranges`` says; those of a discrete
+head's outputs leave out what lies far below every winner (:func:`policy.simulate.output_range`). (A policy calibrated
+on random numbers is another policy than the one that was trained.) What can be wrong with a set shows in this table:
+too few rows, the same row again and again, elements that stand still, golden observations that leave the ranges.
 """
 
 from __future__ import annotations

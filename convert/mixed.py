@@ -38,7 +38,7 @@ Assignment = Mapping[str, int]
 
 
 def recipe_of(bundle: Bundle, precision: Precision, ranges: Ranges | None = None) -> Recipe:
-    """How a bundle's artifacts of an integer precision are made: as those that it has, else as they are chosen anew.
+    """Return how a bundle's artifacts of an integer precision are made: as those it has, else newly chosen.
 
     Raises:
         QuantizationError: weights or calibration cannot be quantized.

@@ -128,7 +128,7 @@ class ArtifactEntry:
         fp32_agreement: how far it acts as the trained policy on the golden observations, 1 at most
             (``convert.acceptance.agreement``).
         layer_bits: of a mixed artifact, bits of every layer's weights by its name.
-        ranges: of the activations of an artifact of integers.
+        ranges: how an integer artifact's activation ranges were chosen.
         most_off: share of all golden outputs that may be half a step or more off on a device; None: any.
         warnings: sentences on what is suspicious about it, e.g. its calibration.
         not_tried: runtimes of its format that were not installed where it was made; ``runtimes`` does not have them.

@@ -121,7 +121,7 @@ def calibrated_ranges(
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         trained: quantizers that it was trained with, whose ranges take the place of those seen; images keep theirs.
         whole_head: the head's range is all that was seen; else it is :func:`output_range`.
-        ends: where the others end.
+        ends: how the ranges of the other activations are chosen.
 
     Raises:
         QuantizationError: no calibration rows, or non-finite values.
@@ -209,7 +209,7 @@ def quantize_network(
         weights: float32, as :func:`policy.spec.weight_shapes` names them.
         calibration: raw observations (n, observation_size) recorded from real rollouts.
         weight_bits: of the kernels.
-        ends: of the activations' ranges.
+        ends: how the activations' ranges are chosen.
 
     Raises:
         QuantizationError: bits of other layers than the policy has, no calibration rows, non-finite values, or an

@@ -35,11 +35,11 @@ from quarl.policy.json_values import (
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 # The graphs compute in float32: what is larger than this is infinite there, and what is smaller has no reciprocal.
+LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
 STILL_SCALE = 1e30
 """A normaliser's scale of an element that never moved in training: z is 0 wherever it is."""
 STILL_SHARE = 2.0**-23
-"""Of an element's value: a smaller change is none, the step of a float32 beside it."""
-LARGEST_FLOAT32, SMALLEST_DIVISOR, LARGEST_DIVISOR = 3.4028235e38, 1.2e-38, 8.0e37
+"""A change of at most this share of an element's value counts as none: it is one step of float32."""
 
 # What no policy comes near: a document that claims more would only be worked on for long, or fill the memory.
 LARGEST_SIDE = 2**24

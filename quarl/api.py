@@ -68,7 +68,8 @@ def import_policy(
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
         options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields, range,
-            period, delay, fallback, output, spec, golden, episodes, output_path, replace.
+            period, delay, fallback, output, spec, golden, episodes, max_episode_steps,
+            output_path, replace.
 
     Raises:
         PolicyError: it cannot be expressed, something is not said, or it does not act as the original.

@@ -139,7 +139,8 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
         options[MAX_EPISODE_STEPS] = arguments.max_episode_steps
     task = make_task(name, options=options, workers=arguments.workers)
     check_task(bundle.spec, task)
-    task = paired_if_seeded(task, arguments.seed)
+    if arguments.compare:
+        task = paired_if_seeded(task, arguments.seed)
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")

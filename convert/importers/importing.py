@@ -97,7 +97,9 @@ def import_policy(arguments: ImportOptions) -> Imported:
         from quarl.train.suites.task import paired_if_seeded
 
         limit = {} if arguments.max_episode_steps is None else {MAX_EPISODE_STEPS: arguments.max_episode_steps}
-        task = paired_if_seeded(make_task(arguments.task, options=limit), recordings.SEED)
+        task = make_task(arguments.task, options=limit)
+        if arguments.episodes:
+            task = paired_if_seeded(task, recordings.SEED)
     ask(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
         raise ForeignError(
@@ -123,19 +125,21 @@ def import_policy(arguments: ImportOptions) -> Imported:
     compared = observed[: len(rows.golden) + 512]
     given = None if pairs is None else (pairs.observations, pairs.outputs)
     warnings = rows.warnings
+    folded = fold(policy, observed)
+    spec = specified(arguments, name, policy, folded, task)
     try:
-        folded = fold(policy, observed)
-        spec = specified(arguments, name, policy, folded, task)
         proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
     except ForeignError:
         # A normaliser in front is for int8; where it costs fp32 its digits, the policy stays as it is.
-        folded = fold(policy, observed, may_normalise=False)
+        normaliser, folded = folded.normaliser, fold(policy, observed, may_normalise=False)
+        if folded.normaliser == normaliser:
+            raise
         spec = specified(arguments, name, policy, folded, task)
         proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
         reach = np.abs(observed).max(axis=0)
         warnings += (
-            f"element {reach.argmax()} reaches {reach.max():g}: behind a normaliser, float32 would lose the digits of "
-            "smaller values, so none is put in front, and int8 may act otherwise.",
+            f"the largest element, {reach.argmax()}, reaches {reach.max():g}: behind a normaliser, float32 would lose "
+            "the digits of smaller values, so none is put in front, and int8 may act otherwise.",
         )
     network = quantize_network(spec, folded.weights, rows.calibration)
     returns: dict[str, Any] = {}

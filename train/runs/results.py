@@ -28,7 +28,7 @@ from quarl.train.suites.episodes import Actions, Decide, Observations
 from quarl.train.suites.names import NEEDS
 from quarl.train.suites.task import Task, episode_seed
 
-RECORDED_EPISODES = 64  # greedy episodes a preset
+RECORDED_EPISODES, INTERRUPTED_EPISODES = 64, 8  # greedy episodes a preset; of a run that is to end soon
 MOST_SEEN = 100_000
 """Observations of a preset that are looked at."""
 CALIBRATION_ROWS = 4096
@@ -82,7 +82,9 @@ def bundle_name(request: RunRequest) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip("._-")[:64] or request.policy
 
 
-def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
+def record_observations(
+    task: Task, decide: Decide, seed: int, purpose: str, rows: int, most_episodes: int = RECORDED_EPISODES
+) -> NDArray[Any]:
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
@@ -100,7 +102,7 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
             if len(seen) * len(observation) >= MOST_SEEN:
                 raise EnoughError
 
-        episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
+        episodes = min(RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES, most_episodes)
         with suppress(EnoughError):
             task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
@@ -219,13 +221,14 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     spec = dataclasses.replace(spec, provenance=origin)
     if still := [f"{spec.element(place)} at {value:g}" for place, value, _ in spec.normaliser.still]:
         run.progress.say(
-            f"Never moved in training by more than float32's step: {', '.join(still[:8])}{', …' * (len(still) > 8)}. "
-            "The policy ignores what never moved, and a robot's loop counts when it moves (untrained).",
+            f"Constant throughout training: {', '.join(still[:8])}{', …' * (len(still) > 8)}. The policy ignores these "
+            "elements; a robot's loop counts their changes (untrained).",
             always=True,
         )
     rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.has_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
-    calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
-    golden = record_observations(task, decide, request.seed, "golden", rows[1])
+    most = INTERRUPTED_EPISODES if run.was_interrupted else RECORDED_EPISODES
+    calibration = record_observations(task, decide, request.seed, "calibration", rows[0], most)
+    golden = record_observations(task, decide, request.seed, "golden", rows[1], most)
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
     weights = equalise(spec, trained.policy.weights, calibration)

@@ -41,7 +41,7 @@ from quarl.train.suites.looks import as_brought
 from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
-STOP_WITHIN_S, WRITE_WITHIN_S = 10.0, 30.0
+STOP_WITHIN_S, WRITE_WITHIN_S = 10.0, 60.0
 """What an iteration may take to end once the run was interrupted, and its bundle to be written behind the checkpoint: a
 simulator may be slow, or hang."""
 INTERRUPTED = "interrupted"
@@ -212,8 +212,9 @@ class Run:
                 self._judges = True
                 result = self.task.evaluate(decide, request.evaluate_episodes, seed, preset)
             except BaseException:  # what a library made of an interruption, too
-                if self._judges:
+                if self._judges or self._ended_at_once:
                     raise
+                due = False  # its time is over: other presets are left out, too
                 continue
             finally:
                 self._judges = False

@@ -52,7 +52,8 @@ class Checked:
         self._steps = [step + 1 for step in self._steps]
         observation, reward, terminated, truncated, info = self._parts("step", call)
         for what, flag in (("terminated", terminated), ("truncated", truncated)):
-            if np.size(flag) != self._count or np.asarray(flag).dtype.kind not in "biu":
+            shape, kind = shape_and_kind(flag)
+            if shape not in ([(), (1,)] if not self._axes else [(self._count,)]) or kind not in "biu":
                 raise self._fault("step", f"returned {shortened(flag)} as {what}; allowed are True and False")
         try:
             rewards = np.array(reward, np.float64).reshape(self._count)
@@ -76,10 +77,8 @@ class Checked:
         raise self._fault(method, f"returned {what}; Gymnasium's interface says {RETURNS[method]}, the last a dict")
 
     def _seen(self, method: str, observation: Any) -> Any:
-        if np.shape(observation) != self._shape:
-            raise self._fault(
-                method, f"returned an observation of shape {np.shape(observation)}; its space has {self._shape}"
-            )
+        if (shape := shape_and_kind(observation)[0]) != self._shape:
+            raise self._fault(method, f"returned an observation of shape {shape}; its space has {self._shape}")
         values = np.asarray(observation)
         if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
             place = tuple(int(each) for each in np.argwhere(~finite)[0])
@@ -112,3 +111,12 @@ def message_of(error: Exception) -> str:
     own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{place}"
+
+
+def shape_and_kind(value: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and kind of a value as an array; of ragged lists those of an object."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return (), "O"
+    return array.shape, array.dtype.kind

@@ -99,7 +99,7 @@ class Task:
         frames: stacked in the last axis of an image, the newest last; 1 where its channels are something else.
         paired: whether the episode of a number begins alike for every policy, whatever else was played, so that two are
             compared episode by episode, and a resumed run goes on with the episodes it was in.
-        notes: sentences for whoever trains or judges on it.
+        notes: sentences to print when training or evaluating on it.
         draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
             where the environment has no picture of itself.
     """
@@ -173,11 +173,11 @@ def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int
 
 
 def paired_if_seeded(task: Task, seed: int) -> Task:
-    """The task, not ``paired`` where an episode that is played again with its seed becomes another one."""
+    """Return the task, with ``paired`` False where repeating a seed gives another episode."""
     is_ours = resolve(task.name).suite is Suite.NAVIGATION
     if is_ours or not task.paired or is_seeded(task.make(1, seed), task.head):
         return task
-    note = f"{task.name} does not follow its seed: an episode played again is another one, so intervals are unpaired."
+    note = f"{task.name} does not follow its seed: repeating an episode gives another one, so intervals are unpaired."
     return replace(task, paired=False, notes=(*task.notes, note))
 
 

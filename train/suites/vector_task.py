@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,10 @@ Batch = VectorEnv[Any, Any, Any]
 Maker = Callable[[int], Batch]
 """Number of environments → a batch of as many."""
 MODE = "autoreset_mode"
+NEVER_CUT = (
+    "{} has no time limit, and in its autoreset mode no episode can be cut from outside: one of more than "
+    f"{LONGEST_EPISODE:,} steps ends the command. Give the environment a limit."
+)
 
 
 def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
@@ -63,17 +67,16 @@ def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
     """
     target = name.target
     import_own_module(target)
-    options = {name: value for name, value in options.items() if name != MAX_EPISODE_STEPS}
     if target.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
         airlearning_envs.register()
     spec, is_asked_for = registration(target), name.suite is Suite.VECTOR
     if spec is not None and spec.vector_entry_point is not None and (is_asked_for or spec.entry_point is None):
-        taken = {**without_autoreset(entry_point(name, spec.vector_entry_point)), **options}
+        taken = arguments_of(entry_point(name, spec.vector_entry_point), options)
         return partial(made, partial(gymnasium.make_vec, target, vectorization_mode="vector_entry_point"), taken)
     module, colon, attribute = target.partition(":")
     function = getattr(importlib.import_module(module), attribute, None) if colon and spec is None else None
     if callable(function):
-        return partial(made, function, {**without_autoreset(function), **options})
+        return partial(made, function, arguments_of(function, options))
     if is_asked_for and spec is not None:
         raise TaskError(
             f"--task {name.canonical}: the registration of {target} has no vector_entry_point. Type --task {target}, "
@@ -104,13 +107,17 @@ def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
         raise TaskError(f"--task {name.canonical} cannot be made: {message_of(error)}.") from error
 
 
-def without_autoreset(creator: Callable[..., Any]) -> dict[str, Any]:
-    """The argument that leaves ended environments to be reset by whoever steps, where it can be given."""
-    try:
+def arguments_of(creator: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the task as a creator takes them.
+
+    Where it can be told to, ended environments are left to be reset by whoever steps; a limit of steps is passed on
+    where it takes one.
+    """
+    known: Mapping[str, Any] = {}
+    with suppress(ValueError):  # of C
         known = inspect.signature(creator).parameters
-    except ValueError:  # of C
-        return {}
-    return {MODE: AutoresetMode.DISABLED} if MODE in known else {}
+    taken = {name: value for name, value in options.items() if name != MAX_EPISODE_STEPS or name in known}
+    return {MODE: AutoresetMode.DISABLED, **taken} if MODE in known else taken
 
 
 def made(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
@@ -191,7 +198,7 @@ class VectorEpisodes:
         """See :class:`~train.suites.episodes.Episodes`."""
         seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(self._taken(actions)))
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        self._lengths += 1
+        self._lengths += ~self._idles  # a step that only resets is none of the episode's
         if (over := self._lengths >= self._limit).any():
             if self._mode is not AutoresetMode.DISABLED and not (terminated | truncated)[over].all():
                 raise TaskError(
@@ -267,6 +274,7 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         inner = probe.env if isinstance(probe, FlattenObservation) else probe
         inputs, outputs = inner.single_observation_space, inner.single_action_space
         period = control_period(probe, name.suite)
+        no_limit = NO_LIMIT if probe.metadata.get(MODE) is AutoresetMode.DISABLED else NEVER_CUT
     refuse_spaces(name.canonical, inputs, outputs)
 
     registered = spec.max_episode_steps if (spec := registration(name.target)) else None
@@ -286,5 +294,5 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         evaluate=judging(make, JUDGING_ENVIRONMENTS),
         bounds=bounds_of(flatten_space(inputs)),
         paired=False,
-        notes=() if MAX_EPISODE_STEPS in options or registered else (NO_LIMIT.format(name.canonical),),
+        notes=() if MAX_EPISODE_STEPS in options or registered else (no_limit.format(name.canonical),),
     )

@@ -60,7 +60,7 @@ class Flag(IntFlag):
     HELD = 16  # the action before, once more
     WRONG_RELEASE = 32  # the observation is for another release than the one that serves
     START = 64  # an episode begins: what was remembered of earlier periods is forgotten
-    UNTRAINED = 128  # an element of the observation moved that never did in training; the policy ignores it
+    UNTRAINED = 128  # an element changed that was constant in training; the policy ignores it
 
 
 @dataclass(frozen=True)

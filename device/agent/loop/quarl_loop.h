@@ -31,7 +31,7 @@ enum { /* flags */
   QUARL_HELD = 16,          /* the action before, once more */
   QUARL_WRONG_RELEASE = 32, /* the observation is for another release */
   QUARL_START = 64,         /* of an observation: an episode begins */
-  QUARL_UNTRAINED = 128     /* an element of the observation moved that never did in training; the policy ignores it */
+  QUARL_UNTRAINED = 128     /* an element changed that was constant in training; the policy ignores it */
 };
 
 #pragma pack(push, 1)

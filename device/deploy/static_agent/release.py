@@ -40,7 +40,7 @@ def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str
     Raises:
         VerificationError: there are several precisions; a pack holds one.
         UnsupportedDeviceError: the agent is not built for this processor.
-        BundleError, BuildError: the artifact is missing or not what the weights make; there is no compiler.
+        BundleError, BuildError: the artifact is missing; there is no compiler.
     """
     if len(precisions) != 1:
         named = ",".join(each.typed for each in precisions)

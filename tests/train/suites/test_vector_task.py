@@ -219,6 +219,9 @@ def test_a_batch_that_never_ends_is_truncated_where_it_can_be() -> None:
     options = {"max_episode_steps": 2}  # episodes end after 3 steps or 4
     assert make_task(f"{NAME}:disabled", options=options).evaluate(pushing, 4, 0, "").returns == (4,) * 4
     assert make_task(f"{NAME}:disabled").notes and not make_task(f"{NAME}:disabled", options=options).notes
+    # One whose own limit is the same is never cut: a step that only resets is none of the episode's.
+    own = make_task(f"{NAME}:next_step", options={"max_episode_steps": 4})
+    assert own.evaluate(pushing, 5, 0, "").returns == (6, 8, 6, 8, 6)
     for function in ("same_step", "next_step"):
         with pytest.raises(TaskError, match="max-episode-steps"):
             make_task(f"{NAME}:{function}", options=options).evaluate(pushing, 4, 0, "")

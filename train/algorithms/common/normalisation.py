@@ -92,13 +92,14 @@ class RunningNormaliser:
         self.watched, self._moments = 0, RunningMoments(size)
         self._low, self._high = bounds or (np.full(size, -np.inf), np.full(size, np.inf))
         self._smallest, self._largest = np.full(size, np.inf), np.full(size, -np.inf)  # of the first widen_until
-        self._first: NDArray[np.float32] | None = None  # of all observations that were normalised
+        self._first: NDArray[np.float32] | None = None  # the first observation seen
         self._moved = np.zeros(size, np.bool_)
         self._seen, self._clipped = 0, 0  # since the last take_clipped
         self._refresh()
 
     def update(self, observations: NDArray[np.float32]) -> None:
         """Merge a batch (rows, size), unless all stands still already; count what is cut of it."""
+        self._note_movement(observations)
         if self.count or self.settled:
             end = np.float32(CLIP * (1.0 + 1e-5)) * self.scale  # a value on a bound is not cut, whatever float32 says
             beyond = np.abs(observations - self.mean) > end
@@ -136,13 +137,17 @@ class RunningNormaliser:
 
     def __call__(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Normalise (…, size) exactly as the exported graphs do, in float32."""
-        if observations.size and not self._moved.all():
-            rows = observations.reshape(-1, observations.shape[-1])
-            self._first = rows[0].copy() if self._first is None else self._first
-            step = np.float32(STILL_SHARE) * np.abs(self._first)
-            self._moved |= (np.abs(rows - self._first) > step).any(axis=0)
+        self._note_movement(observations)
         normalised = (observations - self.mean) * (np.float32(1.0) / self.scale)
         return np.minimum(np.maximum(normalised, np.float32(-CLIP)), np.float32(CLIP))
+
+    def _note_movement(self, observations: NDArray[np.float32]) -> None:
+        if self._moved.all() or not observations.size:
+            return
+        rows = observations.reshape(-1, observations.shape[-1])
+        self._first = rows[0].copy() if self._first is None else self._first
+        step = np.float32(STILL_SHARE) * np.abs(self._first)
+        self._moved |= (np.abs(rows - self._first) > step).any(axis=0)
 
     @property
     def settled(self) -> bool:
@@ -175,7 +180,7 @@ class RunningNormaliser:
         self._smallest, self._largest = state["smallest"].copy(), state["largest"].copy()
         if "first" in state:
             self._first, self._moved = state["first"] if len(state["first"]) else None, state["moved"] != 0
-        else:  # a checkpoint of before: whatever moved was not noted
+        else:  # an older checkpoint: which elements moved was not recorded
             self._moved[:] = True
         self._refresh()
 
