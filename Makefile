@@ -194,7 +194,7 @@ test: $(INSTALLED)
 	@test -e "$(firstword $(subst ::, ,$(TESTS)))" || \
 	  { echo "TESTS=$(TESTS): there is no such file. Type, for example: make test TESTS=tests/policy"; exit 2; }
 	@bash setup/tests.sh
-	@$(if $(filter test-all,$(MAKECMDGOALS)),,$(PYTEST) -m "not slow" $(TESTS))
+	@$(if $(filter test-all,$(MAKECMDGOALS)),,$(if $(QUICK),$(PYTHON) -m pytest --quick,$(PYTEST)) -m "not slow" $(TESTS))
 
 # Everything, in one go: what make test runs and the slow ones, which share devices and machines with them; then the
 # README's commands on a bare machine, unless BARE= is empty.

@@ -1,9 +1,10 @@
 """For all tests: no runtime talks to its maker, nothing is written into the user's home; and CI, whose machine has
 everything, leaves nothing out for a lack."""
 
+import json
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,35 @@ LONGEST = (
 end. Emulated machines come one by one: each computes on every core."""
 
 
+SECONDS = Path(__file__).with_name("seconds.json")
+"""Of the fast tests of each file, as ``--store-seconds`` found them."""
+QUICK_S = 5.0
+"""What the files that ``--quick`` takes need together; collecting and loading take as long and longer."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help=f"only the quickest files, {QUICK_S:g} s of tests in all")
+    parser.addoption("--store-seconds", action="store_true", help=f"write what each file took to {SECONDS.name}")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        seconds, total, kept = json.loads(SECONDS.read_text()), 0.0, set[str]()
+        for file in sorted({file_of(item.nodeid) for item in items}, key=lambda file: seconds.get(file, 0.0)):
+            if (total := total + seconds.get(file, 0.0)) <= QUICK_S:
+                kept.add(file)
+        config.hook.pytest_deselected(items=[item for item in items if file_of(item.nodeid) not in kept])
+        items[:] = [item for item in items if file_of(item.nodeid) in kept]
+
     def place(item: pytest.Item) -> int:
         return next((k for k, place in enumerate(LONGEST) if item.nodeid.startswith(place)), len(LONGEST))
 
     items.sort(key=place)
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +98,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
     )
+    spent, of_files = {True: 0.0, False: 0.0}, defaultdict[str, float](float)
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        if hasattr(report, "duration"):
+            spent["slow" in report.keywords] += report.duration
+            of_files[file_of(report.nodeid)] += 0.0 if "slow" in report.keywords else report.duration
+    if config.getoption("store_seconds"):
+        found = {file: round(seconds, 1) for file, seconds in sorted(of_files.items())}
+        SECONDS.write_text(json.dumps(found, indent=1) + "\n")
     if os.environ.get("CI"):
-        spent = {True: 0.0, False: 0.0}
-        for reports in terminalreporter.stats.values():
-            for report in reports:
-                if hasattr(report, "duration"):
-                    spent["slow" in report.keywords] += report.duration
         for name, seconds in (("fast", spent[False]), ("slow", spent[True])):
             terminalreporter.write_line(f"{name} tests: {seconds / 60:.1f} min of the processes together")
     if reasons:
