@@ -28,7 +28,7 @@ from quarl.train.suites.episodes import Actions, Decide, Observations
 from quarl.train.suites.names import NEEDS
 from quarl.train.suites.task import Task, episode_seed
 
-RECORDED_EPISODES, INTERRUPTED_EPISODES = 64, 8  # greedy episodes a preset; of a run that is to end soon
+RECORDED_EPISODES = 64  # greedy episodes a preset
 MOST_SEEN = 100_000
 """Observations of a preset that are looked at."""
 CALIBRATION_ROWS = 4096
@@ -82,9 +82,7 @@ def bundle_name(request: RunRequest) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", request.output_path.resolve().name).strip("._-")[:64] or request.policy
 
 
-def record_observations(
-    task: Task, decide: Decide, seed: int, purpose: str, rows: int, most_episodes: int = RECORDED_EPISODES
-) -> NDArray[Any]:
+def record_observations(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[Any]:
     """Raw observations of greedy episodes on all presets of the task, in equal shares, (≤ rows, size) float32.
 
     For every element the rows with its smallest and its largest value are kept, so that a calibration sees the ends of
@@ -102,7 +100,7 @@ def record_observations(
             if len(seen) * len(observation) >= MOST_SEEN:
                 raise EnoughError
 
-        episodes = min(RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES, most_episodes)
+        episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
         with suppress(EnoughError):
             task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
@@ -226,9 +224,8 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
             always=True,
         )
     rows = (CALIBRATION_IMAGES, GOLDEN_IMAGES) if task.has_image else (CALIBRATION_ROWS, GOLDEN_ROWS)
-    most = INTERRUPTED_EPISODES if run.was_interrupted else RECORDED_EPISODES
-    calibration = record_observations(task, decide, request.seed, "calibration", rows[0], most)
-    golden = record_observations(task, decide, request.seed, "golden", rows[1], most)
+    calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
+    golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
     extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
     weights = equalise(spec, trained.policy.weights, calibration)

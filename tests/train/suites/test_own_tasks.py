@@ -198,7 +198,7 @@ def test_a_policy_of_dict_observations_is_trained_converted_and_judged(
     words = ["--policy", "I", "--quiet", "--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=64"]
     words += ["--set", "minibatch=128", "--set", "engine=numpy", "--steps", "4096", "--output-path", f"{tmp_path}/n"]
     assert command.main(["--task", f"{NESTED}Limited-v0", *words]) == 0
-    assert "Never moved in training" in capsys.readouterr().err  # bumpers, gears and the tuple's box
+    assert "Constant throughout training" in capsys.readouterr().err  # bumpers, gears and the tuple's box
     assert [field.name for field in Bundle.load(tmp_path / "n").spec.observation][:2] == ["arm.angle", "arm.grip"]
     assert convert(["--policy", f"{tmp_path}/n", "--bits", "8", "--format", "tflite"]) == 0
     capsys.readouterr()
