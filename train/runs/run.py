@@ -5,8 +5,8 @@ its loop when ``run.stop_reason`` gives one.
 
 Ctrl-C or SIGTERM while a loop is under way only raises a flag: the iteration ends whole, with its judgement, and a
 checkpoint and a bundle of what was learned are written, the bundle into the run's own folder. A judgement that takes
-longer than ``STOP_WITHIN_S`` is left out, an iteration that does ends the run at once, as Ctrl-C does before the first
-iteration has ended, in the last judgement, or a second time. A run that did not end never replaces the bundle of its
+longer than ``JUDGE_WITHIN_S`` is left out. An iteration of more than ``STOP_WITHIN_S`` ends the run at once, as Ctrl-C
+does before the first one has ended, in the last judgement, or a second time. A run that did not end never replaces the bundle of its
 name, and the same command typed again goes on with it. On the disk it is one that has the folder ``UNFINISHED``, so a
 run that was killed is one, too.
 """
@@ -41,9 +41,9 @@ from quarl.train.suites.looks import as_brought
 from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
-STOP_WITHIN_S, WRITE_WITHIN_S = 10.0, 60.0
-"""What an iteration may take to end once the run was interrupted, and its bundle to be written behind the checkpoint: a
-simulator may be slow, or hang."""
+STOP_WITHIN_S, JUDGE_WITHIN_S, WRITE_WITHIN_S = 10.0, 3.0, 60.0
+"""What an iteration or a judgement may take to end once the run was interrupted, and then its bundle: a simulator may be
+slow, or hang."""
 INTERRUPTED = "interrupted"
 
 
@@ -123,7 +123,7 @@ class Run:
         self._interrupted = True
         if self._ended_at_once:
             raise KeyboardInterrupt
-        signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
+        signal.setitimer(signal.ITIMER_REAL, JUDGE_WITHIN_S if self._judges else STOP_WITHIN_S)
 
     def _what_is_left(self) -> str:
         if self._saved_step is None:

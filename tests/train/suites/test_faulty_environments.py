@@ -127,6 +127,7 @@ def test_one_sigterm_ends_a_run_whose_environment_hangs(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "STOP_WITHIN_S", 0.3)
+    monkeypatch.setattr(run, "JUDGE_WITHIN_S", 0.3)
     monkeypatch.setattr(run, "WRITE_WITHIN_S", 0.3)
     judge = run.Run._judge_when_due
 
