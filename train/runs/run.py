@@ -6,9 +6,9 @@ its loop when ``run.stop_reason`` gives one.
 Ctrl-C or SIGTERM while a loop is under way only raises a flag: the iteration ends whole, with its judgement, and a
 checkpoint and a bundle of what was learned are written, the bundle into the run's own folder. A judgement that takes
 longer than ``JUDGE_WITHIN_S`` is left out. An iteration of more than ``STOP_WITHIN_S`` ends the run at once, as Ctrl-C
-does before the first one has ended, in the last judgement, or a second time. A run that did not end never replaces the bundle of its
-name, and the same command typed again goes on with it. On the disk it is one that has the folder ``UNFINISHED``, so a
-run that was killed is one, too.
+does before the first one has ended, in the last judgement, or a second time. A run that did not end never replaces the
+bundle of its name, and the same command typed again goes on with it. On the disk it is one that has the folder
+``UNFINISHED``, so a run that was killed is one, too.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
 STOP_WITHIN_S, JUDGE_WITHIN_S, WRITE_WITHIN_S = 10.0, 3.0, 60.0
-"""What an iteration or a judgement may take to end once the run was interrupted, and then its bundle: a simulator may be
-slow, or hang."""
+"""What an iteration or a judgement may take to end once the run was interrupted, and then its bundle: a simulator may
+be slow, or hang."""
 INTERRUPTED = "interrupted"
 
 
