@@ -138,7 +138,7 @@ def _verify(jobs: Sequence[Job], as_json: bool) -> None:
     """Build the artifacts that there are once more, and compare; nothing is executed.
 
     Raises:
-        BundleError: one is another than weights and calibration make, or there is none.
+        BundleError: an artifact differs from what weights and calibration make, or there are no artifacts.
     """
     there = [(each[0], each[0].artifact(*each[1:])) for each in jobs if each[0].has_artifact(*each[1:])]
     if not there:

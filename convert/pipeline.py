@@ -308,7 +308,7 @@ def convert_each(
     done = []
     with runtime_processes(tuple(r for r in available() if r.artifact_format in formats)) as runtimes:
         for (bundle, precision), group in groupby(jobs, key=itemgetter(0, 1)):
-            recipe = recipe_of(bundle, precision, ranges) if precision.is_integer else None
+            recipe = recipe_of(bundle, precision, ranges) if ranges and precision.is_integer else None
             quantized = quantize(bundle, precision, recipe)
             for *_, artifact_format in group:
                 Contents.of(bundle)  # a file that has been written since is refused

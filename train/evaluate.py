@@ -54,7 +54,7 @@ class Options:
         zones: navigation: each preset's four zones of goal distance apart, near to far
         command_latency: navigation: commands take effect so late, as in quarl train
         seed: which episodes
-        max_episode_steps: truncate episodes after so many steps (default: as in training)
+        max_episode_steps: truncate longer episodes (default: as in training)
         workers: step the environments in so many processes
         video: film the first episode: a .mp4 or .gif
         json: print one JSON document

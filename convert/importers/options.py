@@ -77,7 +77,7 @@ class ImportOptions:
         fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
         golden: 'observations' and 'outputs' of the original, to compare with
         episodes: with --task: so many of original and artifacts; 0: none
-        max_episode_steps: with --task: truncate episodes after so many steps (default: as registered, else 10,000)
+        max_episode_steps: with --task: truncate longer episodes (default: as registered, or 10,000)
         output_path: of the bundle (default: artifacts/NAME)
         replace: make the bundle again where it is there already
         dry_run: read, compare and print; write nothing

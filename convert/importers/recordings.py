@@ -51,7 +51,9 @@ EPISODE_STARTS = "episode_starts"
 SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
 
 
-Ranges = tuple[tuple[int, float, float], ...]  # (element of the observation, low, high) each, in the element's unit
+ElementRanges = tuple[
+    tuple[int, float, float], ...
+]  # (element of the observation, low, high) each, in the element's unit
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
     )
 
 
-def flown(policy: ForeignPolicy, task: Task, ranges: Ranges = ()) -> Recorded:
+def flown(policy: ForeignPolicy, task: Task, ranges: ElementRanges = ()) -> Recorded:
     """Observations of greedy episodes of the policy on a task."""
     from quarl.train.runs.results import record_observations
 
@@ -109,7 +111,7 @@ def flown(policy: ForeignPolicy, task: Task, ranges: Ranges = ()) -> Recorded:
     return Recorded(rows[: len(calibration)], rows[len(calibration) :], outlying, warnings)
 
 
-def recorded(path: Path, policy: ForeignPolicy, ranges: Ranges = ()) -> Recorded:
+def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
     Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
@@ -135,7 +137,7 @@ def recorded(path: Path, policy: ForeignPolicy, ranges: Ranges = ()) -> Recorded
     return Recorded(calibration[::step], rows[golden], outlying, warnings)
 
 
-def widened(policy: ForeignPolicy, rows: Floats, ranges: Ranges) -> Floats:
+def widened(policy: ForeignPolicy, rows: Floats, ranges: ElementRanges) -> Floats:
     """Append each row (n, size) once more, in which an element with a range takes values from all of it, in any order.
 
     Raises:

@@ -133,7 +133,7 @@ def test_the_command_verifies_what_a_bundle_has(converted: Bundle, capsys: pytes
     words = ["--policy", str(converted.path), "--verify", "--format", "tflite", "--bits"]
     assert command([*words, "8,32", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [f"{converted.spec.name}/{each}.tflite" for each in ("int8", "fp32")]
-    assert command([*words, "2"]) == 1  # there is none
+    assert command([*words, "2"]) == 1  # not converted
     expected = converted.expected(converted.artifact(Precision.INT8, TFLITE))
     turned = npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)
     put(converted.path, {"int8.golden.npz": turned})

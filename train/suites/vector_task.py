@@ -110,8 +110,8 @@ def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
 def arguments_of(creator: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the task as a creator takes them.
 
-    Where it can be told to, ended environments are left to be reset by whoever steps; a limit of steps is passed on
-    where it takes one.
+    A creator with an argument ``autoreset_mode`` gets DISABLED, so that the caller resets ended environments; one with
+    ``max_episode_steps`` gets the limit.
     """
     known: Mapping[str, Any] = {}
     with suppress(ValueError):  # of C

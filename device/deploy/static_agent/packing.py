@@ -41,7 +41,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         precision: of the artifact.
 
     Raises:
-        BundleError: there is none.
+        BundleError: the bundle has no such artifact.
         PackError: the native engine was never held to the reference with it, or it is recurrent.
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)

