@@ -17,6 +17,7 @@ from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
 from quarl.convert.mixed import integers
+from quarl.convert.opaque import require_possible
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
 from quarl.convert.rebuild import check_artifact
 from quarl.device.agent.runtimes import way_to_install
@@ -106,6 +107,8 @@ def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
     bundles = [working_bundle(name, quiet=options.missing) for name in options.policy or _all_names()]
     jobs = list(product(bundles, precisions, formats))
     if options.format == "all":
+        for bundle, precision in product(bundles, precisions):
+            require_possible(bundle.spec, precision)
         jobs = possible(jobs)
     if options.missing:
         jobs = missing(jobs)

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from quarl.convert import onnx_graph, tflite_graph
+from quarl.convert import onnx_graph, opaque, tflite_graph
 from quarl.convert.acceptance import agreement, hold_to_floor
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
@@ -20,12 +20,13 @@ from quarl.convert.reference import Reference, float_reference, integer_referenc
 from quarl.device.engine.engine import library
 from quarl.policy.bundle import Bundle, Contents, Expected, add_artifact
 from quarl.policy.errors import QuantizationError
-from quarl.policy.quantize import Floats, to_fp16
+from quarl.policy.quantize import to_fp16
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
 from quarl.policy.simulate import quantize_network, trained_with
 from quarl.policy.spec import (
     LARGEST_WEIGHT_BITS,
+    PROGRAM,
     ArtifactFormat,
     NetworkSpec,
     PolicySpec,
@@ -56,6 +57,7 @@ class Quantized:
         network: the policy in integers; None for fp32 and fp16.
         recipe: by which it was made, likewise.
         warnings: of the calibration set, likewise.
+        program: an opaque program's artifact; empty of any other policy.
     """
 
     precision: Precision
@@ -64,6 +66,7 @@ class Quantized:
     network: IntegerNetwork | None = None
     recipe: Recipe | None = None
     warnings: tuple[str, ...] = ()
+    program: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ def build_graph(
     Raises:
         QuantizationError: the format holds no artifacts of this precision, or not of this policy.
     """
+    if spec.network.opaque:
+        return opaque.build(spec, weights[PROGRAM], calibration, precision)
     if precision.is_integer:
         network = quantize_network(spec, weights, calibration, weight_bits(spec, weights, calibration, precision))
         return INTEGERS[artifact_format](spec, network)
@@ -133,8 +138,10 @@ def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[.
     return FLOATS[artifact_format]
 
 
-def half_weights(weights: Weights) -> dict[str, Floats]:
-    """The float32 weights that an fp16 artifact's half weights stand for."""
+def half_weights(weights: Weights) -> dict[str, np.ndarray]:
+    """The float32 weights that an fp16 artifact's half weights stand for; of an opaque program the artifact."""
+    if PROGRAM in weights:
+        return {PROGRAM: np.frombuffer(opaque.with_half_weights(weights[PROGRAM]), np.uint8)}
     return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
 
 
@@ -142,6 +149,18 @@ def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
     """Quantize a bundle's policy to a precision, and compute what its artifacts have to on the golden observations."""
     spec, contents = bundle.spec, Contents.of(bundle)
     weights, observations = contents.weights, contents.golden.observations
+    if precision.is_integer and not len(contents.calibration):
+        raise QuantizationError(
+            f"policy {spec.name!r} has no recorded observations, which integers are calibrated on.",
+            "Import it again with --observations rollouts.npz --replace, or type --bits 32 or 16.",
+        )
+    if spec.network.opaque:
+        if recipe is not None and recipe.ranges is not Ranges.MINMAX:
+            message = f"policy {spec.name!r} is an opaque program, whose ranges are minmax."
+            raise QuantizationError(message, "Leave --ranges out.")
+        data = opaque.build(spec, weights[PROGRAM], contents.calibration, precision)
+        made, recipe = opaque.reference(spec, data, contents, precision), Recipe(precision.bits)
+        return Quantized(precision, contents, made, recipe=recipe if precision.is_integer else None, program=data)
     if precision.is_integer:
         recipe = recipe or recipe_of(bundle, precision)
         network = quantize_network(spec, weights, contents.calibration, recipe.bits, recipe.ranges)
@@ -164,6 +183,10 @@ def build(
 
 
 def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+    if reason := impossible(spec, artifact_format, quantized.precision):
+        raise QuantizationError(reason, "Type --bits 32, 16 or 8, without --format." if quantized.program else "")
+    if quantized.program:
+        return ArtifactCandidate(quantized, artifact_format, quantized.program)
     if quantized.network is not None:
         return ArtifactCandidate(quantized, artifact_format, INTEGERS[artifact_format](spec, quantized.network))
     make = _floats(artifact_format, quantized.precision)
@@ -242,7 +265,9 @@ def _convert(
     )
     written = add_artifact(bundle, entry, candidate.data, Expected(reference.outputs, reference.tolerance))
     fp32 = candidate.data
-    if precision is not Precision.FP32:
+    if bundle.spec.network.opaque:
+        fp32 = contents.weights[PROGRAM].tobytes()
+    elif precision is not Precision.FP32:
         fp32 = _fp32_data(bundle.spec, contents.weights, artifact_format)
     return Converted(bundle.spec.name, written.manifest.artifacts[entry.file], len(fp32))
 
@@ -260,13 +285,15 @@ def convert_all(
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
     """The jobs whose format holds the precision and can express the policy."""
-    return [job for job in jobs if job[2].holds(job[1]) and not impossible(job[0].spec, job[2])]
+    return [job for job in jobs if job[2].holds(job[1]) and not impossible(job[0].spec, job[2], job[1])]
 
 
-def impossible(spec: PolicySpec, artifact_format: ArtifactFormat) -> str:
-    """Why a format cannot express a policy; empty where it can."""
+def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Precision = Precision.INT8) -> str:
+    """Return why a format cannot express a policy in a precision that it holds; empty where it can."""
+    if reason := opaque.why_not(spec, precision, artifact_format):
+        return reason
     try:
-        if artifact_format is ArtifactFormat.NATIVE:
+        if artifact_format is ArtifactFormat.NATIVE and precision.is_integer:
             check_expressible(spec)
     except QuantizationError as error:
         return str(error)
@@ -322,6 +349,8 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     recipe = candidate.quantized.recipe
     if candidate.quantized.precision is Precision.FP32:
         return "float32 weights"
+    if candidate.quantized.program and recipe is not None:
+        return opaque.SCHEME
     if recipe is None:
         return "IEEE half weights and biases; normaliser and action scaling float32"
     ends = "" if recipe.ranges is Ranges.MINMAX else f", {recipe.ranges.value}"

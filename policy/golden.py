@@ -13,6 +13,7 @@ from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.errors import BundleError
 from quarl.policy.exact import COARSE, LAYER_NORM_EPSILON, Doubles, Floats
 from quarl.policy.exact import product as exact_product
+from quarl.policy.opaque import tolerance as opaque_tolerance
 from quarl.policy.quantize import exactly
 from quarl.policy.reference import (
     UNIT_ROUNDOFF,
@@ -65,6 +66,8 @@ def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration
 
     Chosen greedily: always the row that excites most of what is left.
     """
+    if spec.network.opaque:  # nobody sees its units
+        return golden
     left = ~excited(spec, weights, golden).any(axis=0)
     candidates = excited(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
     chosen: list[int] = []
@@ -103,7 +106,11 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         other activations:         var' = (largest slope)² · var + (8 u · (1 + |f(x)|))², for libraries' own errors
         vector behind an image:    joins with the variance 0
         recurrent layer:           its program's (:func:`program_variance`), the state it is given being exact
+
+    Of an opaque program it is a share of the largest |result|.
     """
+    if spec.network.opaque:
+        return opaque_tolerance(forward_float(spec, weights, observations))
     raw = as_batch(spec, observations)
     x, vector = split(spec, normalised(spec, observations).astype(np.float64))
     variance = _of_features(spec, raw[:, : spec.sensed_size]) if spec.features else np.zeros_like(x)

@@ -845,6 +845,12 @@ class BundleFiles:
         for entry in self.manifest.artifacts.values():
             if entry.precision is precision and entry.format is artifact_format:
                 return entry
+        if self.spec.network.opaque and artifact_format is not ArtifactFormat.ONNX:
+            raise BundleError(
+                f"policy {self.spec.name!r} is an opaque program, which onnxruntime alone executes: "
+                f"{self.spec.network.opaque.reason}",
+                "Type --runtime onnxruntime (make: RUNTIME=onnxruntime), without --agent native.",
+            )
         raise BundleError(
             f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
             f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",

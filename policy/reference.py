@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quarl.policy import exact as exactly
 from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.exact import LAYER_NORM_EPSILON, Doubles, Floats
+from quarl.policy.opaque import execute
 from quarl.policy.quantize import (
     INT8_MAX,
     MULTIPLIER_LIMIT,
@@ -26,6 +27,7 @@ from quarl.policy.quantize import (
 )
 from quarl.policy.spec import (
     INPUT,
+    PROGRAM,
     Activation,
     ContinuousHead,
     FloatOperator,
@@ -199,11 +201,12 @@ def check_weights(spec: PolicySpec, weights: Weights) -> None:
     missing, unexpected = wanted.keys() - weights.keys(), weights.keys() - wanted.keys()
     if missing or unexpected:
         raise SpecError(f"weights lack {sorted(missing)} and have the unexpected {sorted(unexpected)}.")
+    kind = np.dtype(np.uint8 if spec.network.opaque else np.float32)
     for name, shape in wanted.items():
-        if weights[name].shape != shape or weights[name].dtype != np.float32:
+        if weights[name].shape != shape or weights[name].dtype != kind:
             raise SpecError(
                 f"weight {name!r} is {weights[name].dtype}{list(weights[name].shape)}, "
-                f"the spec wants float32{list(shape)}."
+                f"the spec wants {kind}{list(shape)}."
             )
         if not np.isfinite(weights[name]).all():
             raise SpecError(f"weight {name!r} holds NaN or infinity.", "Look for divergence in training.")
@@ -414,8 +417,11 @@ def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, 
     """Raw observations (batch, observation_size) to results (batch, result_size), float32.
 
     Outputs are logits or action values of a discrete head, and actions in physical units of a continuous one, and
-    behind them stand the next states; with ``exact`` they are the same bits on every processor.
+    behind them stand the next states; with ``exact`` they are the same bits on every processor, but for an opaque
+    program.
     """
+    if spec.network.opaque:
+        return execute(spec, weights[PROGRAM], as_batch(spec, observations))
     activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
     return apply_head(spec, activations[-1], observations, exact)
 

@@ -45,6 +45,8 @@ STILL_SHARE = 2.0**-23
 LARGEST_SIDE = 2**24
 """Elements of an observation, a layer, a kernel's side or a stride."""
 MOST_OUTPUTS = 65_536
+LARGEST_PROGRAM = 256 << 20
+"""Bytes of an opaque program."""
 MOST_LAYERS, MOST_SIDES = 1000, 8
 
 
@@ -381,6 +383,8 @@ def sizes_of(steps: tuple[FloatStep, ...], given: Sequence[int], called: str = "
 MOST_UNITS = 1024
 """Of a recurrent layer: its gates together are a value of a float program."""
 STATE = "state_"
+PROGRAM = "program"
+"""The name of an opaque program among the weights: its bytes, uint8."""
 """Begins the name of the linear layer of a hidden state."""
 
 
@@ -586,8 +590,33 @@ class Convolution:
 
 
 @dataclass(frozen=True)
+class OpaqueProgram:
+    """A network that no layers here express: an ONNX graph, executed by onnxruntime alone, head included.
+
+    Attributes:
+        size: bytes of the graph, which is the bundle's only weight, ``program``.
+        reason: what of it the layers cannot express.
+        states: elements of each state that it takes and replaces, in the observation's order.
+    """
+
+    size: int
+    reason: str
+    states: tuple[int, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.size <= LARGEST_PROGRAM,
+            f"network.opaque.size must be 1 … {LARGEST_PROGRAM} bytes, got {shortened(self.size)}.",
+        )
+        require(
+            all(0 < size <= LARGEST_SIDE for size in self.states) and len(self.states) <= MOST_LAYERS,
+            f"network.opaque.states must be 1 … {LARGEST_SIDE} elements each, got {shortened(self.states)}.",
+        )
+
+
+@dataclass(frozen=True)
 class NetworkSpec:
-    """Convolutions, then fully connected layers, each with an activation; then a linear head.
+    """Convolutions, then fully connected layers, each with an activation; then a linear head. Or an opaque program.
 
     Attributes:
         hidden: widths of the fully connected layers; none for a linear policy.
@@ -600,6 +629,7 @@ class NetworkSpec:
         layer_norm: whether the linear part of every *hidden* fully connected layer is normalised over its width before
             the activation: y = γ (x − mean x) / √(var x + 10⁻⁵) + β (Ba et al. 2016).
         recurrences: recurrent layers among the fully connected ones, in order; none for a policy that forgets.
+        opaque: what computes the policy instead of layers, or None.
     """
 
     hidden: tuple[int, ...]
@@ -609,8 +639,11 @@ class NetworkSpec:
     activations: tuple[Activation, ...] = field(default=(), metadata=OMITTED)
     negative_slope: float = field(default=0.01, metadata=OMITTED)
     recurrences: tuple[Recurrence, ...] = field(default=(), metadata=OMITTED)
+    opaque: Optional[OpaqueProgram] = field(default=None, metadata=OMITTED)
 
     def __post_init__(self) -> None:
+        layered = (*self.hidden, *self.convolutions, *self.recurrences)
+        require(not (self.opaque and layered), "network has layers and an opaque program; allowed is one of them.")
         require(
             all(0 < width <= LARGEST_SIDE for width in self.hidden),
             f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
@@ -668,9 +701,14 @@ class NetworkSpec:
         return {f"{STATE}{index}": each for index, each in enumerate(self.recurrences)}
 
     @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """Floats of each state, in the observation's order: the recurrent layers', or the opaque program's."""
+        return self.opaque.states if self.opaque else tuple(each.state_size for each in self.recurrences)
+
+    @property
     def state_size(self) -> int:
-        """Floats that all recurrent layers remember, one behind the other."""
-        return sum(each.state_size for each in self.recurrences)
+        """Floats of all states, one behind the other."""
+        return sum(self.state_sizes)
 
     def image_shapes(self, observation: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
         """(height, width, channels) of the observation and after each convolution.
@@ -1021,6 +1059,9 @@ class PolicySpec:
         require(found in (1, wanted), f"normaliser has {found} elements, {what} {wanted}.")
         self._check_memory()
         self._check_targets()
+        if self.network.opaque:
+            plain = not (self.features or self.targets or self.quantization)
+            require(plain, "an opaque program has neither features, targets nor quantization.")
         if self.network.convolutions:
             self.network.image_shapes(self.observation[0].shape)
             for behind in self.observation[1:]:
@@ -1059,12 +1100,12 @@ class PolicySpec:
 
     def _check_states(self) -> None:
         states = [each for each in self.observation if each.is_state]
-        wanted = [each.state_size for each in self.network.recurrences]
+        wanted = list(self.network.state_sizes)
         require(
             [each.size for each in states] == wanted
             and list(self.observation[len(self.observation) - len(states) :]) == states,
-            f"policy.observation has states of {shortened([each.size for each in states])} elements; the network's "
-            f"recurrent layers want {shortened(wanted)}, behind all other fields.",
+            f"policy.observation has states of {shortened([each.size for each in states])} elements; the network "
+            f"wants {shortened(wanted)}, behind all other fields.",
         )
         require(len(states) < len(self.observation), "policy.observation has nothing but states.")
 
@@ -1273,7 +1314,9 @@ def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every weight of the policy; see :func:`network_shapes`."""
+    """Shape of every weight of the policy; see :func:`network_shapes`. Of an opaque program its bytes."""
+    if spec.network.opaque is not None:
+        return {PROGRAM: (spec.network.opaque.size,)}
     return network_shapes(spec.network, observation_shape(spec), spec.output_size, spec.vector_size)
 
 

@@ -13,19 +13,21 @@ from quarl.policy.pilot import deciding
 from quarl.policy.quantize import Scheme, to_fp16
 from quarl.policy.reference import apply_head, as_batch, forward_float, forward_integer, normalise, split
 from quarl.policy.simulate import Simulated, Widths, forward_simulated
-from quarl.policy.spec import PolicySpec, Precision
+from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting
 from quarl.train.quantization.fake import FakeQuantization, faked, scales_of
 from quarl.train.suites.episodes import Decide, Observations
 
 
-def greedy(spec: PolicySpec, weights: Mapping[str, NDArray[np.float32]]) -> Decide:
+def greedy(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> Decide:
     """The policy as a function of raw observations.
 
     Through the reference forward pass of the contract, and for images as training has them through the graph that it
     acts with: the same function, compiled. A policy that was trained with quantizers decides with them.
     """
+    if spec.network.opaque:
+        return deciding(spec, lambda observation: forward_float(spec, weights, as_batch(spec, observation)))
     trained, computed = spec.quantization, weights
     if trained is not None:
         fake = FakeQuantization.of(trained, spec.network)
@@ -57,7 +59,7 @@ def float_decide(bundle: Bundle) -> Decide:
 
 def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
     """A simulated policy; images whose activations stay float go through :func:`greedy`'s compiled graph."""
-    if spec.network.convolutions and not simulated.maps:
+    if spec.network.opaque or (spec.network.convolutions and not simulated.maps):
         return greedy(spec, simulated.weights)
     return deciding(spec, lambda observation: forward_simulated(spec, simulated, observation))
 
@@ -67,8 +69,12 @@ def reference(bundle: Bundle, precision: Precision) -> Decide:
 
     Raises:
         QuantizationError: weights or calibration cannot be quantized.
+        BundleError: an opaque program has no artifact of this precision.
     """
     spec, weights = bundle.spec, bundle.weights()
+    if spec.network.opaque:
+        entry = bundle.artifact(precision, ArtifactFormat.ONNX)
+        return greedy(spec, {PROGRAM: np.frombuffer(bundle.artifact_data(entry), np.uint8)})
     if precision.is_integer:
         network = integers(bundle, precision)
         return deciding(spec, lambda observation: forward_integer(spec, network, observation))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,27 @@ class Activate:
     negative_slope: float = 0.01
 
 
-Step = Features | Targets | Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate
+@dataclass(frozen=True)
+class Opaque:
+    """A whole ONNX graph, which no other steps express; the only step before Affine and Clip.
+
+    Attributes:
+        data: the graph: ``observation`` [1, n] and, where there are states, ``state`` [1, s] to ``outputs`` [1, m] and
+            ``next_state`` [1, s].
+        execute: rows (batch, n + s), float32, to (batch, m + s).
+        outputs: m.
+        states: elements of each state.
+        reason: what of it the contract cannot express.
+    """
+
+    data: bytes = field(repr=False)
+    execute: Callable[[Floats], Floats] = field(repr=False)
+    outputs: int
+    states: tuple[int, ...]
+    reason: str
+
+
+Step = Features | Targets | Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | Opaque
 
 
 @dataclass(frozen=True)
@@ -198,6 +218,11 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
     return through(policy.steps, as_rows(policy, observations))
 
 
+def is_opaque(policy: ForeignPolicy) -> bool:
+    """Whether the policy is an ONNX graph that no other steps express."""
+    return any(isinstance(step, Opaque) for step in policy.steps)
+
+
 def count_outputs(policy: ForeignPolicy) -> int:
     """How many numbers the policy gives, states left out."""
     made = run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs))))
@@ -221,7 +246,10 @@ def through(steps: Iterable[Step], x: Doubles) -> Doubles:
     if first < rows.shape[1]:
         x = observations
     for step in steps:
-        if isinstance(step, Targets):
+        if isinstance(step, Opaque):
+            x, next_state = np.split(step.execute(rows.astype(np.float32)).astype(np.float64), [step.outputs], axis=1)
+            following.append(next_state)
+        elif isinstance(step, Targets):
             x = exact_program(step.steps, np.concatenate([x, observations], axis=1))
         elif isinstance(step, Recurrent):
             size = step.recurrence.state_size
@@ -233,8 +261,15 @@ def through(steps: Iterable[Step], x: Doubles) -> Doubles:
 
 
 def state_size(steps: Iterable[Step]) -> int:
-    """Elements that the recurrent layers among these steps remember."""
-    return sum(step.recurrence.state_size for step in steps if isinstance(step, Recurrent))
+    """Elements of the states of these steps."""
+    return sum(sum(state_sizes(step)) for step in steps)
+
+
+def state_sizes(step: Step) -> tuple[int, ...]:
+    """Elements of each state of a step."""
+    if isinstance(step, Opaque):
+        return step.states
+    return (step.recurrence.state_size,) if isinstance(step, Recurrent) else ()
 
 
 def sensed(inputs: Iterable[Input]) -> tuple[Input, ...]:
@@ -252,7 +287,7 @@ def state_inputs(
         inputs: without states.
         initial: what each state is before the first period, (state_size,); zeros where None.
     """
-    sizes = [step.recurrence.state_size for step in steps if isinstance(step, Recurrent)]
+    sizes = [size for step in steps for size in state_sizes(step)]
     found = list(inputs)
     for index, values in enumerate([np.zeros(size) for size in sizes] if initial is None else initial):
         name = f"state_{index}"

@@ -13,25 +13,31 @@ import numpy as np
 from quarl.convert.importers.chain import (
     Affine,
     Clip,
+    Continuous,
+    Discrete,
     Features,
     ForeignError,
     ForeignPolicy,
+    Opaque,
     Targets,
     as_rows,
     state_size,
 )
 from quarl.convert.importers.heads import head_and_targets
 from quarl.convert.importers.layers import Layer, layers_of, network_of
+from quarl.convert.importers.onnx.opaque import finished
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
-from quarl.policy.quantize import Floats
 from quarl.policy.reference import exact_program
 from quarl.policy.spec import (
+    PROGRAM,
     ContinuousHead,
     DiscreteHead,
     FloatStep,
     NetworkSpec,
     Normaliser,
     ObservationField,
+    OpaqueProgram,
+    Squash,
     sizes_of,
 )
 
@@ -51,7 +57,7 @@ class Folded:
     network: NetworkSpec
     head: DiscreteHead | ContinuousHead
     targets: tuple[FloatStep, ...]
-    weights: dict[str, Floats]
+    weights: dict[str, np.ndarray]
 
 
 def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool = True) -> Folded:
@@ -65,7 +71,9 @@ def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool
     Raises:
         ForeignError: a step that the contract has no place for, by its name.
     """
-    fields = tuple(ObservationField(i.name, i.shape, i.unit, i.element_names, i.memory) for i in policy.inputs)
+    if policy.steps and isinstance(policy.steps[0], Opaque):
+        return _opaque(policy, policy.steps[0])
+    fields = _fields(policy)
     steps = list(policy.steps)
     opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
     program = opening.steps if isinstance(opening, Features) else ()
@@ -83,6 +91,30 @@ def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool
     head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))
     network, weights = network_of(layers)
     return Folded(fields, program, prefix.normaliser(), network, head, targets, weights)
+
+
+def _fields(policy: ForeignPolicy) -> tuple[ObservationField, ...]:
+    return tuple(ObservationField(i.name, i.shape, i.unit, i.element_names, i.memory) for i in policy.inputs)
+
+
+def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
+    """The policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
+    after = [each for each in policy.steps[1:] if isinstance(each, Affine | Clip)]
+    is_discrete = isinstance(policy.actions, Discrete)
+    data, behind = finished(step, after, is_discrete)
+    network = NetworkSpec((), opaque=OpaqueProgram(len(data), step.reason, step.states))
+    head: DiscreteHead | ContinuousHead
+    if isinstance(policy.actions, Continuous):
+        ones = np.ones(step.outputs)
+        bounded = bool(np.isfinite([behind.low, behind.high]).all())
+        low, high = (behind.low, behind.high) if bounded else (-ones, ones)
+        squash = Squash.CLIP if bounded else Squash.NONE
+        head = ContinuousHead(tuple(low), tuple(high), squash, names=policy.actions.names, unit=policy.actions.unit)
+    else:
+        names = policy.actions.names if policy.actions else ()
+        head = DiscreteHead(names or tuple(map(str, range(step.outputs))))
+    weights = {PROGRAM: np.frombuffer(data, np.uint8)}
+    return Folded(_fields(policy), (), Normaliser((0.0,), (1.0,)), network, head, (), weights)
 
 
 def _from_observations(first: Layer, observations: np.ndarray) -> Prefix:

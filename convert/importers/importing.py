@@ -5,23 +5,28 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quarl.convert import opaque
 from quarl.convert.calibration import still_elements
 from quarl.convert.importers import recordings, sources
 from quarl.convert.importers.chain import (
     Affine,
+    Continuous,
     Discrete,
     Features,
     Floats,
     ForeignError,
     ForeignPolicy,
     Input,
+    Opaque,
     count_outputs,
+    is_opaque,
     run,
     state_size,
 )
@@ -30,17 +35,21 @@ from quarl.convert.importers.options import ImportOptions
 from quarl.convert.importers.proof import Proof, prove
 from quarl.convert.importers.zip_members import read_untrusted
 from quarl.policy.bundle import write_bundle
+from quarl.policy.errors import QuantizationError
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
+from quarl.policy.opaque import execute
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.reading import MANIFEST_FILE
-from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer
+from quarl.policy.reference import Weights, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec
+from quarl.policy.spec import PROGRAM, ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec, Precision
 
 if TYPE_CHECKING:
     from quarl.train.suites.task import Task
 
 COARSE_SHARE, FEW_ROWS = 0.25, 256
+PERIOD_S = 0.02
+"""Between two decisions, where neither the file nor the user says: what legged robots and arms have as a rule."""
 FAR_OFF_SCALE = 4.0
 """Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
 
@@ -89,7 +98,8 @@ def import_policy(arguments: ImportOptions) -> Imported:
             raise ForeignError(f"{path} is no bundle, so --replace leaves it.", "Give another --name, or remove it.")
     if arguments.task is not None and arguments.observations is not None:
         raise ForeignError("observations come from one place: --task or --observations.", "Leave one of them out.")
-    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec)
+    states = dict(arguments.states) or None
+    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec, states)
     task = None
     if arguments.task is not None:
         from quarl.train.suites.make import make_task
@@ -100,22 +110,23 @@ def import_policy(arguments: ImportOptions) -> Imported:
         task = make_task(arguments.task, options=limit)
         if arguments.episodes:
             task = paired_if_seeded(task, recordings.SEED)
-    ask(arguments, policy, task)
+    policy = with_assumptions(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
         raise ForeignError(
             f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(policy)} outputs."
         )
     policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
-    if arguments.observations is None:
-        assert task is not None
+    if arguments.observations is not None:
+        rows = recordings.recorded(arguments.observations, policy, arguments.range)
+    elif task is not None:
         rows = recordings.flown(policy, task, arguments.range)
     else:
-        rows = recordings.recorded(arguments.observations, policy, arguments.range)
+        rows = recordings.made_up(policy)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
-    if isinstance(policy.actions, Discrete):
+    if isinstance(policy.actions, Discrete) and not is_opaque(policy):
         policy = sources.centred(policy, outputs)
         if pairs is not None:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
@@ -125,11 +136,14 @@ def import_policy(arguments: ImportOptions) -> Imported:
     compared = observed[: len(rows.golden) + 512]
     given = None if pairs is None else (pairs.observations, pairs.outputs)
     warnings = rows.warnings
-    folded = fold(policy, observed)
+    # A normaliser in front is for int8, which observations that are made up do not calibrate.
+    folded = fold(policy, observed, may_normalise=bool(len(rows.calibration)))
     spec = specified(arguments, name, policy, folded, task)
     try:
         proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
     except ForeignError:
+        if is_opaque(policy):
+            raise
         # A normaliser in front is for int8; where it costs fp32 its digits, the policy stays as it is.
         normaliser, folded = folded.normaliser, fold(policy, observed, may_normalise=False)
         if folded.normaliser == normaliser:
@@ -141,48 +155,43 @@ def import_policy(arguments: ImportOptions) -> Imported:
             f"the largest element, {reach.argmax()}, reaches {reach.max():g}: behind a normaliser, float32 would lose "
             "the digits of smaller values, so none is put in front, and int8 may act otherwise.",
         )
-    network = quantize_network(spec, folded.weights, rows.calibration)
+    int8 = None
+    if len(rows.calibration):
+        try:
+            int8 = int8_outputs(spec, folded.weights, rows.calibration)
+        except QuantizationError as error:
+            warnings += (f"there is no int8 of it: {error.message}",)
     returns: dict[str, Any] = {}
     lost: tuple[str, ...] = ()
-    if task is not None and arguments.episodes:
+    if task is not None and arguments.episodes and int8 is not None:
         from quarl.convert.importers.returns import compared_returns, lost_in_int8
 
-        returns = compared_returns(policy, spec, folded.weights, network, task, arguments.episodes)
+        returns = compared_returns(policy, spec, folded.weights, int8, task, arguments.episodes)
         lost = lost_in_int8(returns)
     notes = () if task is None else task.notes
-    warnings += (*notes, *still_elements(spec, rows.calibration), *lost)
-    warnings += warned(policy, rows.calibration, arguments.golden is not None)
-    warnings += coarse_in_int8(spec, folded.weights, network, rows.golden)
+    warnings += (*notes, *lost)
+    if int8 is not None:
+        warnings += (*still_elements(spec, rows.calibration), *warned(policy, rows.calibration, given is not None))
+        warnings += coarse_in_int8(spec, folded.weights, int8, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
-    golden = run(policy, rows.golden)
+    golden = None if is_opaque(policy) else run(policy, rows.golden)
     bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
 
 
-def ask(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> None:
-    """Ask at once for everything that neither the file says nor the user.
-
-    Raises:
-        ForeignError: says what, and the command to type.
-    """
-    open_questions = {}
-    if task is None and arguments.observations is None:
-        open_questions["--observations rollouts.npz"] = (
-            "what it sees, to calibrate and compare it on: observations from rollouts, or --task ID, a Gymnasium "
-            "environment that also says the period"
-        )
+def with_assumptions(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> ForeignPolicy:
+    """Return the policy with what neither the file says nor the user taken for granted, and said."""
+    assumed = []
     if task is None and not (arguments.period or policy.period_s):
-        open_questions["--period 0.02"] = "the time between two decisions, in seconds"
+        assumed.append(f"A decision is due every {1000 * PERIOD_S:g} ms; another time: --period SECONDS.")
+        policy = replace(policy, period_s=PERIOD_S)
     if arguments.actions is None and policy.actions is None and not (task and task.is_discrete):
-        open_questions["--actions clip" if arguments.bounds else "--actions as-is"] = (
-            "what its outputs mean: as-is, discrete, clip --bounds LOW:HIGH or scale --bounds LOW:HIGH"
-        )
-    if open_questions:
-        raise ForeignError(
-            f"{policy.source}: it is not known {'; nor '.join(open_questions.values())}.",
-            f"Type, with your values: {arguments.typed()} {' '.join(open_questions)}",
-        )
+        if arguments.bounds:
+            raise ForeignError("--bounds is about --actions clip or scale, which is not given.", "Add it.")
+        assumed.append("The outputs are the actions, as they are; otherwise: --actions discrete, clip or scale.")
+        policy = replace(policy, actions=Continuous())
+    return replace(policy, assumed=(*policy.assumed, *assumed))
 
 
 def with_task(
@@ -245,12 +254,23 @@ def _with_names(head: ContinuousHead, known: ContinuousHead) -> ContinuousHead:
     return replace(head, names=head.names or known.names, unit=known.unit if head.unit == "1" else head.unit)
 
 
-def coarse_in_int8(spec: PolicySpec, weights: Weights, network: IntegerNetwork, rows: Floats) -> tuple[str, ...]:
+def int8_outputs(spec: PolicySpec, weights: Weights, calibration: Floats) -> Callable[[Floats], Floats]:
+    """Return what computes the int8 policy's results (n, result_size) of raw observations (n, observation_size)."""
+    if spec.network.opaque:
+        program = np.frombuffer(opaque.build(spec, weights[PROGRAM], calibration, Precision.INT8), np.uint8)
+        return lambda rows: execute(spec, program, rows)
+    network = quantize_network(spec, weights, calibration)
+    return lambda rows: forward_integer(spec, network, rows)
+
+
+def coarse_in_int8(
+    spec: PolicySpec, weights: Weights, int8: Callable[[Floats], Floats], rows: Floats
+) -> tuple[str, ...]:
     """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
     if spec.is_discrete:
         return ()
     wanted = forward_float(spec, weights, rows)[:, : spec.output_size].astype(np.float64)
-    error = np.sqrt(((forward_integer(spec, network, rows)[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
+    error = np.sqrt(((int8(rows)[:, : spec.output_size] - wanted) ** 2).mean(axis=0))
     coarse = np.flatnonzero(error > COARSE_SHARE * wanted.std(axis=0))
     if not len(coarse):
         return ()
@@ -265,7 +285,7 @@ def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str
     """Warnings about an import that passed, a sentence each."""
     found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
     opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
-    if not isinstance(opening, Affine):
+    if not isinstance(opening, Affine | Opaque):
         reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
         found.append(
             f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "

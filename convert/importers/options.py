@@ -37,6 +37,19 @@ def read_fields(text: str) -> tuple[Input, ...]:
     return tuple(found)
 
 
+def read_states(text: str) -> tuple[tuple[str, str], ...]:
+    """Read ``h_in=h_out,…`` as pairs of an input and an output.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    for name, sign, output in found:
+        if not (name and sign and output):
+            raise ValueError(f"{name + sign + output!r} is there; allowed is INPUT=OUTPUT, e.g. h_in=h_out.")
+    return tuple((name, output) for name, _, output in found)
+
+
 def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
     """``LOW:HIGH,…`` as pairs.
 
@@ -70,6 +83,7 @@ class ImportOptions:
         bounds: of --actions clip or scale: one pair, or one for each output, by commas
         spec: of a plain file of weights: how they are used (docs/import.md)
         output: of an ONNX graph or a Keras model with several outputs: the one that acts
+        states: of an ONNX graph: inputs that are states, with the outputs that replace them
         fields: the observation; a size is 3 or 84x84x4
         range: that an element takes beyond the recorded observations, and int8 follows; repeatable
         period: between two decisions (default: the task's, or the file's)
@@ -96,6 +110,7 @@ class ImportOptions:
     ] = ()
     spec: Annotated[Path | None, Parameter(metavar="JSON")] = None
     output: str | None = None
+    states: Annotated[tuple[tuple[str, str], ...], cli.reads(read_states, "IN=OUT,…")] = ()
     fields: Annotated[tuple[Input, ...], cli.reads(read_fields, "NAME:SIZE:UNIT,…")] = ()
     range: Annotated[
         tuple[tuple[int, float, float], ...], Parameter(metavar="ELEMENT LOW HIGH", allow_leading_hyphen=True)
@@ -123,6 +138,8 @@ class ImportOptions:
                 continue
             if each.name == "fields":
                 value = ",".join(f"{part.name}:{'x'.join(map(str, part.shape))}:{part.unit}" for part in value)
+            elif each.name == "states":
+                value = ",".join(map("=".join, value))
             elif each.name == "bounds":
                 value = ",".join(f"{low:g}:{high:g}" for low, high in value)
             words += [f"--{each.name.replace('_', '-')}", *[str(value)] * (value is not True)]

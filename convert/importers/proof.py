@@ -16,7 +16,7 @@ import numpy as np
 from quarl.convert.executor import available, runtime_processes
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, run
 from quarl.convert.importers.onnx.original import HALF_ROUNDING, HALF_TOLERANCE
-from quarl.convert.pipeline import build_graph
+from quarl.convert.pipeline import build_graph, impossible
 from quarl.policy.golden import foreign_tolerance
 from quarl.policy.history import History
 from quarl.policy.reference import Weights, forward_float
@@ -105,6 +105,8 @@ def prove(
     runtimes: dict[str, float] = {}
     with runtime_processes(tuple(each for each in available() if each in Precision.FP32.runtimes)) as processes:
         for name, process in processes.items():
+            if impossible(spec, name.artifact_format, Precision.FP32):
+                continue
             data = build_graph(spec, weights, near, Precision.FP32, name.artifact_format)
             runtimes[name.value] = max(
                 _largest(

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quarl.convert.importers.chain import (
+    Affine,
     Discrete,
     Floats,
     ForeignError,
     ForeignPolicy,
-    Recurrent,
     count_outputs,
     run,
     state_size,
+    state_sizes,
 )
 from quarl.convert.importers.zip_members import Members, open_zip, read_untrusted
 from quarl.policy.history import History, remembers
@@ -28,6 +29,7 @@ from quarl.policy.spec import (
     NetworkSpec,
     Normaliser,
     ObservationField,
+    OpaqueProgram,
     PolicySpec,
     Remembered,
     Squash,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from quarl.train.suites.episodes import Decide
     from quarl.train.suites.task import Task
 
-FEWEST_ROWS = 16
+FEWEST_ROWS, MADE_UP = 16, 256
 GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
 SEED = 7
 LARGEST_VALUE = 1e18
@@ -87,11 +89,12 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
     outputs = count_outputs(policy)
     names, ones = tuple(map(str, range(outputs))), (1.0,) * outputs
     free = ContinuousHead(tuple(-one for one in ones), ones, Squash.NONE)
+    sizes = tuple(size for step in policy.steps for size in state_sizes(step))
     return PolicySpec(
         name="foreign",
         observation=tuple(ObservationField(i.name, i.shape, i.unit, memory=i.memory) for i in policy.inputs),
         normaliser=Normaliser((0.0,), (1.0,)),
-        network=NetworkSpec((), recurrences=tuple(s.recurrence for s in policy.steps if isinstance(s, Recurrent))),
+        network=NetworkSpec((), opaque=OpaqueProgram(1, "as read", sizes)),
         head=DiscreteHead(names) if isinstance(policy.actions, Discrete) else free,
         control_period_s=1.0,
         environment=EnvironmentSpec("foreign"),
@@ -135,6 +138,33 @@ def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> R
     calibration = rows[~golden]
     step = -(-len(calibration) // MOST_CALIBRATION)
     return Recorded(calibration[::step], rows[golden], outlying, warnings)
+
+
+def made_up(policy: ForeignPolicy) -> Recorded:
+    """Return observations that nobody recorded, which prove floats and calibrate nothing.
+
+    They are those that the policy's own normaliser expects, and a unit normal where it has none; grey levels of images.
+    """
+    generator, size = np.random.default_rng(SEED), sum(int(np.prod(part.shape)) for part in policy.inputs)
+    rows = generator.standard_normal((MADE_UP, size))
+    if len(policy.inputs) == 1 and len(policy.inputs[0].shape) == 3:
+        rows = generator.integers(0, 256, rows.shape).astype(np.float64)
+    first = policy.steps[0] if policy.steps else None
+    source = "a unit normal"
+    if isinstance(first, Affine) and (first.scale != 0).all():
+        sensed = size - state_size(policy.steps)
+        rows[:, :sensed] = (rows[:, :sensed] - first.offset) / first.scale
+        source = "the file's normaliser"
+    none = np.zeros((0, size), np.float32)
+    return Recorded(
+        none,
+        rows.astype(np.float32),
+        none,
+        (
+            f"no observations were given: it was compared on {MADE_UP} drawn from {source}. int8 needs recorded ones, "
+            "of the robot's own loop for example: import it again with --observations rollouts.npz --replace.",
+        ),
+    )
 
 
 def widened(policy: ForeignPolicy, rows: Floats, ranges: ElementRanges) -> Floats:

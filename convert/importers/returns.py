@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from quarl.convert.importers.chain import ForeignPolicy
+from quarl.convert.importers.chain import Floats, ForeignPolicy
 from quarl.convert.importers.recordings import SEED, decider, flat
+from quarl.convert.pipeline import half_weights
 from quarl.policy.pilot import deciding
-from quarl.policy.reference import IntegerNetwork, Weights, forward_float, forward_integer
+from quarl.policy.reference import Weights, forward_float
 from quarl.policy.spec import PolicySpec
 from quarl.train.evaluate import difference
 from quarl.train.intervals import mean_interval
@@ -19,18 +20,23 @@ from quarl.train.suites.task import Task
 
 
 def compared_returns(
-    policy: ForeignPolicy, spec: PolicySpec, weights: Weights, network: IntegerNetwork, task: Task, episodes: int
+    policy: ForeignPolicy,
+    spec: PolicySpec,
+    weights: Weights,
+    int8: Callable[[Floats], Floats],
+    task: Task,
+    episodes: int,
 ) -> dict[str, Any]:
     """Mean return of each on the task's first preset, with its interval, and its difference from the original's.
 
     The original is flown by the steps as they were read; the integers are computed by the reference that every runtime
     is held to when the artifact is made.
     """
-    half = {name: values.astype(np.float16).astype(np.float32) for name, values in weights.items()}
+    half = half_weights(weights)
     each: dict[str, Decide] = {
         "original": decider(policy),
         "fp32": deciding(spec, lambda rows: forward_float(spec, weights, flat(rows))),
-        "int8": deciding(spec, lambda rows: forward_integer(spec, network, flat(rows))),
+        "int8": deciding(spec, lambda rows: int8(flat(rows))),
         "fp16": deciding(spec, lambda rows: forward_float(spec, half, flat(rows))),  # asked where int8 fell
     }
     found: dict[str, Any] = {}

@@ -35,7 +35,11 @@ ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
 
 def read(
-    path: Path, vecnormalize: Path | None = None, output: str | None = None, spec: Path | None = None
+    path: Path,
+    vecnormalize: Path | None = None,
+    output: str | None = None,
+    spec: Path | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> ForeignPolicy:
     """The policy in a foreign file.
 
@@ -44,11 +48,14 @@ def read(
         vecnormalize: Stable-Baselines3's vecnormalize.pkl.
         output: of an ONNX graph, a LEAPP folder or a Keras model with several.
         spec: what the tensors of a plain file of weights are.
+        states: of an ONNX graph: inputs that are states, with the outputs that replace them.
 
     Raises:
         ForeignError: the file is missing, none that is known, or holds what a bundle cannot express.
     """
     kind = path.suffix.lower()
+    if kind != ".onnx":
+        _unused(kind or "folder", {"--states": states})
     if is_leapp(path):
         from quarl.convert.importers.leapp.reader import read_leapp
 
@@ -63,7 +70,7 @@ def read(
 
         _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
         file = load(path)
-        return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output)
+        return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output, states)
     if kind == ".zip":
         from quarl.convert.importers.sb3.reader import read_sb3
 

@@ -19,6 +19,10 @@ TEMPLATE = """\
 {{ ", " if not loop.last }}{% endfor %}; a decision every {{ "%.4g" | format(1000 * spec.control_period_s) }} ms
   network      {{ network }}
   actions      {{ actions }}
+{% if spec.network.opaque %}
+  onnxruntime  alone executes it, in fp32, fp16 and int8: no TFLite, native or fewer bits. \
+{{ spec.network.opaque.reason }}
+{% endif %}
 {% for phrase in policy.ignored %}
   left out     {{ phrase }}
 {% endfor %}
@@ -54,6 +58,8 @@ Nothing was written: --dry-run.
 def network_words(spec: PolicySpec) -> str:
     """``8 × 8, tanh``; ``conv 8 × conv 8 × 16, relu``; ``LSTM 256 × 64, tanh``; ``linear``."""
     network = spec.network
+    if network.opaque:
+        return f"opaque: an ONNX graph of {network.opaque.size:,} bytes"
     kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
     dense = [str(width) for width in network.hidden]
     for each in reversed(network.recurrences):

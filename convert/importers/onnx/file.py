@@ -37,12 +37,14 @@ class OnnxFile:
         constants: initializers by name.
         opset: of the plain domain.
         hashes: SHA-256 of each file read, by name.
+        assumed: what was taken in place of nodes that draw at random, a sentence each.
     """
 
     model: onnx.ModelProto
     constants: dict[str, np.ndarray]
     opset: int
     hashes: dict[str, str]
+    assumed: tuple[str, ...] = ()
 
 
 def load(path: Path) -> OnnxFile:
@@ -58,6 +60,7 @@ def load(path: Path) -> OnnxFile:
         if not model.HasField("graph") or not model.graph.node:
             raise ForeignError(f"{path.name} holds no ONNX graph.", "Export the policy again.")
         opset = _plain(model)
+        assumed = _without_chance(model)
         hashes = {path.name: hashlib.sha256(data).hexdigest()} | _fill(model, path.parent, LARGEST_MODEL - len(data))
         onnx.checker.check_model(model)
         constants = {tensor.name: array_of(tensor) for tensor in model.graph.initializer}
@@ -68,7 +71,7 @@ def load(path: Path) -> OnnxFile:
             f"{path.name} is no valid ONNX file ({type(error).__name__}: {error}).",
             "Export the policy again; if it has external data, keep its files beside it.",
         ) from error
-    return OnnxFile(model, constants, opset, hashes)
+    return OnnxFile(model, constants, opset, hashes, assumed)
 
 
 def array_of(tensor: onnx.TensorProto) -> np.ndarray:
@@ -130,6 +133,24 @@ def _plain(model: onnx.ModelProto) -> int:
         message = f"The model is written in opset {versions or 'none'}; {OLDEST_OPSET} to {newest} are read."
         raise ForeignError(message, "Export it again with --opset 17 or the like.")
     return int(versions[0])
+
+
+def _without_chance(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Let nodes that draw at random give their mean, or the likeliest class; what else they are stays."""
+    assumed, nodes = [], list(model.graph.node)
+    for at, node in enumerate(nodes):
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type == "RandomNormalLike" and not attributes.get("mean"):
+            zero = f"{node.output[0]}/zero"
+            model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), zero))
+            nodes[at] = helper.make_node("Mul", [node.input[0], zero], list(node.output), name=node.name)
+            assumed.append(f"Node {node.name!r} draws noise around a mean: the mean is taken.")
+        elif node.op_type == "Multinomial" and attributes.get("sample_size", 1) == 1:
+            nodes[at] = helper.make_node("ArgMax", list(node.input), list(node.output), name=node.name, axis=1)
+            assumed.append(f"Node {node.name!r} draws an action: the likeliest is taken.")
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return tuple(assumed)
 
 
 def _fill(model: onnx.ModelProto, folder: Path, left: int) -> dict[str, str]:

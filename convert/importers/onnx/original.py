@@ -44,6 +44,7 @@ class Feed:
         channels_first: whether the file's order is (channels, height, width).
         kind: the numpy type.
         batched: whether the file leaves the batch open.
+        copies: rows of a batch that the file fixes; each is the observation.
     """
 
     name: str
@@ -53,12 +54,15 @@ class Feed:
     channels_first: bool
     kind: np.dtype[Any]
     batched: bool
+    copies: int = 1
 
     def array(self, rows: Floats) -> np.ndarray:
         """Reshape observations (batch, size) as the file wants them."""
         if self.image is not None and self.channels_first:
             rows = rows.reshape(-1, *self.image).transpose(0, 3, 1, 2)
         shape = (len(rows), *self.shape[1:]) if self.batched else self.shape
+        if self.copies > 1:
+            rows = np.broadcast_to(rows, (self.copies, self.size))
         return np.ascontiguousarray(rows.reshape(shape).astype(self.kind))
 
 

@@ -9,7 +9,8 @@ with onnxruntime running the file: a chain that computes something else is never
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from quarl.convert.importers.onnx.fold import Folder
 from quarl.convert.importers.onnx.gates import written_out
 from quarl.convert.importers.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, memories, reach_of, state_feeds
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
+from quarl.convert.importers.onnx.opaque import read_opaque, states_by_name
 from quarl.convert.importers.onnx.operators import apply
 from quarl.convert.importers.onnx.original import Feed, original_of, verify
 from quarl.convert.importers.onnx.simplify import simplified
@@ -35,6 +37,7 @@ from quarl.policy.errors import PolicyError
 ACTION_OUTPUTS = (
     "deterministic_continuous_actions",
     "continuous_actions",
+    "discrete_actions",
     "actions",
     "action",
     "mean_actions",
@@ -50,29 +53,63 @@ CELLS_ALONE = "Export it with PyTorch's GRU or LSTM alone between observation an
 DISCRETE_OUTPUTS = ("logits", "q_values", "q")
 
 
-def read_onnx(path: Path, output: str | None = None) -> ForeignPolicy:
-    """The policy that a file holds.
+LONGEST_REASON = 300
+
+
+def read_onnx(path: Path, output: str | None = None, states: Mapping[str, str] | None = None) -> ForeignPolicy:
+    """Return the policy that a file holds: as a chain of steps, or, where there is no such chain, as an opaque one.
 
     Args:
         path: the .onnx file; external data lies in its folder.
         output: which of the graph's outputs is the policy's; default the only one, or one of a known name.
+        states: inputs that are states, with the outputs that replace them; default those whose names say it.
 
     Raises:
-        ForeignError: no such file, no such output, an operator or a shape that no bundle can hold, or a chain that
-            does not compute what the file computes. Names the node.
+        ForeignError: no such file, no such output, or a graph that onnxruntime does not execute.
     """
     file = load(path)
+    policy = _read(file, choose_output(file.model.graph, output), states)
+    return replace(policy, assumed=(*file.assumed, *policy.assumed))
+
+
+def _read(file: OnnxFile, chosen: str, states: Mapping[str, str] | None) -> ForeignPolicy:
     try:
-        with np.errstate(all="ignore"):  # what is not finite is refused where it is compared
-            return _read(file, _chosen(file.model.graph, output))
+        if states and not states.items() <= states_by_name(file).items():
+            raise ForeignError(f"states are fed back under names of their own: {', '.join(states)}.")
+        return read_chain(file, chosen)
+    except ForeignError as error:
+        reason = " ".join(error.message.split())[:LONGEST_REASON]
+    states = states_by_name(file) if states is None else states
+    with malformed_refused():
+        policy = read_opaque(file, chosen, states, reason)
+    ignored = _ignored(file, chosen, reach_of(file, chosen), {*states, *states.values()})
+    return replace(policy, ignored=tuple(ignored))
+
+
+def read_chain(file: OnnxFile, chosen: str) -> ForeignPolicy:
+    """Return the policy as a chain of steps from the observation to an output.
+
+    Raises:
+        ForeignError: an operator or a shape that no bundle can hold, or a chain that does not compute what the file
+            computes. Names the node.
+    """
+    with malformed_refused(), np.errstate(all="ignore"):  # what is not finite is refused where it is compared
+        return _chain(file, chosen)
+
+
+@contextmanager
+def malformed_refused() -> Iterator[None]:
+    """Raise ForeignError where a graph's nodes do not fit each other."""
+    try:
+        yield
     except PolicyError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, MemoryError) as error:
-        message = f"{path.name} holds a node whose operands do not fit ({type(error).__name__}: {error})."
+        message = f"The graph holds a node whose operands do not fit ({type(error).__name__}: {error})."
         raise ForeignError(message, "Export the policy again.") from error
 
 
-def _read(file: OnnxFile, chosen: str) -> ForeignPolicy:
+def _chain(file: OnnxFile, chosen: str) -> ForeignPolicy:
     reach = reach_of(file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
@@ -143,7 +180,12 @@ def _remembered(fed_back: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _chosen(graph: onnx.GraphProto, output: str | None) -> str:
+def choose_output(graph: onnx.GraphProto, output: str | None = None) -> str:
+    """Return the name of the output that acts: the given one, the only one, or one of a known name.
+
+    Raises:
+        ForeignError: there is no such output, or several of unknown names.
+    """
     names = [value.name for value in graph.output]
     listed = ", ".join(repr(name) for name in names[:20]) or "none"
     if output is not None:
@@ -224,7 +266,7 @@ def _actions(model: onnx.ModelProto, output: str, result: Value) -> tuple[Discre
         return Discrete(), assumed
     if output in DISCRETE_OUTPUTS:
         return Discrete(), [f"The output {output!r} holds one number for each action; the largest one is taken."]
-    if output in ACTION_OUTPUTS[:7]:
+    if output in ACTION_OUTPUTS[:8]:
         keys = [entry.key for entry in model.metadata_props if entry.key in ("action_scale", "default_joint_pos")]
         if keys:
             assumed.append(f"The file's {' and '.join(keys)} are for whoever takes the action; no step applies them.")

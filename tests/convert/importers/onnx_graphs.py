@@ -11,7 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from quarl.convert.importers.chain import ForeignPolicy, run
-from quarl.convert.importers.onnx.reader import read_onnx
+from quarl.convert.importers.onnx.file import load
+from quarl.convert.importers.onnx.reader import choose_output, read_chain
 
 GENERATOR = np.random.default_rng(7)
 Shape = Sequence[int | str]
@@ -71,9 +72,15 @@ class Graph:
         """The chain read from the graph's file, compared with onnxruntime here once more."""
         path = folder / "policy.onnx"
         path.write_bytes(self.model(*outputs, **metadata).SerializeToString())
-        policy = read_onnx(path, output)
+        policy = read_as_chain(path, output)
         agrees(policy)
         return policy
+
+
+def read_as_chain(path: Path, output: str | None = None) -> ForeignPolicy:
+    """The policy as a chain; what there is no chain for is refused, where read_onnx takes it as an opaque program."""
+    file = load(path)
+    return read_chain(file, choose_output(file.model.graph, output))
 
 
 def agrees(policy: ForeignPolicy) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from quarl import cli
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.importers import chain, sources
@@ -29,11 +27,12 @@ from quarl.convert.importers.chain import (
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.proof import prove
 from quarl.policy.bundle import Bundle, write_bundle
-from quarl.policy.errors import SpecError
+from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.history import History
 from quarl.policy.reference import forward_float
 from quarl.policy.spec import (
     Activation,
+    ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,
     FloatOperator,
@@ -171,14 +170,12 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["policy.zip"], "policy.zip --episodes 0"),
         (["golden.npz"], "--spec"),
         (["absent.zip", "--task", "cartpole"], "there is no file"),
         (["policy.zip", "--task", "pendulum"], "the fields have 3 elements"),
         (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
         (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
         (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),
-        (["policy.zip", "--observations", "golden.npz"], "--period"),
         (["policy.zip", "--task", "cartpole", "--period", "0"], "--period more than 0"),
         (["policy.zip", "--task", "cartpole", "--bounds=-1:1,-1:1,-1:1"], "--bounds has 3 pairs"),
     ],
@@ -367,15 +364,16 @@ def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_everything_that_is_missing_is_asked_for_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = FILES / "keras" / "normalised_tanh.keras"
-    assert main([str(graph), "--name", "mine", "--bounds=-1:1", "--output-path", str(tmp_path / "mine"), "--json"]) == 1
-    asked = json.loads(capsys.readouterr().out)["error"]["next"]
-    words = shlex.split(asked.partition(": ")[2])
-    assert words[:5] == ["quarl", "import", str(graph), "--name", "mine"]
-    assert {"--bounds", "-1:1", "--observations", "--period", "--actions"} <= set(words)
-    options = cli.options("import", words[2:])
-    assert (options.period, options.actions, options.bounds) == (0.02, "clip", ((-1.0, 1.0),))
+def test_the_file_alone_suffices_for_floats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, folder = FILES / "onnx" / "rsl_rl_script.onnx", tmp_path / "mine"
+    assert main([str(graph), "--output-path", str(folder), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["assumed"]) == 1  # the period: the file names its actions
+    bundle = Bundle.load(folder)
+    assert bundle.calibration().shape == (0, bundle.spec.observation_size)
+    made = pipeline.convert_all([bundle], [Precision.FP32, Precision.FP16], list(ArtifactFormat))
+    assert len(made) == 4
+    with pytest.raises(QuantizationError):
+        pipeline.convert_all([bundle], [Precision.INT8], [ArtifactFormat.ONNX])
 
 
 def test_a_json_file_is_answered_with_the_way_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

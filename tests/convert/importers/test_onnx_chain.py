@@ -24,8 +24,7 @@ from quarl.convert.importers.chain import (
     run,
 )
 from quarl.convert.importers.onnx import reader as onnx_chain
-from quarl.convert.importers.onnx.reader import read_onnx
-from tests.convert.importers.onnx_graphs import Graph, agrees, numbers
+from tests.convert.importers.onnx_graphs import Graph, agrees, numbers, read_as_chain
 
 FILES = Path(__file__).resolve().parent / "files" / "onnx"
 
@@ -364,7 +363,7 @@ def test_an_image_of_bytes(tmp_path: Path) -> None:
     x = graph.n("Flatten", graph.n("Relu", convolved(graph, x, 1, 2, 3)))
     path = tmp_path / "policy.onnx"
     path.write_bytes(graph.model(graph.dense(x, 32, 2)).SerializeToString())
-    assert kinds(read_onnx(path)) == "Affine Convolution relu Dense"
+    assert kinds(read_as_chain(path)) == "Affine Convolution relu Dense"
 
 
 def test_a_picture_without_a_convolution_is_a_row(tmp_path: Path) -> None:
@@ -402,4 +401,4 @@ READ = sorted(path for path in FILES.glob("*.onnx") if path.stem not in RECURREN
 
 @pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)
 def test_files_of_real_exporters(path: Path) -> None:
-    agrees(read_onnx(path))
+    agrees(read_as_chain(path))

@@ -1,19 +1,24 @@
-"""ONNX's own tests of its operators, each read as a policy: it computes what a test expects, or is refused by name."""
+"""ONNX's own tests of its operators, each read as a policy: a chain computes what a test expects, an opaque program
+what onnxruntime does, or it is refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from onnx.backend.test.case.test_case import TestCase as NodeTest
 from onnx.backend.test.loader import load_model_tests
 
-from quarl.convert.importers.chain import Discrete, ForeignError, run
+from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, is_opaque, run
+from quarl.convert.importers.fold import fold
 from quarl.convert.importers.onnx.reader import read_onnx
+from tests.convert.importers.onnx_graphs import read_as_chain
 
 
 def policies(case: NodeTest) -> Iterator[tuple[onnx.ModelProto, np.ndarray, dict[str, np.ndarray]]]:
@@ -48,7 +53,7 @@ def test_node_tests_are_computed_or_refused(tmp_path: Path) -> None:
             path.write_bytes(model.SerializeToString())
             for name, expected in outputs.items():
                 try:
-                    policy = read_onnx(path, name)
+                    policy = read_as_chain(path, name)
                 except ForeignError:
                     refused += 1
                     continue
@@ -59,3 +64,32 @@ def test_node_tests_are_computed_or_refused(tmp_path: Path) -> None:
                 np.testing.assert_allclose(made, expected.reshape(-1), case.rtol, 1e-5, err_msg=f"{case.name} {name}")
     assert len(read) > 200 and refused > 1000
     assert {"test_rotary_embedding_expanded", "test_layer_normalization_2d_axis0", "test_dropout_default_mask"} <= read
+
+
+def test_opaque_graphs_compute_what_onnxruntime_does(tmp_path: Path) -> None:
+    opaque, path = 0, tmp_path / "policy.onnx"
+    for case in list(load_model_tests(kind="node"))[::40]:
+        for model, row, outputs in list(policies(case))[:1]:
+            path.write_bytes(model.SerializeToString())
+            try:
+                policy = read_onnx(path, next(iter(outputs)))
+            except ForeignError:
+                continue
+            if not is_opaque(policy):
+                continue
+            opaque += 1
+            folded = fold(replace(policy, actions=policy.actions or Continuous()), row)
+            ours = onnxruntime.InferenceSession(folded.weights["program"].tobytes())
+            made = ours.run(None, {"observation": row})[0]
+            session = onnxruntime.InferenceSession(path)
+            seen = {session.get_inputs()[0].name: row.astype(model_type(model))}
+            wanted = np.asarray(session.run([next(iter(outputs))], seen)[0], np.float32).reshape(1, -1)
+            if isinstance(policy.actions, Discrete) and wanted.size == 1:
+                made = made.argmax(axis=1, keepdims=True)
+            np.testing.assert_allclose(made, wanted, 1e-3, 1e-5, err_msg=case.name)
+    assert opaque > 5
+
+
+def model_type(model: onnx.ModelProto) -> np.dtype[np.generic]:
+    found: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+    return found
