@@ -320,7 +320,8 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
     after = [part for name in names for part in (dense(actor, name), ACTIVATIONS[activation]())]
     after[-1] = ACTIVATIONS[squash]()
     if len(scales) == 2:
-        after.append(dense({".weight": actor[scales[0]].reshape(-1).diag(), ".bias": actor[scales[1]].reshape(-1)}, ""))
+        scale, bias = (actor[name].reshape(-1) for name in scales)
+        after.append(Normalise(-bias / scale, 1 / scale, 0.0))
     before = []
     if layout.normaliser and spread is not None:
         before = [Normalise(actor[mean].reshape(-1), layout.normaliser[0](spread.square()), layout.normaliser[1])]
@@ -373,10 +374,12 @@ def made_observations(module: Any, given: int | None) -> tuple[torch.Tensor, np.
         rows *= np.resize([NEAR, FAR], EPISODES)[:, None, None]
         mean, spread = statistics(named, size)
         if spread is not None:
-            rows = named[mean].numpy().reshape(-1) + rows * spread.numpy()
+            rows = (
+                named[mean].numpy().reshape(-1) + rows * spread.nan_to_num(1.0, 1.0, 1.0).numpy()
+            )  # overflown in training
         made = torch.from_numpy(rows.reshape(-1, size).astype(np.float32))
         if given or memory or takes(module, made[:PERIODS]):
-            kind = f"of the normaliser {mean}" if mean else "of a unit normal"
+            kind = "of the normaliser's distribution" if mean else "of a unit normal"
             note = f"observations ({size}) were made {kind}, {NEAR} and {FAR} deviations wide. Better: --observations."
             return made, np.arange(len(made)) % PERIODS == 0, note
     raise RefusedError("the layers do not say the observation's size. Add --observation-size N, or --observations.")
@@ -456,7 +459,7 @@ def rewired(module: Any, rows: torch.Tensor, starts: np.ndarray, answers: np.nda
     if len(found) == 1 and len(parts) <= MOST_PARTS:
         cells = cells_of(dict(found[0][1].named_parameters(recurse=False)))
         orders = itertools.chain(*(itertools.permutations(parts, count) for count in range(len(parts) + 1)))
-        for order, at in ((order, at) for order in orders for at in range(len(order) + 1)):
+        for order, at in ((each, at) for each in orders for at in range(len(each) + 1)):
             wired = Recurrent(torch.nn.Sequential(*order[:at]), cells, torch.nn.Sequential(*order[at:])).eval()
             with contextlib.suppress(RuntimeError, TypeError, ValueError):  # parts that do not fit
                 tried = (answers_of(wired, rows[:count], starts) for count in (2, len(rows)))
@@ -475,7 +478,7 @@ def export(policy: Any, rows: torch.Tensor, path: Path, source: str) -> None:
     options["input_names"] = ["observation", "h_in", "c_in"][: 1 + len(states)]
     options["output_names"] = ["actions", "h_out", "c_out"][: 1 + len(states)]
     given = rows[:1]
-    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # a policy for one observation at a time
+    with contextlib.suppress(Exception):  # a policy for one observation at a time, as any with a state
         alone, both = torch.cat([policy(rows[:1]), policy(rows[1:2])]), policy(rows[:2])
         if torch.allclose(alone, both, TOLERANCE, TOLERANCE * float(alone.abs().max())):
             given, options["dynamic_axes"] = rows[:2], {name: {0: "batch"} for name in ("observation", "actions")}
