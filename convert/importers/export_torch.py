@@ -4,9 +4,8 @@
     python export_torch.py package.module:Class --weights state_dict.pth --kwargs '{"hidden": 64}'
     python export_torch.py model_1500.pt                  a checkpoint: rsl_rl, rl_games, skrl, CleanRL, Tianshou
 
-It writes NAME.onnx, and NAME-pairs.npz: observations and what the policy answers to them, over episodes. Then it prints
-the command that imports both. TorchScript and a module are programs: give those that you trust. A checkpoint is read
-with weights_only=True.
+It writes NAME.onnx, and NAME-pairs.npz: observations and answers, over episodes; and prints the command that imports
+both. TorchScript and a module are programs: give those that you trust. Checkpoints are read with weights_only=True.
 """
 
 from __future__ import annotations
@@ -54,13 +53,9 @@ class RefusedError(Exception):
 class Layout(NamedTuple):
     """How a framework names an actor's tensors, and what it computes that the file does not say.
 
-    Attributes:
-        layers: of the Linear layers' names, in the order in which they are applied.
-        needs: of a tensor without which it is another layout.
-        activation: its default; "": it has none.
-        squash: behind the last layer; "": the file does not say.
-        normaliser: an observation's divisor, from the variance, and its clip (0: none); None: not in the file.
-        note: of what is not in the file.
+    ``layers`` matches the Linear layers' names, in order; ``needs``, a tensor without which it is another layout.
+    "" as activation or squash (behind the last layer): not in the file, and no default.
+    ``normaliser`` is an observation's divisor, of the variance, and its clip (0: none).
     """
 
     framework: str
@@ -91,7 +86,7 @@ LAYOUTS = (
     Layout("Tianshou (PPO)", TIANSHOU, r".*actor\.sigma_param", "relu", note=RUNNING),
     Layout("Tianshou", TIANSHOU, r".*preprocess\..*", "relu", "", note=TIMES),
     Layout("Tianshou (DQN)", r"(policy\.)?model\.model\.model\.\d+", r".*model\.model\.model\..*", "relu"),
-    Layout("Linear layers in order", r".*", r".*", ""),
+    Layout("Linear layers in order", r"(?!(model|actor)_state_dict).*", r".*", ""),
 )
 IGNORED = re.compile(
     r"[1-9]\d*\..*|(.*\.)?((\w*_)?(critic|value|vf|teacher|disc|amp|sigma|target|privileged|rnd)(_\w+|\d+)?|qf?\d+"
@@ -116,7 +111,7 @@ class Normalise(torch.nn.Module):
 
 
 class Recurrent(torch.nn.Module):
-    """after(cells(before(x))), the states of the cells being inputs and outputs."""
+    """after(cells(before(x))), with the states as inputs and outputs."""
 
     def __init__(self, before: torch.nn.Module, cells: Any, after: torch.nn.Module) -> None:
         super().__init__()
@@ -205,8 +200,7 @@ def converted(options: argparse.Namespace) -> list[str]:
     if options.observations:
         rows, starts = read_observations(options.observations)
     else:
-        rows, starts, note = made_observations(module, options.observation_size)
-        notes.append(note)
+        rows, starts = made_observations(module, options.observation_size, notes)
     policy: Any = module if isinstance(module, Recurrent) else Chosen(module, rows[:1], options.output).eval()
     answers = answers_of(policy, rows, starts)
     if not np.isfinite(answers).all():
@@ -231,19 +225,12 @@ def class_of(options: argparse.Namespace) -> tuple[Callable[[], Any], list[str]]
     module, _, attribute = options.file.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        kind = getattr(importlib.import_module(module), attribute)
-        state = torch.load(options.weights, map_location="cpu", weights_only=True)
-
-        def build() -> Any:
-            built = kind(**options.kwargs)
-            built.load_state_dict(state)
-            return built.eval().float()
-
-        build()
+        built = getattr(importlib.import_module(module), attribute)(**options.kwargs)
+        built.load_state_dict(torch.load(options.weights, map_location="cpu", weights_only=True))
     except Exception as error:
         why = f"{options.file} is not made with the weights {options.weights} ({brief(error)})"
         raise RefusedError(f"{why}. Check --weights FILE, of torch.save(state_dict), and --kwargs JSON.") from None
-    return build, [options.file]
+    return lambda: copy.deepcopy(built).eval().float(), [options.file]
 
 
 def opened(options: argparse.Namespace) -> tuple[Callable[[], Any], list[str]]:
@@ -285,7 +272,7 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
     Raises:
         RefusedError: tensors are left over, or something is not in the file; the message lists the tensors.
     """
-    actor = {name: value for name, value in tensors.items() if value.numel() > 1 and not IGNORED.fullmatch(name)}
+    actor = {name: value for name, value in tensors.items() if value.ndim and not IGNORED.fullmatch(name)}
     layers = [name[:-7] for name in actor if name.endswith(".weight")]
     for layout in LAYOUTS:
         names = [name for name in layers if re.fullmatch(layout.layers, name)]
@@ -317,7 +304,11 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
     if not activation or not squash:
         option = "--squash, what is behind the last layer" if activation else "--activation, what is between the layers"
         raise refused("an activation is not in it", f"Add {option}: one of {', '.join(ACTIVATIONS)}.")
-    after = [part for name in names for part in (dense(actor, name), ACTIVATIONS[activation]())]
+    after: list[Any] = []
+    for name, weight in zip(names, weights):  # noqa: B905 (Python 3.9)
+        after += [torch.nn.Linear(weight.shape[1], len(weight)), ACTIVATIONS[activation]()]
+        after[-2].weight.copy_(weight)
+        after[-2].bias.copy_(actor.get(f"{name}.bias", torch.zeros(len(weight))))
     after[-1] = ACTIVATIONS[squash]()
     if len(scales) == 2:
         scale, bias = (actor[name].reshape(-1) for name in scales)
@@ -330,15 +321,6 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
     notes = [layout.framework, f"{network}, {how}; normaliser: {mean or 'none'}. {layout.note}".rstrip()]
     parts = torch.nn.Sequential(*before), torch.nn.Sequential(*after)
     return (Recurrent(parts[0], cells, parts[1]) if cells else torch.nn.Sequential(*parts)).eval(), notes
-
-
-def dense(tensors: Tensors, name: str) -> Any:
-    """A layer of its tensors."""
-    weight = tensors[f"{name}.weight"]
-    layer = torch.nn.Linear(weight.shape[1], len(weight))
-    layer.weight.copy_(weight)
-    layer.bias.copy_(tensors.get(f"{name}.bias", torch.zeros(len(weight))))
-    return layer
 
 
 def cells_of(weights: Mapping[str, torch.Tensor]) -> Any:
@@ -364,8 +346,8 @@ def statistics(tensors: Mapping[str, torch.Tensor], size: int) -> tuple[str, tor
     return "", None
 
 
-def made_observations(module: Any, given: int | None) -> tuple[torch.Tensor, np.ndarray, str]:
-    """Rows (n, size) of the normaliser's distribution, else of a unit normal; where episodes start; a sentence."""
+def made_observations(module: Any, given: int | None, notes: list[str]) -> tuple[torch.Tensor, np.ndarray]:
+    """Rows (n, size) of the normaliser's distribution, else of a unit normal; where episodes start."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     layers = {name: value.shape[1] for name, value in named.items() if "weight" in name and value.ndim == 2}
     memory = [size for name, size in layers.items() if name.endswith("weight_ih_l0")]
@@ -373,25 +355,18 @@ def made_observations(module: Any, given: int | None) -> tuple[torch.Tensor, np.
         rows = np.random.default_rng(0).normal(size=(EPISODES, PERIODS, size))
         rows *= np.resize([NEAR, FAR], EPISODES)[:, None, None]
         mean, spread = statistics(named, size)
-        if spread is not None:
-            rows = (
-                named[mean].numpy().reshape(-1) + rows * spread.nan_to_num(1.0, 1.0, 1.0).numpy()
-            )  # overflown in training
+        if spread is not None:  # nan_to_num: a variance may have overflown
+            rows = named[mean].numpy().reshape(-1) + rows * spread.nan_to_num(1.0, 1.0, 1.0).numpy()
         made = torch.from_numpy(rows.reshape(-1, size).astype(np.float32))
-        if given or memory or takes(module, made[:PERIODS]):
+        with contextlib.suppress(RuntimeError):  # another size
+            # A row that is too long may be cut: its last element has to matter.
+            ends = made[:PERIODS], made[:PERIODS] + FAR * torch.eye(size)[-1]
+            if not (given or memory) and all(alike(*(module(e[n : n + 1]) for e in ends)) for n in range(PERIODS)):
+                continue
             kind = "of the normaliser's distribution" if mean else "of a unit normal"
-            note = f"observations ({size}) were made {kind}, {NEAR} and {FAR} deviations wide. Better: --observations."
-            return made, np.arange(len(made)) % PERIODS == 0, note
+            notes.append(f"observations ({size}) were made {kind}, {NEAR} and {FAR} wide. Better: --observations.")
+            return made, np.arange(len(made)) % PERIODS == 0
     raise RefusedError("the layers do not say the observation's size. Add --observation-size N, or --observations.")
-
-
-def takes(module: Any, rows: torch.Tensor) -> bool:
-    """Whether a module takes rows of this size, and uses their last element: one too long may be cut."""
-    moved = (rows + FAR * torch.eye(rows.shape[1])[-1]).split(1)
-    try:
-        return any(not alike(module(row), module(moved[at])) for at, row in enumerate(rows.split(1)))
-    except RuntimeError:
-        return False
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -188,7 +188,8 @@ CHECKPOINTS = dict(
     tianshou_last=layers("preprocess.model.model.0", "preprocess.model.model.2", "last.model.0"),
     plain=layers("fc1", "fc2", "fc3"),
     unknown={**layers("fc1", "fc2", "fc3"), "norm.weight": torch.ones(16)},
-    heteroscedastic=dict(actor_state_dict={**layers("mlp.0", "mlp.2", "mlp.4"), "extra.scale": three}),
+    heteroscedastic=dict(actor_state_dict=layers("mlp.0", "mlp.2", "mlp.4")),
+    one_action={"fc.weight": torch.ones(1, 6), "fc.bias": torch.tensor([2.0])},
     whole=Actor(),
 )
 MODULES = dict(
@@ -225,6 +226,7 @@ PRINTED: list[tuple[str, list[str], list[str]]] = [
     ("rsl_rl_5.pth", [], ["rsl_rl", "elu", "normaliser: actor_state_dict.obs_normalizer._mean"]),
     ("cleanrl_ppo.pth", [], ["CleanRL (PPO)", "tanh"]),
     ("cleanrl_dqn.pth", [], ["CleanRL (DQN)", "relu"]),
+    ("one_action.pth", [], ["Linear layers in order"]),
     ("tianshou_sac.pth", [], ["Tianshou (SAC)", "activation relu", "last layer tanh"]),
 ]
 REFUSED: list[tuple[str, list[str], str]] = [
@@ -241,7 +243,7 @@ REFUSED: list[tuple[str, list[str], str]] = [
     ("plain.pth", [], "--activation"),
     ("tianshou_last.pth", [], "--squash"),
     ("unknown.pth", ["--activation", "relu"], "norm.weight (16,)"),
-    ("heteroscedastic.pth", [], "extra.scale"),
+    ("heteroscedastic.pth", ["--activation", "elu"], "package.module:Class"),
     ("whole.pth", [], "weights_only=True"),
     ("modules:Actor", ["--weights", "weights.pth"], "--kwargs"),
     ("modules:Actor", [], "--weights FILE"),
@@ -312,13 +314,15 @@ def elu(x: np.ndarray) -> np.ndarray:
 
 
 @with_pytorch
-def test_rsl_rl_is_computed_by_hand(folder: Path) -> None:
+def test_outputs_are_those_computed_by_hand(folder: Path) -> None:
     name = name_of("rsl_rl.pth", ["--observations", "rollouts.npz"])
     with np.load(folder / f"{name}-pairs.npz") as pairs, np.load(folder / "mean_var.npz") as own:
         y = (pairs["observations"] - own["mean"]) / (np.sqrt(own["var"]) + 0.01)
         for at in (0, 2, 4):
             y = (elu(y) if at else y) @ own[f"rsl_actor.{at}.weight"].T + own[f"rsl_actor.{at}.bias"]
         np.testing.assert_allclose(pairs["outputs"], y, atol=1e-5)
+    with np.load(folder / "one_action.pth-pairs.npz") as pairs:
+        np.testing.assert_allclose(pairs["outputs"][:, 0], pairs["observations"].sum(1) + 2.0, atol=1e-5)
 
 
 @with_pytorch
@@ -335,7 +339,9 @@ def test_what_a_framework_does_by_default_is_printed(
 def test_what_cannot_be_decided_is_refused(file: str, words: list[str], named: str, folder: Path) -> None:
     status, _, error = exported(folder, file, words)
     assert status == 1 and named in error
-    assert not [*folder.glob(f"{name_of(file, words)}*")]
+    assert not {f"{name_of(file, words)}{end}" for end in (".onnx", "-pairs.npz")} & {
+        path.name for path in folder.iterdir()
+    }
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pth"])
