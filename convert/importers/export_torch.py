@@ -53,9 +53,9 @@ class RefusedError(Exception):
 class Layout(NamedTuple):
     """How a framework names an actor's tensors, and what it computes that the file does not say.
 
-    ``layers`` matches the Linear layers' names, in order; ``needs``, a tensor without which it is another layout.
-    "" as activation or squash (behind the last layer): not in the file, and no default.
-    ``normaliser`` is an observation's divisor, of the variance, and its clip (0: none).
+    ``layers`` and ``needs`` match names: of the Linear layers, and of a tensor without which it is another layout. An
+    activation, or squash behind the last layer, of "" has no default. ``normaliser`` is an observation's divisor, of
+    the variance, and its clip (0: none).
     """
 
     framework: str
@@ -154,11 +154,6 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
 
 
-def spelled(name: str) -> str:
-    """An activation's name as it is listed."""
-    return {"none": "identity", "swish": "silu"}.get(name.lower(), name.lower().replace("_", ""))
-
-
 def main(words: list[str] | None = None) -> int:
     """Write both files; the exit code is 0, or 1 when something was refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,7 +163,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--observations", type=Path, metavar="NPZ", help="'observations', and 'episode_starts' if any")
     parser.add_argument("--observation-size", type=int, metavar="N", help="where it does not follow from the layers")
     for word, place in (("--activation", "between the layers"), ("--squash", "behind the last layer")):
-        parser.add_argument(word, type=spelled, choices=ACTIVATIONS, help=f"of a checkpoint: {place}")
+        parser.add_argument(
+            word, type=lambda name: name.replace("_", ""), choices=ACTIVATIONS, help=f"of a checkpoint: {place}"
+        )
     parser.add_argument("--output", type=int, metavar="NUMBER", help="of several outputs: the one that acts, from 0")
     parser.add_argument("--output-path", type=Path, metavar="NAME", help="of NAME.onnx and NAME-pairs.npz")
     arguments = parser.parse_args(words)
@@ -223,7 +220,6 @@ def converted(options: argparse.Namespace) -> list[str]:
 def class_of(options: argparse.Namespace) -> tuple[Callable[[], Any], list[str]]:
     """What builds package.module:Class with its weights, and what was found."""
     module, _, attribute = options.file.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
     try:
         built = getattr(importlib.import_module(module), attribute)(**options.kwargs)
         built.load_state_dict(torch.load(options.weights, map_location="cpu", weights_only=True))
@@ -470,6 +466,9 @@ def export(policy: Any, rows: torch.Tensor, path: Path, source: str) -> None:
 
 
 if __name__ == "__main__":
-    # Run where it lies, a folder named onnx lies beside it.
-    sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
+    # A module may lie in this folder; where this file lies may be a folder named onnx.
+    sys.path[:] = [
+        str(Path.cwd()),
+        *(path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent),
+    ]
     raise SystemExit(main())

@@ -52,6 +52,6 @@ def run(options: ExportTorchOptions) -> int:
     if lacks_torch:
         raise ForeignError(
             f"{options.python} has no PyTorch.",
-            "Type: --python PYTHON, one that has it; or quarl export-torch --print > export_torch.py, and run it there.",
+            "Type: --python PYTHON, which has it; or quarl export-torch --print > export_torch.py, and run it there.",
         )
     return subprocess.run([options.python, str(SCRIPT), *options.words]).returncode
