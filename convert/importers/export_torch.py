@@ -38,6 +38,8 @@ EPISODES, PERIODS = 8, 64
 """Of the observations that are made; PERIODS is also the fewest that are taken, and for which a state is proved."""
 NEAR, FAR = 1.0, 3.0
 """Standard deviations of the episodes of made observations, in turn: far away a clip or a slope shows."""
+HUGE = 1e18
+"""A deviation from which on it overflowed in training, not one of a sensor."""
 MOST_PARTS = 6
 TOLERANCE = 1e-4
 """Share of the largest output by which float32 may differ between two orders of the same sums."""
@@ -72,7 +74,7 @@ RSL_RL_STD = r"(model_state_dict|actor_state_dict\.distribution)\.(log_)?std(_pa
 RSL_RL_MEMORY = re.compile(r"(model_state_dict\.memory_[as]|actor_state_dict\.rnn)\..*")
 RL_GAMES = r"model\.a2c_network\.(actor_mlp\.\d+|mu|logits)"
 SKRL = r"state_preprocessor\..*|policy\.log_std_parameter|target_policy\..*"
-TIANSHOU = r"(policy\.|model\.)?(actor\.)?(preprocess\.(model\.)+\d+|(mu|last)\.model\.\d+)"
+TIANSHOU = r"(.*\.)?(preprocess\.(model\.)+\d+|(mu|last)\.model\.\d+)"
 CLIPS, SQUASHES = "Its player clips actions to -1..1 (--bounds).", "If compute() ends in a tanh: --squash tanh."
 RUNNING, TIMES = "A wrapper's observation statistics are not in it.", "The tanh times max_action: --actions scale."
 LAYOUTS = (
@@ -311,7 +313,9 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
         after.append(Normalise(-bias / scale, 1 / scale, 0.0))
     before = []
     if layout.normaliser and spread is not None:
-        before = [Normalise(actor[mean].reshape(-1), layout.normaliser[0](spread.square()), layout.normaliser[1])]
+        # A variance that overflowed in training makes its element 0; clamp keeps the divisor finite for other readers.
+        divisor = layout.normaliser[0](spread.square()).clamp(max=torch.finfo(torch.float32).max)
+        before = [Normalise(actor[mean].reshape(-1), divisor, layout.normaliser[1])]
     network = " × ".join(map(str, [*([size, cells.mode] if cells else []), *sizes]))
     how = f"activation {activation}, behind the last layer {squash} (others: --activation, --squash)"
     notes = [layout.framework, f"{network}, {how}; normaliser: {mean or 'none'}. {layout.note}".rstrip()]
@@ -351,8 +355,8 @@ def made_observations(module: Any, given: int | None, notes: list[str]) -> tuple
         rows = np.random.default_rng(0).normal(size=(EPISODES, PERIODS, size))
         rows *= np.resize([NEAR, FAR], EPISODES)[:, None, None]
         mean, spread = statistics(named, size)
-        if spread is not None:  # nan_to_num: a variance may have overflown
-            rows = named[mean].numpy().reshape(-1) + rows * spread.nan_to_num(1.0, 1.0, 1.0).numpy()
+        if spread is not None:
+            rows = named[mean].numpy().reshape(-1) + rows * spread.where(spread < HUGE, torch.ones(())).numpy()
         made = torch.from_numpy(rows.reshape(-1, size).astype(np.float32))
         with contextlib.suppress(RuntimeError):  # another size
             # A row that is too long may be cut: its last element has to matter.
