@@ -314,7 +314,7 @@ def policy_of(tensors: Tensors, what: str, activation: str | None, squash: str |
     before = []
     if layout.normaliser and spread is not None:
         # A variance that overflowed in training makes its element 0; clamp keeps the divisor finite for other readers.
-        divisor = layout.normaliser[0](spread.square()).clamp(max=torch.finfo(torch.float32).max)
+        divisor = layout.normaliser[0](spread.square()).clamp(max=1e37)
         before = [Normalise(actor[mean].reshape(-1), divisor, layout.normaliser[1])]
     network = " × ".join(map(str, [*([size, cells.mode] if cells else []), *sizes]))
     how = f"activation {activation}, behind the last layer {squash} (others: --activation, --squash)"
