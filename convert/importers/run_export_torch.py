@@ -23,7 +23,7 @@ class ExportTorchOptions:
     """Export a PyTorch policy.
 
     Attributes:
-        words: FILE or package.module:Class, and options of the script; `quarl export-torch -- --help` lists them
+        words: FILE or package.module:Class, and its options; `--python PYTHON -- --help` lists them
         python: with PyTorch and numpy (default: the one that runs quarl)
         print: print the script, to run it where PyTorch is
     """
