@@ -64,6 +64,9 @@ VERBS: dict[str, dict[str, Verb]] = {
         ),
         "evaluate": Verb("quarl.train.evaluate:run", "how well a policy does on its task", LIBRARIES),
         "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own"),
+        "export-torch": Verb(
+            "quarl.convert.importers.run_export_torch:run", "ONNX of a PyTorch policy, for quarl import"
+        ),
         "convert": Verb("quarl.convert.__main__:convert", "shrink a policy to TFLite, ONNX and native artifacts"),
         "rewrite": Verb("quarl.convert.rewrite:run", "the same policy with weights that int8 fits better"),
         "package": Verb("quarl.convert.package.__main__:run", "a folder to hand on: artifacts, model card, example"),

@@ -58,8 +58,7 @@ def refuse_torchscript(path: Path) -> None:
 def _torchscript(what: str) -> ForeignError:
     return ForeignError(
         f"{what} is a TorchScript program (torch.jit.save), not a dictionary of tensors.",
-        "Copy convert/importers/from_torchscript.py to where PyTorch is, and make ONNX of it: "
-        "python from_torchscript.py FILE --observations rollouts.npz --output-path NAME.",
+        "Make ONNX of it where PyTorch is: quarl export-torch FILE --python PYTHON.",
     )
 
 
