@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import exactly
 from quarl.policy.reference import exact_program
-from quarl.policy.spec import Activation, Cell, FloatStep, Memory, Recurrence, Remembered
+from quarl.policy.spec import Activation, Cell, Memory, Recurrence, Remembered
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -45,28 +45,6 @@ class Input:
     unit: str = "1"
     element_names: tuple[str, ...] = ()
     memory: Memory | None = None
-
-
-@dataclass(frozen=True)
-class Features:
-    """Float operators on the raw observation, before everything else."""
-
-    steps: tuple[FloatStep, ...]
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Float operators behind the last layer, on what is there so far with the raw observation behind it.
-
-    Attributes:
-        steps: see :mod:`policy.spec`.
-        outputs: elements of what is there so far.
-        what: the file's name of what they compute, for messages.
-    """
-
-    steps: tuple[FloatStep, ...]
-    outputs: int
-    what: str
 
 
 @dataclass(frozen=True)
@@ -164,7 +142,7 @@ class Opaque:
     reason: str
 
 
-Step = Features | Targets | Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | Opaque
+Step = Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | Opaque
 
 
 @dataclass(frozen=True)
@@ -242,15 +220,13 @@ def through(steps: Iterable[Step], x: Doubles) -> Doubles:
     """Apply these steps, from the observation on, to rows or images, in float64; errors of shapes are numpy's."""
     steps, rows = tuple(steps), x.reshape(len(x), -1)
     first = rows.shape[1] - state_size(steps)
-    observations, following = rows[:, :first], list[Doubles]()
+    following = list[Doubles]()
     if first < rows.shape[1]:
-        x = observations
+        x = rows[:, :first]
     for step in steps:
         if isinstance(step, Opaque):
             x, next_state = np.split(step.execute(rows.astype(np.float32)).astype(np.float64), [step.outputs], axis=1)
             following.append(next_state)
-        elif isinstance(step, Targets):
-            x = exact_program(step.steps, np.concatenate([x, observations], axis=1))
         elif isinstance(step, Recurrent):
             size = step.recurrence.state_size
             following.append(_next_state(step, x, rows[:, first : first + size]))
@@ -312,9 +288,7 @@ def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.nd
     return np.ascontiguousarray(rows.reshape(len(kernel), -1))
 
 
-def _step(step: Features | Affine | Clip | Dense | Convolution | LayerNorm | Activate, x: Doubles) -> Doubles:
-    if isinstance(step, Features):
-        return exact_program(step.steps, x)
+def _step(step: Affine | Clip | Dense | Convolution | LayerNorm | Activate, x: Doubles) -> Doubles:
     if isinstance(step, Affine):
         return x * step.scale + step.offset
     if isinstance(step, Clip):

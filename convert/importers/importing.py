@@ -19,7 +19,6 @@ from quarl.convert.importers.chain import (
     Affine,
     Continuous,
     Discrete,
-    Features,
     Floats,
     ForeignError,
     ForeignPolicy,
@@ -237,11 +236,9 @@ def specified(
     return PolicySpec(
         name=name,
         observation=folded.observation,
-        features=folded.features,
         normaliser=folded.normaliser,
         network=folded.network,
         head=head,
-        targets=folded.targets,
         control_period_s=period,
         environment=task.environment if task else EnvironmentSpec("foreign"),
         provenance=origin,
@@ -284,7 +281,7 @@ def coarse_in_int8(
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
     """Warnings about an import that passed, a sentence each."""
     found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
-    opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
+    opening = next(iter(policy.steps), None)
     if not isinstance(opening, Affine | Opaque):
         reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
         found.append(

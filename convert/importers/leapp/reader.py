@@ -12,14 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-
-from quarl.convert.importers.chain import (
-    Continuous,
-    ForeignError,
-    ForeignPolicy,
-    state_inputs,
-)
-from quarl.convert.importers.leapp.description import Description, describe
 from quarl.convert.importers.leapp.remembering import (
     check_beginnings,
     initial_names,
@@ -32,6 +24,14 @@ from quarl.convert.importers.leapp.remembering import (
 )
 from quarl.convert.importers.leapp.states import Recalled, recalled, resolved
 from quarl.convert.importers.leapp.wiring import fly
+
+from quarl.convert.importers.chain import (
+    Continuous,
+    ForeignError,
+    ForeignPolicy,
+    state_inputs,
+)
+from quarl.convert.importers.leapp.description import Description, describe
 from quarl.convert.importers.onnx.call import refuse_by_name
 from quarl.convert.importers.onnx.cells import Found
 from quarl.convert.importers.onnx.file import OnnxFile, load
