@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import select
 import subprocess
@@ -21,74 +22,60 @@ from typing import Any
 
 import numpy as np
 
-from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy
+from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, Input
 from quarl.convert.importers.onnx.original import Original
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.zip_members import read_untrusted
 
-BACKENDS = ("tensorflow", "jax", "torch")
 TIMEOUT_S = 600.0
+BACKENDS = ("tensorflow", "jax", "torch")
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
 ENVIRONMENT |= {"MALLOC_ARENA_MAX": "4", "OPENBLAS_NUM_THREADS": "1"}  # each thread would reserve addresses
 
 
 class KerasProcess:
-    """Keras with one file, in a process that ends with this object.
+    """Keras with one file, ``reply`` to it, and its ONNX in ``folder``; the process ends with this object."""
 
-    Args:
-        data: the file.
-        name: its name, for messages; its ending says its format.
-        output: the output that it is loaded for; None: all.
-
-    Raises:
-        ForeignError: Keras does not load it, or a layer has no ONNX operator.
-    """
-
-    def __init__(self, data: bytes, name: str, output: str | None) -> None:
+    def __init__(self, data: bytes, ending: str, output: str | None) -> None:
         folder = tempfile.TemporaryDirectory()
         self.folder = Path(folder.name).resolve()
-        path = self.folder / f"{Path(printable(name)).stem[:100] or 'policy'}{Path(name).suffix.lower()}"
-        path.write_bytes(data)
+        (self.folder / f"policy{ending}").write_bytes(data)
         backend = os.environ.get("KERAS_BACKEND") or next(filter(importlib.util.find_spec, BACKENDS), BACKENDS[0])
-        places = {"KERAS_HOME": str(self.folder), "TMPDIR": str(self.folder), "KERAS_BACKEND": backend}
-        command = [sys.executable, "-m", "quarl.convert.importers.keras_to_onnx", str(path)]
-        self._process = subprocess.Popen(
-            [*command, *([] if output is None else [output])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **ENVIRONMENT, **places},
-        )
-        self._end = weakref.finalize(self, _ended, self._process, folder)
-        self.reply = self._answered(name)
+        own = {"KERAS_HOME": str(self.folder), "TMPDIR": str(self.folder), "KERAS_BACKEND": backend}
+        command = [sys.executable, "-m", "quarl.convert.importers.keras_to_onnx", str(self.folder / f"policy{ending}")]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        environment = {**os.environ, **ENVIRONMENT, **own}
+        command += [] if output is None else [output]
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(command, env=environment, **pipes)
+        self._end = weakref.finalize(self, _end, self._process, folder)
+        self.reply = self._answered()
 
-    def outputs(self, rows: Floats, inputs: list[str], output: str) -> Floats:
-        """Keras's numbers (batch, m) for rows (batch, n): the inputs' parts, one behind the other."""
-        np.save(self.folder / "rows.npy", np.asarray(rows, np.float32))
+    def outputs(self, name: str, parts: dict[str, Floats]) -> Floats:
+        """Keras's numbers (batch, m) of an output, or of what its softmax takes, for the inputs (batch, n)."""
+        np.savez(self.folder / "rows.npz", **parts)  # type: ignore[arg-type]  # names are no options here
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"inputs": inputs, "output": output}) + "\n")
+        self._process.stdin.write(f"{json.dumps(name)}\n".encode())
         self._process.stdin.flush()
-        self._answered("the observations")
-        return np.asarray(np.load(self.folder / "outputs.npy", allow_pickle=False), np.float32)
+        self._answered()
+        made: Floats = np.load(self.folder / "outputs.npy", allow_pickle=False)
+        return made.reshape(len(made), -1)
 
-    def _answered(self, what: str) -> dict[str, Any]:
+    def _answered(self) -> dict[str, Any]:
         out = self._process.stdout
         assert out is not None
-        line = out.readline() if select.select([out], [], [], TIMEOUT_S)[0] else ""
-        if not line:
+        line = out.readline() if select.select([out], [], [], TIMEOUT_S)[0] else b""
+        reply: dict[str, Any] = json.loads(line or "{}")
+        if not line or "error" in reply:
             self._end()
-            message = f"Keras ended, or had no answer, on {printable(what)} (status {self._process.returncode})."
-            raise ForeignError(message, "Is the file damaged, or too large for this machine? Save it again.")
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            self._end()
-            raise ForeignError(*reply["error"])
+            message = (
+                f"Keras ended without an answer (status {self._process.returncode}): it crashed, or met its limits."
+            )
+            raise ForeignError(*reply.get("error", (message, "Is the file damaged, or its model that large?")))
         return reply
 
 
-def _ended(process: subprocess.Popen[str], folder: tempfile.TemporaryDirectory[str]) -> None:
+def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
     process.kill()
     process.communicate()
     folder.cleanup()
@@ -96,28 +83,25 @@ def _ended(process: subprocess.Popen[str], folder: tempfile.TemporaryDirectory[s
 
 @dataclass(frozen=True)
 class KerasOriginal:
-    """Raw observations (batch, n) to what the chain computes (batch, m), by Keras.
-
-    Attributes:
-        process: that has the model.
-        inputs: their names, in the observation's order.
-        output: the output, or what its softmax takes.
-    """
+    """Raw observations (batch, n), the inputs one behind the other, to the tensor that the chain computes, by Keras."""
 
     process: KerasProcess
-    inputs: list[str]
-    output: str
+    inputs: tuple[Input, ...]
+    tensor: str
 
     def __call__(self, observations: Floats) -> Floats:
         """The model's output for each observation."""
-        return self.process.outputs(observations, self.inputs, self.output)
+        ends = np.cumsum([math.prod(part.shape) for part in self.inputs])
+        parts = np.split(np.asarray(observations, np.float32), ends[:-1], axis=1)
+        names = [part.name for part in self.inputs]
+        return self.process.outputs(self.tensor, dict(zip(names, parts, strict=True)))
 
 
 def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
-    """The policy in a file of Keras.
+    """The policy in a file that ``model.save`` wrote.
 
     Args:
-        path: what ``model.save`` wrote: .keras, .h5 or .hdf5.
+        path: a .keras, .h5 or .hdf5 file.
         output: of a model with several: its key, or its layer's name.
 
     Raises:
@@ -126,19 +110,18 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
     """
     data = read_untrusted(path)
     if importlib.util.find_spec("keras") is None:
-        raise ModuleNotFoundError("Keras files are read by Keras.", name="keras")
-    process = KerasProcess(data, path.name, output)
+        raise ModuleNotFoundError("Keras is not installed.", name="keras")
+    process = KerasProcess(data, path.suffix.lower(), output)
     policy = read_onnx(process.folder / "policy.onnx", output)
-    version, halved = process.reply["keras"], process.reply["halved"]
-    assumed = (f"Layers compute in {', '.join(halved)}; they are read as float32.",) if halved else ()
-    names, original = [part.name for part in policy.inputs], policy.original
-    # A policy with states is compared with its ONNX, which was compared with Keras before.
+    version, others, original = process.reply["keras"], process.reply["others"], policy.original
+    # What remembers states is compared with its ONNX, and this was with Keras.
     if isinstance(original, Original) and original.outputs[0] in process.reply["outputs"]:
-        original = KerasOriginal(process, names, original.outputs[0])
+        original = KerasOriginal(process, policy.inputs, original.outputs[0])
+    assumed = (f"Layers compute in {', '.join(others)}; they are read as float32.",) if others else ()
     provenance = {"program": "Keras", "version": version, "sha256": {"policy": hashlib.sha256(data).hexdigest()}}
     return replace(
         policy,
-        source=f"a {path.suffix.lower()} file by Keras {version}",
+        source=f"a {path.suffix.lower()} file, by Keras {version}",
         assumed=(*assumed, *policy.assumed),
         original=original,
         provenance={**(policy.provenance or {}), **provenance},
