@@ -29,6 +29,8 @@ from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.zip_members import read_untrusted
 
 TIMEOUT_S = 600.0
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""Of a file that Keras would name .h5, whatever its name is."""
 BACKENDS = ("tensorflow", "jax", "torch")
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
 ENVIRONMENT |= {"MALLOC_ARENA_MAX": "4", "OPENBLAS_NUM_THREADS": "1"}  # each thread would reserve addresses
@@ -111,7 +113,7 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
     data = read_untrusted(path)
     if importlib.util.find_spec("keras") is None:
         raise ModuleNotFoundError("Keras is not installed.", name="keras")
-    process = KerasProcess(data, path.suffix.lower(), output)
+    process = KerasProcess(data, ".h5" if data.startswith(HDF5) else ".keras", output)
     policy = read_onnx(process.folder / "policy.onnx", output)
     version, others, original = process.reply["keras"], process.reply["others"], policy.original
     # What remembers states is compared with its ONNX, and this was with Keras.

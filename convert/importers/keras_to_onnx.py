@@ -14,6 +14,7 @@ import os
 import re
 import resource
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,8 @@ def check(data: bytes, name: str) -> None:
     """Refuse a file that points out of itself, is too large unpacked, or holds weights alone, before Keras sees it."""
     if name.endswith(".keras"):
         members = open_zip(data, name)
+        if "config.json" not in members.names:
+            raise ForeignError(f"{name} is a zip without config.json.", "If another program wrote it, use its ending.")
         for member in members.names:
             if member.endswith((".h5", ".hdf5")):
                 _check_hdf5(members.read(member), f"{name}'s {printable(member)}")
@@ -376,10 +379,23 @@ def walk(model: Any, inputs: Any, graph: Graph) -> Any:
     return model._run_through_graph(inputs, operation_fn=lambda op: partial(_emit, graph, op))
 
 
+def _without_input_shape(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "batch_input_shape" or "sparse" in config}
+
+
 def load(path: Path) -> tuple[Any, tuple[str, ...]]:
     """The model in a file that was checked, in float32; and the other types that its layers have."""
     import keras
 
+    if (
+        path.suffix == ".keras"
+    ):  # Keras 2 names the input's shape in the first layer, too, and Keras 3 knows no such key
+        with zipfile.ZipFile(path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        config = json.loads(parts["config.json"], object_hook=_without_input_shape)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in {**parts, "config.json": json.dumps(config).encode()}.items():
+                archive.writestr(name, data)
     model, others = keras.saving.load_model(path, compile=False, safe_mode=True), set()
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ForeignError(f"{path.name} holds no model with inputs.", "Begin it with keras.Input(shape), and save it.")
