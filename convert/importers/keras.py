@@ -25,7 +25,6 @@ import numpy as np
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, Input
 from quarl.convert.importers.onnx.original import Original
 from quarl.convert.importers.onnx.reader import read_onnx
-from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.zip_members import read_untrusted
 
 TIMEOUT_S = 600.0
@@ -39,23 +38,23 @@ ENVIRONMENT |= {"MALLOC_ARENA_MAX": "4", "OPENBLAS_NUM_THREADS": "1"}  # each th
 class KerasProcess:
     """Keras with one file, ``reply`` to it, and its ONNX in ``folder``; the process ends with this object."""
 
-    def __init__(self, data: bytes, ending: str, output: str | None) -> None:
-        folder = tempfile.TemporaryDirectory()
+    def __init__(self, data: bytes, name: str, output: str | None) -> None:
+        folder, ending = tempfile.TemporaryDirectory(), ".h5" if data.startswith(HDF5) else ".keras"
         self.folder = Path(folder.name).resolve()
         (self.folder / f"policy{ending}").write_bytes(data)
         backend = os.environ.get("KERAS_BACKEND") or next(filter(importlib.util.find_spec, BACKENDS), BACKENDS[0])
         own = {"KERAS_HOME": str(self.folder), "TMPDIR": str(self.folder), "KERAS_BACKEND": backend}
         command = [sys.executable, "-m", "quarl.convert.importers.keras_to_onnx", str(self.folder / f"policy{ending}")]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        environment = {**os.environ, **ENVIRONMENT, **own}
         command += [] if output is None else [output]
-        self._process: subprocess.Popen[bytes] = subprocess.Popen(command, env=environment, **pipes)
+        pipe, environment = subprocess.PIPE, {**os.environ, **ENVIRONMENT, **own}
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment)
         self._end = weakref.finalize(self, _end, self._process, folder)
+        self._name, self._copy = printable(name), f"policy{ending}"
         self.reply = self._answered()
 
     def outputs(self, name: str, parts: dict[str, Floats]) -> Floats:
         """Keras's numbers (batch, m) of an output, or of what its softmax takes, for the inputs (batch, n)."""
-        np.savez(self.folder / "rows.npz", **parts)  # type: ignore[arg-type]  # names are no options here
+        np.savez(self.folder / "rows.npz", **parts)
         assert self._process.stdin is not None
         self._process.stdin.write(f"{json.dumps(name)}\n".encode())
         self._process.stdin.flush()
@@ -73,7 +72,8 @@ class KerasProcess:
             message = (
                 f"Keras ended without an answer (status {self._process.returncode}): it crashed, or met its limits."
             )
-            raise ForeignError(*reply.get("error", (message, "Is the file damaged, or its model that large?")))
+            message, step = reply.get("error", (message, "Is the file damaged, or its model that large?"))
+            raise ForeignError(message.replace(self._copy, self._name), step)
         return reply
 
 
@@ -113,7 +113,7 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
     data = read_untrusted(path)
     if importlib.util.find_spec("keras") is None:
         raise ModuleNotFoundError("Keras is not installed.", name="keras")
-    process = KerasProcess(data, ".h5" if data.startswith(HDF5) else ".keras", output)
+    process = KerasProcess(data, path.name, output)
     policy = read_onnx(process.folder / "policy.onnx", output)
     version, others, original = process.reply["keras"], process.reply["others"], policy.original
     # What remembers states is compared with its ONNX, and this was with Keras.

@@ -1,7 +1,7 @@
 """Keras loads a stranger's file here and writes it as ONNX; keras.py starts this process in a folder of its own.
 
-Each layer becomes ONNX operators of its equation; one without is refused by its name. onnxruntime's outputs are compared
-with Keras's, near zero and far: python -m quarl.convert.importers.keras_to_onnx FOLDER/policy.keras [OUTPUT]
+Each layer becomes ONNX operators of its equation; one without is refused by its name. onnxruntime's outputs are
+compared with Keras's, near zero and far: python -m quarl.convert.importers.keras_to_onnx FOLDER/policy.keras [OUTPUT]
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ LIMITS = {resource.RLIMIT_CPU: 600, resource.RLIMIT_AS: 16 * 2**30, resource.RLI
 REFUSED_EVENTS = {"socket.connect", "socket.bind", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec"}
 REFUSED_EVENTS |= {"os.posix_spawn", "os.fork", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"}
 COMPARED_ROWS = 13
+MOST_CONFIG_BYTES = 2**24
 ANOTHER = "Build the policy of other layers, or type --output NAME with an output that does not need it."
 
 
 def check(data: bytes, name: str) -> None:
-    """Refuse a file that points out of itself, is too large unpacked, or holds weights alone, before Keras sees it."""
+    """Refuse a file before Keras sees it that points out of itself, is too large unpacked, holds weights alone, or
+    holds a function that Keras 3 computes otherwise than Keras 2, which wrote it."""
     if name.endswith(".keras"):
         members = open_zip(data, name)
         if "config.json" not in members.names:
@@ -47,13 +49,20 @@ def check(data: bytes, name: str) -> None:
         for member in members.names:
             if member.endswith((".h5", ".hdf5")):
                 _check_hdf5(members.read(member), f"{name}'s {printable(member)}")
-    elif not _check_hdf5(data, name):
-        step = "Build the model in Python as it was, then: model.load_weights(FILE); model.save('policy.keras')."
-        raise ForeignError(f"{name} holds weights alone, without the model's layers.", step)
+        config = members.read("config.json", MOST_CONFIG_BYTES).decode()
+        version = json.loads(members.read("metadata.json", MOST_CONFIG_BYTES))["keras_version"]
+    else:
+        config, version = _check_hdf5(data, name)
+        if config is None:
+            step = "Build the model in Python as it was, then: model.load_weights(FILE); model.save('policy.keras')."
+            raise ForeignError(f"{name} holds weights alone, without the model's layers.", step)
+    if not str(version).startswith("3") and '"hard_sigmoid"' in str(config):
+        step = "Build it with sigmoid, or write it as ONNX with Keras 2 and tf2onnx."
+        raise ForeignError(f"{name} has Keras 2's hard_sigmoid, of which Keras 3 computes another slope.", step)
 
 
-def _check_hdf5(data: bytes, what: str) -> bool:
-    """Whether it holds a model's config."""
+def _check_hdf5(data: bytes, what: str) -> tuple[Any, Any]:
+    """The config of the model that an HDF5 file holds, and Keras's version, if there is one."""
     import h5py
 
     size, seen = 0, set[int]()
@@ -63,7 +72,7 @@ def _check_hdf5(data: bytes, what: str) -> bool:
             group = waiting.pop()
             for name in group:
                 is_inside = isinstance(group.get(name, getlink=True), h5py.HardLink)
-                item = group[name] if is_inside else None
+                item: Any = group[name] if is_inside else None
                 address = h5py.h5o.get_info(item.id).addr if is_inside else 0
                 if isinstance(item, h5py.Dataset):
                     is_inside = not (item.external or item.is_virtual)
@@ -75,7 +84,7 @@ def _check_hdf5(data: bytes, what: str) -> bool:
                 seen.add(address)
                 if size > MOST_BYTES:
                     raise ForeignError(f"{what} would have more than {MOST_BYTES} bytes unpacked.", NEXT_STEP)
-        return "model_config" in file.attrs
+        return file.attrs.get("model_config"), file.attrs.get("keras_version")
 
 
 class Graph:
@@ -385,6 +394,7 @@ def _without_input_shape(config: dict[str, Any]) -> dict[str, Any]:
 
 def load(path: Path) -> tuple[Any, tuple[str, ...]]:
     """The model in a file that was checked, in float32; and the other types that its layers have."""
+    import h5py
     import keras
 
     if (
@@ -392,6 +402,11 @@ def load(path: Path) -> tuple[Any, tuple[str, ...]]:
     ):  # Keras 2 names the input's shape in the first layer, too, and Keras 3 knows no such key
         with zipfile.ZipFile(path) as archive:
             parts = {name: archive.read(name) for name in archive.namelist()}
+        held = io.BytesIO(parts["model.weights.h5"])
+        with h5py.File(held, "r+") as file:  # and on Windows it wrote the folders' names with a backslash
+            for name in [name for name in file if "\\" in name]:
+                file.move(name, name.replace("\\", "/"))
+        parts["model.weights.h5"] = held.getvalue()
         config = json.loads(parts["config.json"], object_hook=_without_input_shape)
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in {**parts, "config.json": json.dumps(config).encode()}.items():
@@ -407,7 +422,7 @@ def load(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def names_of(model: Any) -> tuple[list[str], list[str]]:
-    """Inputs' and outputs' names: a dictionary's keys, else the layers'; no name that Keras made up for the one input."""
+    """Inputs' and outputs' names: a dictionary's keys, else layers'; "observation" for one that Keras made up."""
     inputs, made = [tensor.name for tensor in model.inputs], getattr(model, "_outputs_struct", None)
     if len(inputs) == 1 and re.fullmatch(r"(input|input_layer|keras_tensor)(_\d+)?|.*_input", inputs[0]):
         inputs = ["observation"]

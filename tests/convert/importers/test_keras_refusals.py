@@ -80,7 +80,8 @@ def test_damaged_and_foreign_zips_and_weights_alone(tmp_path: Path) -> None:
     escaping = saved(tmp_path / "escaping.keras", {**parts, "../escape": b"x"})
     foreign = saved(tmp_path / "foreign.keras", {"data": b"of Stable-Baselines3"})
     (tmp_path / "none.keras").write_bytes(b"no zip")
-    for path in (escaping, foreign, tmp_path / "none.keras", FILES / "keras2/weights.h5"):
+    older = [FILES / "keras2" / name for name in ("weights.h5", "hard_sigmoid.h5", "hard_sigmoid.keras")]
+    for path in (escaping, foreign, tmp_path / "none.keras", *older):
         with pytest.raises(ForeignError) as caught:
             keras_to_onnx.check(path.read_bytes(), path.name)
         assert caught.value.next_step
@@ -150,7 +151,7 @@ def test_what_a_file_may_not_do_while_it_is_loaded(tmp_path: Path) -> None:
         keras_to_onnx._audit(tmp_path / "policy", "open", (str(name), None, flags))
 
 
-@pytest.mark.parametrize("kind", ["Bidirectional", "Embedding", "stateful", "threshold", "gelu"])
+@pytest.mark.parametrize("kind", ["Bidirectional", "Embedding", "stateful", "threshold", "sparsemax"])
 def test_a_layer_without_onnx_is_refused(kind: str, tmp_path: Path) -> None:
     import keras
     from keras import layers
@@ -161,7 +162,7 @@ def test_a_layer_without_onnx_is_refused(kind: str, tmp_path: Path) -> None:
         "Embedding": layers.Embedding(10, 3),
         "stateful": layers.LSTM(3, stateful=True),
         "threshold": layers.ReLU(threshold=0.5),
-        "gelu": layers.Activation(keras.activations.sparsemax),
+        "sparsemax": layers.Activation(keras.activations.sparsemax),
     }[kind]
     model = keras.Sequential([keras.Input(batch_shape=shape), body, layers.Flatten(), layers.Dense(2)])
     with pytest.raises(ForeignError) as caught:
