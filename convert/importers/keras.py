@@ -25,6 +25,7 @@ import numpy as np
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, Input
 from quarl.convert.importers.onnx.original import Original
 from quarl.convert.importers.onnx.reader import read_onnx
+from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.zip_members import read_untrusted
 
 TIMEOUT_S = 600.0
@@ -54,7 +55,7 @@ class KerasProcess:
 
     def outputs(self, name: str, parts: dict[str, Floats]) -> Floats:
         """Keras's numbers (batch, m) of an output, or of what its softmax takes, for the inputs (batch, n)."""
-        np.savez(self.folder / "rows.npz", **parts)
+        np.savez(self.folder / "rows.npz", **{f"in {part}": rows for part, rows in parts.items()})
         assert self._process.stdin is not None
         self._process.stdin.write(f"{json.dumps(name)}\n".encode())
         self._process.stdin.flush()

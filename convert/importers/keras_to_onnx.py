@@ -528,7 +528,10 @@ def _serve(path: Path, output: str | None) -> Iterator[dict[str, Any]]:
             else:
                 op.call = lambda x, *_, **__: x
         with np.load(path.with_name("rows.npz"), allow_pickle=False) as rows:
-            np.save(path.with_name("outputs.npy"), answer(model, dict(rows))[name])
+            np.save(
+                path.with_name("outputs.npy"),
+                answer(model, {part.removeprefix("in "): rows[part] for part in rows})[name],
+            )
         yield {}
 
 
