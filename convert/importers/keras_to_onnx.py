@@ -388,29 +388,38 @@ def walk(model: Any, inputs: Any, graph: Graph) -> Any:
     return model._run_through_graph(inputs, operation_fn=lambda op: partial(_emit, graph, op))
 
 
-def _without_input_shape(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "batch_input_shape" or "sparse" in config}
+def _modernise(path: Path) -> None:
+    """Change what Keras 2 wrote and Keras 3 does not load."""
+    import h5py
+
+    if path.suffix == ".h5":
+        with h5py.File(path, "r+") as file:  # 2.1: a Sequential model's layers without its name
+            config = json.loads(file.attrs["model_config"])
+            if isinstance(layers := config["config"], list):
+                file.attrs["model_config"] = json.dumps({**config, "config": {"name": "policy", "layers": layers}})
+        return
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    held = io.BytesIO(parts["model.weights.h5"])
+    with h5py.File(held, "r+") as file:  # 2.15 on Windows: a backslash between a folder's name and a layer's
+        for name in [name for name in file if "\\" in name]:
+            file.move(name, name.replace("\\", "/"))
+    # The input's shape in the first layer, too, where Keras 3 has it in the InputLayer alone, which has "sparse".
+    config = json.loads(
+        parts["config.json"],
+        object_hook=lambda found: {k: v for k, v in found.items() if k != "batch_input_shape" or "sparse" in found},
+    )
+    parts |= {"model.weights.h5": held.getvalue(), "config.json": json.dumps(config).encode()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
 
 
 def load(path: Path) -> tuple[Any, tuple[str, ...]]:
     """The model in a file that was checked, in float32; and the other types that its layers have."""
-    import h5py
     import keras
 
-    if (
-        path.suffix == ".keras"
-    ):  # Keras 2 names the input's shape in the first layer, too, and Keras 3 knows no such key
-        with zipfile.ZipFile(path) as archive:
-            parts = {name: archive.read(name) for name in archive.namelist()}
-        held = io.BytesIO(parts["model.weights.h5"])
-        with h5py.File(held, "r+") as file:  # and on Windows it wrote the folders' names with a backslash
-            for name in [name for name in file if "\\" in name]:
-                file.move(name, name.replace("\\", "/"))
-        parts["model.weights.h5"] = held.getvalue()
-        config = json.loads(parts["config.json"], object_hook=_without_input_shape)
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in {**parts, "config.json": json.dumps(config).encode()}.items():
-                archive.writestr(name, data)
+    _modernise(path)
     model, others = keras.saving.load_model(path, compile=False, safe_mode=True), set()
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ForeignError(f"{path.name} holds no model with inputs.", "Begin it with keras.Input(shape), and save it.")
