@@ -29,7 +29,7 @@ from quarl.policy.history import remembers
 from quarl.policy.spec import Remembered
 
 WEIGHTS = (*TORCH_ENDINGS, ".safetensors", ".npz")
-KINDS = f".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec {', '.join(WEIGHTS)}"
+KINDS = f".zip (Stable-Baselines3), .onnx, .keras, .h5, a LEAPP folder, and with --spec {', '.join(WEIGHTS)}"
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
@@ -76,8 +76,8 @@ def read(
 
         _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
-    if kind == ".keras":
-        from quarl.convert.importers.keras.reader import read_keras
+    if kind in (".keras", ".h5", ".hdf5"):
+        from quarl.convert.importers.keras import read_keras
 
         _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
         return read_keras(path, output)
@@ -94,8 +94,7 @@ def read(
                 + ". Of observations: give the policy's file, and this one as --observations." * (kind == ".npz"),
             )
         return read_weights(path, spec)
-    older = kind in (".h5", ".hdf5")
-    step = "If Keras wrote it, load it with Keras 3, and save it again: model.save('policy.keras')." if older else ""
+    step = ""
     if kind == ".json":
         step = (
             f"If it says how weights are used, give their file, and it as --spec: quarl import FILE.npz --spec {path}"
