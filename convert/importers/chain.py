@@ -175,6 +175,7 @@ class ForeignPolicy:
         original: the file's own program, where one can run here: raw observations (batch, n) to what :func:`run` gives,
             independent of ``steps``; None where there is none.
         provenance: JSON values for policy.json: versions, training steps, hashes of the files.
+        as_opaque: reads it as one ONNX graph, given what the contract cannot express; None where that is no way.
     """
 
     source: str
@@ -186,6 +187,22 @@ class ForeignPolicy:
     assumed: tuple[str, ...] = ()
     original: Callable[[Floats], Floats] | None = None
     provenance: dict[str, Any] | None = None
+    as_opaque: Callable[[str], ForeignPolicy] | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the action is the largest output's number."""
+        return isinstance(self.actions, Discrete)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it is an ONNX graph that no other steps express."""
+        return any(isinstance(step, Opaque) for step in self.steps)
+
+    @property
+    def state_size(self) -> int:
+        """Elements of its states."""
+        return state_size(self.steps)
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
@@ -194,11 +211,6 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
     Of a recurrent policy, the states are the last of the n elements, and the next states stand behind the m outputs.
     """
     return through(policy.steps, as_rows(policy, observations))
-
-
-def is_opaque(policy: ForeignPolicy) -> bool:
-    """Whether the policy is an ONNX graph that no other steps express."""
-    return any(isinstance(step, Opaque) for step in policy.steps)
 
 
 def count_outputs(policy: ForeignPolicy) -> int:

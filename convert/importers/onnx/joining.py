@@ -9,7 +9,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import Affine, Clip, Doubles, Step
 from quarl.convert.importers.onnx.call import Call
-from quarl.convert.importers.onnx.value import Places, Value, materialised, pair_of, taken
+from quarl.convert.importers.onnx.value import Value, pair_of
 
 
 def _shared(values: list[Value]) -> int:
@@ -37,17 +37,10 @@ def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: n
     order = where[result.reshape(-1)]  # of the elements, one tensor's behind another's
     plain = all(isinstance(step, Affine | Clip) for tail in tails for step in tail)
     twice = any(tails) and len(np.unique(places)) < len(places)  # an element that two branches treat differently
-    if not plain:
+    if not plain or twice:
         raise call.refused("combines values of different layers; only one chain of layers is read")
     base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
     owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
-    if twice:
-        tails = [[taken(step, value.selection) for step in tail] for tail, value in zip(tails, values, strict=True)]
-        tails = [
-            [_spread_at(step, np.flatnonzero(owners == index), len(places)) for step in tail]
-            for index, tail in enumerate(tails)
-        ]
-        base = materialised(base)
     places = base.selection
     steps: list[Step] = list(base.steps)
     while any(tails):
@@ -70,12 +63,3 @@ def _rows(step: Step | None, kind: type[Step], width: int) -> tuple[Doubles, Dou
         return first, second
     low, high = (1.0, 0.0) if kind is Affine else (-np.inf, np.inf)
     return np.full(width, low), np.full(width, high)
-
-
-def _spread_at(step: Step, places: Places, width: int) -> Step:
-    """A step over a part, as one over ``width`` elements of which the part has these places."""
-    assert isinstance(step, Affine | Clip)
-    whole = [np.array(neutral) for neutral in _rows(None, type(step), width)]
-    for numbers, own in zip(whole, pair_of(step), strict=True):
-        numbers[places] = own
-    return type(step)(whole[0], whole[1])

@@ -39,9 +39,9 @@ def apply(call: Call) -> Result:
     operator = call.node.op_type
     values = [operand for operand in call.operands if isinstance(operand, Value)]
     _check_flags(call, values)
-    if operator not in HANDLERS.keys() | set(REDUCTIONS):
-        raise call.refused("is no operator that a policy's chain holds")
     statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
+    if not statistics and operator not in HANDLERS:
+        raise call.refused("is no operator that a policy's chain holds")
     return statistic_of(call, values) if statistics else HANDLERS[operator](call)
 
 

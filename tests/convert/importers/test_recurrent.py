@@ -60,7 +60,7 @@ def rows_of(policy: ForeignPolicy, count: int = 48) -> np.ndarray:
 
 
 def spec_of(folded: Folded) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head", "targets")}
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
     return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
