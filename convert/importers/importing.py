@@ -14,7 +14,7 @@ import numpy as np
 
 from quarl.convert import opaque
 from quarl.convert.calibration import still_elements
-from quarl.convert.importers import recordings, sources
+from quarl.convert.importers import recordings, registry, sources
 from quarl.convert.importers.chain import (
     Affine,
     Continuous,
@@ -96,8 +96,13 @@ def import_policy(arguments: ImportOptions) -> Imported:
             raise ForeignError(f"{path} is no bundle, so --replace leaves it.", "Give another --name, or remove it.")
     if arguments.task is not None and arguments.observations is not None:
         raise ForeignError("observations come from one place: --task or --observations.", "Leave one of them out.")
-    states = dict(arguments.states) or None
-    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec, states)
+    policy = registry.read(
+        arguments.file,
+        vecnormalize=arguments.vecnormalize,
+        output=arguments.output,
+        spec=arguments.spec,
+        states=dict(arguments.states) or None,
+    )
     task = None
     if arguments.task is not None:
         from quarl.train.suites.make import make_task

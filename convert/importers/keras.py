@@ -26,6 +26,7 @@ from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, I
 from quarl.convert.importers.onnx.original import Original
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.convert.importers.pickles.nodes import printable
+from quarl.convert.importers.registry import Importer
 from quarl.convert.importers.zip_members import read_untrusted
 
 TIMEOUT_S = 600.0
@@ -129,3 +130,6 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
         original=original,
         provenance={**(policy.provenance or {}), **provenance},
     )
+
+
+IMPORTER = Importer("Keras", (".keras", ".h5", ".hdf5"), read_keras, ("output",))

@@ -13,6 +13,7 @@ from quarl.convert.importers.leapp.description import Description, Tensor, descr
 from quarl.convert.importers.onnx.file import OnnxFile, load
 from quarl.convert.importers.onnx.inputs import reach_of
 from quarl.convert.importers.onnx.reader import read_graph
+from quarl.convert.importers.registry import Importer
 
 LARGEST_INITIAL = 1e18
 
@@ -118,3 +119,6 @@ def _with_units(part: Input, tensors: Mapping[str, Tensor]) -> Input:
     if tensor is None or part.memory is not None:
         return part
     return replace(part, unit=tensor.unit, element_names=tensor.element_names)
+
+
+IMPORTER = Importer("LEAPP", ("", ".yaml", ".yml"), read_leapp, ("output",))

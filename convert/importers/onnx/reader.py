@@ -48,6 +48,7 @@ from quarl.convert.importers.onnx.original import Feed, original_of, verify
 from quarl.convert.importers.onnx.simplify import simplified
 from quarl.convert.importers.onnx.value import Value, channels_first_order, materialised
 from quarl.convert.importers.onnx.wired import ordered, states_held, through_cell, wired_of
+from quarl.convert.importers.registry import Importer
 from quarl.policy.errors import PolicyError
 
 ACTION_OUTPUTS = (
@@ -348,3 +349,6 @@ def _ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> lis
     if inputs:
         phrases.append(f"inputs without influence: {', '.join(inputs)}")
     return phrases
+
+
+IMPORTER = Importer("ONNX", (".onnx",), read_onnx, ("output", "states"))

@@ -29,6 +29,7 @@ from quarl.convert.importers.pickles.arrays import refusal
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.pickles.spaces import Box
 from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
+from quarl.convert.importers.registry import Importer
 from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
 from quarl.convert.importers.sb3.network import Tensors, actor
 from quarl.convert.importers.sb3.settings import Settings, read_settings
@@ -158,3 +159,6 @@ def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[s
         "names are the numbers that its predict() returns."
     )
     return Discrete(tuple(str(number) for number in range(space.n))), (), (assumed,)
+
+
+IMPORTER = Importer("Stable-Baselines3", (".zip",), read_sb3, ("vecnormalize",))

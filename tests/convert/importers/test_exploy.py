@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quarl.convert.importers import sources
+from quarl.convert.importers import registry
 from quarl.convert.importers.chain import Continuous, ForeignError, run
 from quarl.policy.history import History
 from quarl.policy.spec import Memory, Remembered
@@ -56,7 +56,7 @@ def written(path: Path, made: Graph) -> Path:
 
 
 def test_names_say_what_is_fed(tmp_path: Path) -> None:
-    policy = sources.read(written(tmp_path / "default.onnx", graph()))
+    policy = registry.read(written(tmp_path / "default.onnx", graph()))
     assert policy.source == "exploy 0.1" and policy.period_s == 0.02
     names = {part.name: (part.shape, part.unit, part.element_names) for part in policy.inputs}
     assert names["obj.robot.joints.pos"] == ((2,), "rad", ("hip", "knee"))
@@ -68,7 +68,7 @@ def test_the_memory_is_fed_back(tmp_path: Path) -> None:
     import onnxruntime
 
     path = written(tmp_path / "default.onnx", graph())
-    policy, session = sources.read(path), onnxruntime.InferenceSession(path)
+    policy, session = registry.read(path), onnxruntime.InferenceSession(path)
     history, state = History(policy.inputs), np.zeros((1, 2), np.float32)
     for values in np.random.default_rng(3).normal(0.0, 1.0, (20, 9)).astype(np.float32):
         feeds = {
@@ -94,11 +94,11 @@ def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:
     )
     made.n("If", made.c(np.array(True)), outputs=["chosen"], then_branch=branch, else_branch=branch)
     with pytest.raises(ForeignError, match="decides in some"):
-        sources.read(written(tmp_path / "policy.onnx", made))
+        registry.read(written(tmp_path / "policy.onnx", made))
 
 
 def test_actions_drive_where_nothing_else_does(tmp_path: Path) -> None:
-    policy = sources.read(written(tmp_path / "default.onnx", graph()), output="actions")
+    policy = registry.read(written(tmp_path / "default.onnx", graph()), output="actions")
     assert isinstance(policy.actions, Continuous) and policy.actions.unit == "1"
     with pytest.raises(ForeignError, match="no output 'speed'"):
-        sources.read(written(tmp_path / "default.onnx", graph()), output="speed")
+        registry.read(written(tmp_path / "default.onnx", graph()), output="speed")

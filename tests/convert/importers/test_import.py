@@ -11,7 +11,7 @@ import pytest
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry, sources
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import (
     Activate,
@@ -105,7 +105,7 @@ def test_a_policy_in_plain_weights_acts_as_the_original(path: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("path", ONNX, ids=lambda path: path.stem)
 def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runtimes: Runtimes) -> None:
-    policy = sources.read(path)
+    policy = registry.read(path)
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
     random = np.random.default_rng(1)
     is_image = len(policy.inputs[0].shape) == 3
@@ -126,14 +126,14 @@ def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runti
 def test_what_no_bundle_says_of_a_chain_makes_it_opaque(tmp_path: Path) -> None:
     """A layer normalisation behind an activation is a chain, and no layer of a bundle."""
     path = FILES / "onnx" / "swish_split_script.onnx"
-    assert not sources.read(path).is_opaque
+    assert not registry.read(path).is_opaque
     assert main([str(path), "--actions", "as-is", "--output-path", str(tmp_path / "imported")]) == 0
     opaque = Bundle.load(tmp_path / "imported").spec.network.opaque
     assert opaque is not None and "normalisation" in opaque.reason
 
 
 def test_what_robot_exporters_attach_names_the_actions_and_is_kept() -> None:
-    policy = sources.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
+    policy = registry.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
     assert policy.actions == Continuous(("left_hip", "left_knee", "right_hip", "right_knee"))
     assert policy.provenance is not None
     assert policy.provenance["metadata"]["action_scale"] == "0.250,0.500,0.250,0.500"

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from quarl.convert.importers import keras_to_onnx, sources
+from quarl.convert.importers import keras_to_onnx, registry
 from quarl.convert.importers.chain import ForeignError
 from tests.convert.importers.keras_files import (
     CONFIG,
@@ -86,7 +86,7 @@ def test_damaged_and_foreign_zips_and_weights_alone(tmp_path: Path) -> None:
             keras_to_onnx.check(path.read_bytes(), path.name)
         assert caught.value.next_step
     with pytest.raises(ForeignError):
-        sources.read(FILES / "keras/ddpg_actor.keras", spec=escaping)
+        registry.read(FILES / "keras/ddpg_actor.keras", spec=escaping)
     for change in ({WEIGHTS: parts[WEIGHTS][:3000]}, {WEIGHTS: b"no HDF5"}, {CONFIG: b"[" * 10**5}, {CONFIG: b"{}"}):
         with pytest.raises(Exception):  # noqa: B017  # of h5py, json and Keras; the process says each as a ForeignError
             converted(saved(tmp_path / "damaged.keras", {**parts, **change}), tmp_path)
@@ -134,7 +134,7 @@ def test_the_process_refuses_what_keras_does_not_load(case: str, tmp_path: Path)
     else:
         path = with_config(tmp_path / "policy.keras", _of_dense(units=10**9))
     with pytest.raises(ForeignError) as caught:
-        sources.read(path)
+        registry.read(path)
     assert caught.value.code == "foreign" and caught.value.next_step
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.onnx import cells, gates
@@ -182,4 +182,4 @@ def test_rsl_rl_is_imported_from_what_periods_bring(name: str, tmp_path: Path) -
     spec = Bundle.load(tmp_path / "imported").spec
     kinds = [recurrence.cell for recurrence in spec.network.recurrences]
     assert kinds == ([Cell.LSTM] if "lstm" in name else [Cell.GRU, Cell.GRU])
-    assert sources.read(FILES / f"{name}.onnx").source.startswith("ONNX opset 18")
+    assert registry.read(FILES / f"{name}.onnx").source.startswith("ONNX opset 18")
