@@ -29,7 +29,7 @@ NAMES = (
     "flight-rises",
     "airsim-flights",
     "depth",
-    "foreign",
+    "imports",
     "native",
     "peers",
     "loop-round-trips",

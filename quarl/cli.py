@@ -111,7 +111,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "bench loop": Verb("quarl.bench.loop:loop", "how punctual a policy is in a robot's loop"),
         "bench pressure": Verb("quarl.bench.pressure:pressure", "a policy that exceeds the memory"),
         "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
-        "bench foreign": Verb("quarl.bench.foreign:foreign", "imported policies beside their originals"),
+        "bench imports": Verb("quarl.bench.imports:imports", "public policy files: which come in, and how"),
         "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
         "recommend": Verb("quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device"),
         "study all": Verb("quarl.bench.study.everything:everything", "all that measure quantization, in one command"),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from quarl.train.suites.episodes import Decide
     from quarl.train.suites.task import Task
 
-FEWEST_ROWS, MADE_UP = 16, 256
+FEWEST_ROWS, MADE_UP = 16, 512
 GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
 SEED = 7
 LARGEST_VALUE = 1e18

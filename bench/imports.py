@@ -1,0 +1,195 @@
+"""Public policy files: which of them an import takes, in which form, and how far the bundle is from the original."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from quarl import cli
+from quarl.bench import answer_command
+
+if TYPE_CHECKING:
+    from quarl.bench.report.tables import Table
+
+COLUMNS = ("id", "kind", "repository", "commit", "path", "file", "options", "export", "golden")
+NAMES = "public"
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options(answer_command.Answering):
+    """What is imported.
+
+    Attributes:
+        files: a tab-separated list: id, kind, repository, commit, path, file, options, export, golden
+        torch: the Python that exports files of PyTorch
+        deploy: also deploy one policy of each kind to the local device
+    """
+
+    files: Annotated[Path, Parameter(metavar="TSV")]
+    torch: Annotated[Path, Parameter(metavar="PYTHON")] = Path(sys.executable)
+    deploy: bool = False
+
+
+def _ask(options: Options) -> dict[str, Any]:
+    with options.files.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        device = stack.enter_context(_local_device()) if options.deploy else None
+        for row in rows:
+            kinds = {each["kind"] for each in found if each.get("deployed")}
+            folder = Path(scratch) / row["id"]
+            folder.mkdir()
+            found.append(tried(row, options, folder, None if row["kind"] in kinds else device))
+    return {"policies": found}
+
+
+def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -> dict[str, Any]:
+    """Return what became of one file: see :data:`COLUMNS` for the row.
+
+    ``export`` are options of ``quarl export-torch``, ``-`` where there are none, and empty for a file that needs no
+    export; ``golden`` is a file of pairs that the original's own program recorded.
+    """
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.errors import PolicyError
+
+    path = options.files.parent / row["file"]
+    result: dict[str, Any] = {name: row[name] for name in COLUMNS[:5]}
+    result |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "typed": _typed(row)}
+    words = row["options"].split()
+    words += ["--golden", str(options.files.parent / row["golden"])] if row["golden"] else []
+    try:
+        if row["export"]:
+            path, pairs = _exported(path, row["export"], options.torch, folder)
+            words += ["--golden", str(pairs)]
+        done = _imported(path, words, folder / "floats")
+        assert done.path is not None
+        floats = Bundle.load(done.path)
+        result |= {
+            "form": "opaque" if done.spec.network.opaque else "contract",
+            "by": done.proof.by,
+            "near": done.proof.near / done.proof.span,
+            "far": done.proof.far / done.proof.span,
+        }
+        result["int8"] = _int8(path, words, floats, folder)
+        if device is not None:
+            result["deployed"] = _deployed(device, floats)
+    except PolicyError as error:
+        result |= (
+            {"form": "refused", "code": error.code, "reason": error.message}
+            if "form" not in result
+            else {"reason": error.message}
+        )
+    return result
+
+
+def _typed(row: Mapping[str, str]) -> list[str]:
+    """Return the options that somebody has to type, of both commands."""
+    return [
+        word
+        for word in f"{row['export'].lstrip('-') if row['export'] == '-' else row['export']} {row['options']}".split()
+        if word.startswith("--")
+    ]
+
+
+def _exported(path: Path, words: str, python: Path, folder: Path) -> tuple[Path, Path]:
+    from quarl.convert.importers import run_export_torch
+    from quarl.convert.importers.chain import ForeignError
+
+    script, name = Path(run_export_torch.__file__).with_name("export_torch.py"), folder / "exported"
+    given = [] if words == "-" else words.split()
+    done = subprocess.run(
+        [str(python), str(script), str(path), "--output-path", str(name), *given],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise ForeignError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return name.with_suffix(".onnx"), name.with_name("exported-pairs.npz")
+
+
+def _imported(path: Path, words: list[str], target: Path) -> Any:
+    from quarl.convert.importers.importing import import_policy
+
+    typed = [str(path), *words, "--name", NAMES, "--output-path", str(target), "--episodes", "0"]
+    return import_policy(cli.options("import", typed))
+
+
+def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | None:
+    """Return how far int8 acts as fp32 on drawn observations, calibrated on others; None where there is no int8."""
+    import numpy as np
+
+    from quarl.convert.pipeline import convert_all
+    from quarl.policy.bundle import Bundle
+    from quarl.policy.errors import QuantizationError
+    from quarl.policy.spec import ArtifactFormat, Precision
+
+    np.savez(folder / "rows.npz", observations=floats.golden().observations)
+    done = _imported(path, [*words, "--observations", str(folder / "rows.npz")], folder / "int8")
+    try:
+        (made,) = convert_all([Bundle.load(done.path)], [Precision.INT8], [ArtifactFormat.ONNX], accept=True)
+    except QuantizationError:
+        return None
+    return made.entry.fp32_agreement
+
+
+def _local_device() -> Any:
+    from quarl.api import Device
+
+    return Device("local")
+
+
+def _deployed(device: Any, bundle: Any) -> bool:
+    """Deploy fp32 to the local device, which holds it to the golden vectors."""
+    from quarl.api import Policy
+
+    policy = Policy(bundle)
+    policy.convert(bits=32)
+    device.deploy(policy, bits=32, runtime="onnxruntime")
+    return True
+
+
+def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
+    from quarl.bench.tables.imports import IMPORTS
+
+    return {IMPORTS.name: IMPORTS.table}
+
+
+def _amounts(document: answer_command.Document) -> Iterator[tuple[tuple[str, ...], int]]:
+    for each in document["policies"]:
+        yield (each["id"],), 1
+
+
+ANSWER = answer_command.AnswerCommand(
+    name="imports", ask=_ask, tables=_tables, amounts=lambda document: dict(_amounts(document)), unit="files"
+)
+
+
+@cli.verb()
+def imports(options: Options) -> int:
+    """Try public policy files: contract, opaque or refused, and how far each bundle is from its original.
+
+        quarl bench imports --files public/files.tsv --torch .venv-peers/bin/python
+        quarl bench imports --files public/files.tsv --deploy --keep
+
+    Each file is imported with the options of its line, compared with the original near and 5 to 40 standard deviations
+    from the observations that its normaliser expects, converted to int8, and one of each kind is deployed to the local
+    device. --keep stores the answer in results/imports.json.
+    """
+    return ANSWER.run(options)
+
+
+main = cli.of("bench imports")
+
+if __name__ == "__main__":
+    raise SystemExit(main())
