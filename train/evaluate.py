@@ -47,7 +47,7 @@ class Options:
         task: default: the task that the bundle was trained on
         input_path: bundle: a folder, or a name
         precision: fp32, fp16, int8 … int2: judge this artifact (default: the float policy)
-        runtime: with --precision: litert, tflite-runtime, onnxruntime (default litert)
+        runtime: with --precision: litert (default), tflite-runtime, onnxruntime (of an opaque policy)
         compare: with --precision: the float policy on the same episodes
         episodes: a preset, or a zone
         preset: arena; may be repeated (default: those the task is judged on)
@@ -243,7 +243,8 @@ def deciding(
     from quarl.policy.spec import Precision, RuntimeName, parse_enum
     from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
-    named = parse_enum(RuntimeName, runtime or RUNTIME, "runtime")
+    usual = RuntimeName.ONNXRUNTIME.value if bundle.spec.network.opaque else RUNTIME
+    named = parse_enum(RuntimeName, runtime or usual, "runtime")
     entry = find_artifact(bundle, name_or_path, Precision.parse(precision), named)
     with ArtifactPolicy(bundle.spec, bundle.artifact_data(entry), named) as artifact:
         who = {"precision": entry.precision.value, "artifact": entry.file}

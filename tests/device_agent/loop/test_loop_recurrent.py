@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from quarl.convert.pipeline import convert_all
 from quarl.device.agent import serving as serving_module
 from quarl.device.agent.loop import pacing
 from quarl.device.agent.loop.deciding import Decider, Inbox
@@ -22,9 +24,10 @@ from quarl.device.agent.operations import Load
 from quarl.device.agent.serving import load
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.history import History
-from quarl.policy.reference import forward_integer
+from quarl.policy.reference import forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from tests.convert.importers.test_opaque import imported, integrator
 from tests.device_agent.conftest import add_artifacts
 from tests.recurrent_policies import episodes, recurrent_spec, weights_of
 
@@ -73,6 +76,22 @@ def test_each_period_goes_on_where_the_last_one_ended(bundle: Bundle, decider: D
         wanted = forward_integer(spec, network, np.array(history.observe(values), np.float32))[0]
         np.testing.assert_allclose(outputs(decider), wanted[:3], atol=2e-2)
         history.acted((), wanted[3:])
+
+
+def test_the_state_of_an_opaque_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "imported_runtime", lambda: None)
+    bundle = imported(integrator(tmp_path))
+    convert_all([bundle], [Precision.FP32], [ArtifactFormat.ONNX])
+    serving = load(bundle.path, Load(Precision.FP32, RuntimeName.ONNXRUNTIME), 1, MemoryLog())
+    decider = Decider(serving, (0.0, 0.0), 1, stale_ns=10**12)
+    history, inbox, rng = History(bundle.spec.observation), decider.inbox(0), np.random.default_rng(8)
+    for _ in range(12):
+        values = rng.standard_normal(5).astype(np.float32)
+        assert feed(decider, inbox, values)
+        assert decider.decide(time.monotonic_ns()) == 0
+        wanted = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values), np.float32))[0]
+        np.testing.assert_allclose(outputs(decider), wanted[:2], atol=1e-5)
+        history.acted((), wanted[2:])
 
 
 def test_a_held_period_does_not_move_the_state(decider: Decider) -> None:
