@@ -24,6 +24,7 @@ from quarl.convert.importers.chain import (
     through,
 )
 from quarl.convert.importers.leapp.description import is_leapp
+from quarl.convert.importers.sb3.reader import is_sb3, read_sb3
 from quarl.convert.importers.torch_file import TORCH_ENDINGS, refuse_torchscript
 from quarl.policy.history import remembers
 from quarl.policy.spec import Remembered
@@ -71,9 +72,7 @@ def read(
         _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
         file = load(path)
         return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output, states)
-    if kind == ".zip":
-        from quarl.convert.importers.sb3.reader import read_sb3
-
+    if kind == ".zip" or (kind not in WEIGHTS and is_sb3(path)):
         _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
     if kind == ".keras":

@@ -2,8 +2,8 @@
 
 The chain computes what ``model.predict(observation, deterministic=True)`` computes; for discrete actions, what its
 argmax is taken of. Read are PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy, CnnPolicy and MultiInputPolicy, and
-sb3-contrib's RecurrentPPO with MlpLstmPolicy and MultiInputLstmPolicy, whose LSTM begins an episode with zeros; without
-PyTorch and without running anything of the file.
+sb3-contrib's MaskablePPO, TRPO, QRDQN, TQC, CrossQ, ARS and RecurrentPPO, whose LSTM sees no images and begins an
+episode with zeros; without PyTorch and without running anything of the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ from quarl.convert.importers.zip_members import Members, open_zip, read_untruste
 from quarl.policy.spec import Activation
 
 MOST_DATA_BYTES = 64 * 2**20
-_READ = {"data", "policy.pth", "_stable_baselines3_version", "system_info.txt"}
+ALL_ALLOWED = "Every action is always allowed: MaskablePPO's action masks are the environment's, not the zip's."
+_MEMBERS = ("data", "policy.pth")
+_READ = {*_MEMBERS, "_stable_baselines3_version", "system_info.txt"}
+
+
+def is_sb3(path: Path) -> bool:
+    """Whether a file has the members of a Stable-Baselines3 zip; some are saved as .keras, or without an ending."""
+    try:
+        return set(_MEMBERS) <= set(open_zip(read_untrusted(path), path.name).names)
+    except ForeignError:
+        return False
 
 
 def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
@@ -53,7 +63,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     data = read_untrusted(path)
     what = printable(path.name)
     members = open_zip(data, what)
-    for name in ("data", "policy.pth"):
+    for name in _MEMBERS:
         if name not in members.names:
             raise ForeignError(
                 f"{what} has no member {name}, so it is no zip of Stable-Baselines3.",
@@ -82,7 +92,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
         steps=(*beginning.steps, *layers, *ending),
         actions=actions,
         ignored=(*tensors.unused(settings), *_other_members(members), *beginning.ignored),
-        assumed=(*beginning.assumed, *assumed),
+        assumed=(*beginning.assumed, *assumed, *(ALL_ALLOWED,) * (settings.algorithm == "MaskablePPO")),
         provenance={
             "program": "Stable-Baselines3",
             "version": version,
@@ -119,9 +129,10 @@ def _outputs(settings: Settings) -> int:
         if settings.family in ("sac", "td3"):
             raise refusal("the action space", f"is Discrete, which {settings.algorithm} does not have")
         return space.n
-    if not isinstance(space, Box) or settings.family == "dqn":
+    if not isinstance(space, Box) or settings.family in ("dqn", "qrdqn"):
+        allowed = "Box and Discrete are" if settings.family in ("actor-critic", "ars") else "Discrete is"
         raise ForeignError(
-            f"The action space is {type(space).__name__}; read are Box and Discrete, and with DQN Discrete.",
+            f"The action space is {type(space).__name__}; with {settings.algorithm} {allowed} read.",
             "Train with one of these, e.g. through a wrapper of the action space.",
         )
     if space.kind.kind != "f":
