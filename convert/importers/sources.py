@@ -72,7 +72,7 @@ def read(
         _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
         file = load(path)
         return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output, states)
-    if kind == ".zip" or (kind not in WEIGHTS and is_sb3(path)):
+    if kind == ".zip" or is_sb3(path):
         _unused(kind, {"--output": output, "--spec": spec})
         return read_sb3(path, vecnormalize)
     if kind == ".keras":

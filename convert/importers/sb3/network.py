@@ -192,7 +192,7 @@ def _mlp(settings: Settings, tensors: Tensors) -> tuple[list[Dense], Dense]:
         name = "actor.mu.0" if settings.uses_gsde and settings.clip_mean > 0 else "actor.mu"
         first, every = (0, 2) if settings.norm_epsilon is None else (1, NORM_EVERY)
         return tensors.layers("actor.latent_pi", first, every), tensors.dense(name)
-    if settings.policy == "LinearPolicy" and "action_net.weight" in tensors.found:  # no Sequential before 1.5
+    if settings.policy == "LinearPolicy" and "action_net.weight" in tensors.found:  # version 1.3
         return [], tensors.dense("action_net", settings.has_bias)
     layers = tensors.layers(_SEQUENTIALS[settings.family], has_bias=settings.has_bias)
     if not layers:

@@ -204,7 +204,7 @@ def test_a_linear_policy_of_old_is_one_layer(tmp_path: Path) -> None:
     assert_same(changed(tmp_path, "ars", {}, older), "ars")
 
 
-@pytest.mark.parametrize("name", ["policy.keras", "policy", "policy.model"])
+@pytest.mark.parametrize("name", ["policy.keras", "policy", "policy.model", "policy.pt"])
 def test_a_zip_is_known_by_its_members(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes((FILES / "ppo_cartpole/policy.zip").read_bytes())
     assert sources.read(tmp_path / name).source == read("ppo_cartpole").source
