@@ -109,7 +109,7 @@ def _rollouts(path: Path, scratch: Path) -> list[str]:
     """Random observations for a graph, of which it is only known what it takes."""
     import numpy as np
 
-    from quarl.convert.importers.sources import read
+    from quarl.convert.importers.registry import read
 
     inputs = read(path).inputs
     size, random = sum(int(np.prod(part.shape)) for part in inputs), np.random.default_rng(1)

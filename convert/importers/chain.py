@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import exactly
 from quarl.policy.reference import exact_program
-from quarl.policy.spec import Activation, Cell, FloatStep, Memory, Recurrence, Remembered
+from quarl.policy.spec import Activation, Cell, Memory, Recurrence, Remembered
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -45,28 +45,6 @@ class Input:
     unit: str = "1"
     element_names: tuple[str, ...] = ()
     memory: Memory | None = None
-
-
-@dataclass(frozen=True)
-class Features:
-    """Float operators on the raw observation, before everything else."""
-
-    steps: tuple[FloatStep, ...]
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Float operators behind the last layer, on what is there so far with the raw observation behind it.
-
-    Attributes:
-        steps: see :mod:`policy.spec`.
-        outputs: elements of what is there so far.
-        what: the file's name of what they compute, for messages.
-    """
-
-    steps: tuple[FloatStep, ...]
-    outputs: int
-    what: str
 
 
 @dataclass(frozen=True)
@@ -164,7 +142,7 @@ class Opaque:
     reason: str
 
 
-Step = Features | Targets | Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | Opaque
+Step = Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | Opaque
 
 
 @dataclass(frozen=True)
@@ -197,6 +175,7 @@ class ForeignPolicy:
         original: the file's own program, where one can run here: raw observations (batch, n) to what :func:`run` gives,
             independent of ``steps``; None where there is none.
         provenance: JSON values for policy.json: versions, training steps, hashes of the files.
+        as_opaque: reads it as one ONNX graph, given what the contract cannot express; None where that is no way.
     """
 
     source: str
@@ -208,6 +187,22 @@ class ForeignPolicy:
     assumed: tuple[str, ...] = ()
     original: Callable[[Floats], Floats] | None = None
     provenance: dict[str, Any] | None = None
+    as_opaque: Callable[[str], ForeignPolicy] | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the action is the largest output's number."""
+        return isinstance(self.actions, Discrete)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it is an ONNX graph that no other steps express."""
+        return any(isinstance(step, Opaque) for step in self.steps)
+
+    @property
+    def state_size(self) -> int:
+        """Elements of its states."""
+        return state_size(self.steps)
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
@@ -216,11 +211,6 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
     Of a recurrent policy, the states are the last of the n elements, and the next states stand behind the m outputs.
     """
     return through(policy.steps, as_rows(policy, observations))
-
-
-def is_opaque(policy: ForeignPolicy) -> bool:
-    """Whether the policy is an ONNX graph that no other steps express."""
-    return any(isinstance(step, Opaque) for step in policy.steps)
 
 
 def count_outputs(policy: ForeignPolicy) -> int:
@@ -242,15 +232,13 @@ def through(steps: Iterable[Step], x: Doubles) -> Doubles:
     """Apply these steps, from the observation on, to rows or images, in float64; errors of shapes are numpy's."""
     steps, rows = tuple(steps), x.reshape(len(x), -1)
     first = rows.shape[1] - state_size(steps)
-    observations, following = rows[:, :first], list[Doubles]()
+    following = list[Doubles]()
     if first < rows.shape[1]:
-        x = observations
+        x = rows[:, :first]
     for step in steps:
         if isinstance(step, Opaque):
             x, next_state = np.split(step.execute(rows.astype(np.float32)).astype(np.float64), [step.outputs], axis=1)
             following.append(next_state)
-        elif isinstance(step, Targets):
-            x = exact_program(step.steps, np.concatenate([x, observations], axis=1))
         elif isinstance(step, Recurrent):
             size = step.recurrence.state_size
             following.append(_next_state(step, x, rows[:, first : first + size]))
@@ -312,9 +300,7 @@ def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.nd
     return np.ascontiguousarray(rows.reshape(len(kernel), -1))
 
 
-def _step(step: Features | Affine | Clip | Dense | Convolution | LayerNorm | Activate, x: Doubles) -> Doubles:
-    if isinstance(step, Features):
-        return exact_program(step.steps, x)
+def _step(step: Affine | Clip | Dense | Convolution | LayerNorm | Activate, x: Doubles) -> Doubles:
     if isinstance(step, Affine):
         return x * step.scale + step.offset
     if isinstance(step, Clip):

@@ -15,30 +15,25 @@ from quarl.convert.importers.chain import (
     Clip,
     Continuous,
     Discrete,
-    Features,
     ForeignError,
     ForeignPolicy,
     Opaque,
-    Targets,
     as_rows,
     state_size,
 )
-from quarl.convert.importers.heads import head_and_targets
+from quarl.convert.importers.heads import head_of
 from quarl.convert.importers.layers import Layer, layers_of, network_of
 from quarl.convert.importers.onnx.opaque import finished
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
-from quarl.policy.reference import exact_program
 from quarl.policy.spec import (
     PROGRAM,
     ContinuousHead,
     DiscreteHead,
-    FloatStep,
     NetworkSpec,
     Normaliser,
     ObservationField,
     OpaqueProgram,
     Squash,
-    sizes_of,
 )
 
 
@@ -47,16 +42,14 @@ class Folded:
     """A chain in the contract's terms.
 
     Attributes:
-        observation, features, normaliser, network, head, targets: of the spec.
+        observation, normaliser, network, head: of the spec.
         weights: float32, by the bundle's names.
     """
 
     observation: tuple[ObservationField, ...]
-    features: tuple[FloatStep, ...]
     normaliser: Normaliser
     network: NetworkSpec
     head: DiscreteHead | ContinuousHead
-    targets: tuple[FloatStep, ...]
     weights: dict[str, np.ndarray]
 
 
@@ -75,22 +68,18 @@ def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool
         return _opaque(policy, policy.steps[0])
     fields = _fields(policy)
     steps = list(policy.steps)
-    opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
-    program = opening.steps if isinstance(opening, Features) else ()
-    observed = sum(each.size for each in fields) - state_size(steps)
-    size = sizes_of(program, (observed,))[-1]
+    size = sum(each.size for each in fields) - state_size(steps)
     before: list[Affine | Clip] = []
     while steps and isinstance(steps[0], Affine | Clip):
         before.append(steps.pop(0))  # type: ignore[arg-type]
     prefix = Prefix.of(size, before)
-    at = next((index for index, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
-    layers, after = layers_of(steps[:at])
+    layers, after = layers_of(steps)
     if may_normalise and not before and layers[0].kernel.ndim == 2:
-        prefix = _from_observations(layers[0], exact_program(program, observations[:, :observed]))
+        prefix = _from_observations(layers[0], observations[:, :size])
     _take_up(prefix, layers[0])
-    head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))
+    head = head_of(policy, layers[-1], after, as_rows(policy, observations))
     network, weights = network_of(layers)
-    return Folded(fields, program, prefix.normaliser(), network, head, targets, weights)
+    return Folded(fields, prefix.normaliser(), network, head, weights)
 
 
 def _fields(policy: ForeignPolicy) -> tuple[ObservationField, ...]:
@@ -114,7 +103,7 @@ def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
         names = policy.actions.names if policy.actions else ()
         head = DiscreteHead(names or tuple(map(str, range(step.outputs))))
     weights = {PROGRAM: np.frombuffer(data, np.uint8)}
-    return Folded(_fields(policy), (), Normaliser((0.0,), (1.0,)), network, head, (), weights)
+    return Folded(_fields(policy), Normaliser((0.0,), (1.0,)), network, head, weights)
 
 
 def _from_observations(first: Layer, observations: np.ndarray) -> Prefix:

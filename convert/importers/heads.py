@@ -1,4 +1,4 @@
-"""What follows the last layer as a head, and what a head cannot do as float operators behind it."""
+"""What follows the last layer, as a head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quarl.convert.importers.chain import (
     Activate,
@@ -18,23 +17,18 @@ from quarl.convert.importers.chain import (
     ForeignError,
     ForeignPolicy,
     Step,
-    Targets,
-    state_size,
     through,
 )
 from quarl.convert.importers.layers import Layer, behind, named
 from quarl.convert.importers.prefix import Prefix
-from quarl.convert.importers.program import Program, depends
-from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, FloatStep, Squash
+from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, Squash
 
 FAR_BOUNDS = 2.0
 """Times as far from the centre as any action: bounds that clip nothing and would take the int8 levels."""
 
 
-def head_and_targets(
-    policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles
-) -> tuple[DiscreteHead | ContinuousHead, tuple[FloatStep, ...]]:
-    """The head, and the float operators that make the action of its outputs.
+def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles) -> DiscreteHead | ContinuousHead:
+    """Return the head.
 
     Args:
         policy: its ``actions`` are known.
@@ -43,61 +37,12 @@ def head_and_targets(
         rows: what the policy takes (n, size), or images, of which the reach of unbounded outputs is seen.
 
     Raises:
-        ForeignError: a step that neither can do, by its name.
+        ForeignError: a step that no head has, by its name.
     """
-    if not isinstance(policy.actions, Continuous):
-        return _head(policy, last, after), ()
-    at = next((index for index, step in enumerate(after) if isinstance(step, Targets)), len(after))
-    bare = replace(policy, actions=Continuous(unit=policy.actions.unit))
-    made, observed = replace(last), rows[0].size - state_size(policy.steps)
-    try:
-        head, rest = _head(bare, made, after[:at]), after[at:]
-        read, targets = _targets(len(last.bias), rest, observed)
-    except ForeignError as refusal:
-        # A clip of some actions, of one end only, another activation: all of it becomes float operators.
-        made = replace(last)
-        head, rest = _head(bare, made, []), after
-        try:
-            read, targets = _targets(len(last.bias), rest, observed)
-        except ForeignError:
-            raise refusal from None
-    assert isinstance(head, ContinuousHead)
-    last.kernel, last.bias = made.kernel[:, read], made.bias[read]
-    head = _chosen(head, read)
-    if head.squash is not Squash.TANH:
-        head = _fitted(head, last, through(policy.steps[: len(policy.steps) - len(rest)], rows)[:, read])
-    return replace(head, names=policy.actions.names), targets
-
-
-def _targets(outputs: int, steps: list[Step], size: int) -> tuple[NDArray[np.intp], tuple[FloatStep, ...]]:
-    """Which of the outputs are read, and the program on these and the observation; all and none without steps."""
-    every = np.arange(outputs)
-    if not steps:
-        return every, ()
-    made, number = _program(every, steps, size)
-    read = np.flatnonzero(depends(made.until(number), outputs + size)[:, :outputs].any(axis=0))
-    if made.size(number) != len(read):
-        what = next((step.what for step in steps if isinstance(step, Targets)), named(steps[0]))
-        raise ForeignError(
-            f"{what} makes {made.size(number)} targets of {len(read)} outputs of the network; a bundle has one of each."
-        )
-    places = np.zeros(outputs, np.intp)  # what is not read may be any
-    places[read] = np.arange(len(read))
-    made, number = _program(places, steps, size)
-    return read, made.until(number)
-
-
-def _program(places: NDArray[np.intp], steps: list[Step], size: int) -> tuple[Program, int]:
-    """The steps on outputs, of which those at ``places`` are there, and on an observation of ``size`` elements."""
-    there = int(places.max()) + 1
-    made = Program(there + size)
-    outputs, observation = (made.take(0, part) for part in (places, np.arange(there, there + size)))
-    return made, made.follow(steps, "the network's output", outputs, observation)
-
-
-def _chosen(head: ContinuousHead, places: NDArray[np.intp]) -> ContinuousHead:
-    low, high = (tuple(np.array(ends)[places].tolist()) for ends in (head.low, head.high))
-    return replace(head, low=low, high=high)
+    head = _head(policy, last, after)
+    if isinstance(head, DiscreteHead) or head.squash is Squash.TANH:
+        return head
+    return _fitted(head, last, through(policy.steps, rows)[:, : head.size])
 
 
 def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead | ContinuousHead:

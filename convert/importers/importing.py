@@ -14,19 +14,17 @@ import numpy as np
 
 from quarl.convert import opaque
 from quarl.convert.calibration import still_elements
-from quarl.convert.importers import recordings, sources
+from quarl.convert.importers import recordings, registry, sources
 from quarl.convert.importers.chain import (
     Affine,
     Continuous,
     Discrete,
-    Features,
     Floats,
     ForeignError,
     ForeignPolicy,
     Input,
     Opaque,
     count_outputs,
-    is_opaque,
     run,
     state_size,
 )
@@ -98,8 +96,13 @@ def import_policy(arguments: ImportOptions) -> Imported:
             raise ForeignError(f"{path} is no bundle, so --replace leaves it.", "Give another --name, or remove it.")
     if arguments.task is not None and arguments.observations is not None:
         raise ForeignError("observations come from one place: --task or --observations.", "Leave one of them out.")
-    states = dict(arguments.states) or None
-    policy = sources.read(arguments.file, arguments.vecnormalize, arguments.output, arguments.spec, states)
+    policy = registry.read(
+        arguments.file,
+        vecnormalize=arguments.vecnormalize,
+        output=arguments.output,
+        spec=arguments.spec,
+        states=dict(arguments.states) or None,
+    )
     task = None
     if arguments.task is not None:
         from quarl.train.suites.make import make_task
@@ -110,12 +113,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
         task = make_task(arguments.task, options=limit)
         if arguments.episodes:
             task = paired_if_seeded(task, recordings.SEED)
-    policy = with_assumptions(arguments, policy, task)
-    if len(arguments.bounds) not in (0, 1, count_outputs(policy)):
-        raise ForeignError(
-            f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(policy)} outputs."
-        )
-    policy = with_task(policy, task, arguments.fields, arguments.actions, arguments.bounds)
+    policy = complete(arguments, policy, task)
     if arguments.observations is not None:
         rows = recordings.recorded(arguments.observations, policy, arguments.range)
     elif task is not None:
@@ -126,7 +124,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
         check_outputs(policy, task)
     outputs = count_outputs(policy)
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
-    if isinstance(policy.actions, Discrete) and not is_opaque(policy):
+    if isinstance(policy.actions, Discrete) and not policy.is_opaque:
         policy = sources.centred(policy, outputs)
         if pairs is not None:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
@@ -142,7 +140,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
     try:
         proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
     except ForeignError:
-        if is_opaque(policy):
+        if policy.is_opaque:
             raise
         # A normaliser in front is for int8; where it costs fp32 its digits, the policy stays as it is.
         normaliser, folded = folded.normaliser, fold(policy, observed, may_normalise=False)
@@ -175,9 +173,27 @@ def import_policy(arguments: ImportOptions) -> Imported:
         warnings += coarse_in_int8(spec, folded.weights, int8, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
-    golden = None if is_opaque(policy) else run(policy, rows.golden)
+    golden = None if policy.is_opaque else run(policy, rows.golden)
     bundle = write_bundle(path, spec, folded.weights, rows.calibration, rows.golden, golden_outputs=golden)
     return Imported(policy, spec, proof, bundle.path, warnings, returns)
+
+
+def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> ForeignPolicy:
+    """Return the policy with what task and user say of it; as one ONNX graph where the contract cannot express it.
+
+    Raises:
+        ForeignError: what was said does not fit, or the policy cannot be expressed and is no ONNX graph.
+    """
+    made = with_assumptions(arguments, policy, task)
+    if len(arguments.bounds) not in (0, 1, count_outputs(made)):
+        raise ForeignError(f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(made)} outputs.")
+    made = with_task(made, task, arguments.fields, arguments.actions, arguments.bounds)
+    if policy.as_opaque is not None:
+        try:
+            fold(made, np.zeros((2, sum(int(np.prod(part.shape)) for part in made.inputs))), may_normalise=False)
+        except ForeignError as error:
+            return complete(arguments, policy.as_opaque(error.message), task)
+    return made
 
 
 def with_assumptions(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> ForeignPolicy:
@@ -237,11 +253,9 @@ def specified(
     return PolicySpec(
         name=name,
         observation=folded.observation,
-        features=folded.features,
         normaliser=folded.normaliser,
         network=folded.network,
         head=head,
-        targets=folded.targets,
         control_period_s=period,
         environment=task.environment if task else EnvironmentSpec("foreign"),
         provenance=origin,
@@ -284,7 +298,7 @@ def coarse_in_int8(
 def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
     """Warnings about an import that passed, a sentence each."""
     found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
-    opening = next((step for step in policy.steps if not isinstance(step, Features)), None)
+    opening = next(iter(policy.steps), None)
     if not isinstance(opening, Affine | Opaque):
         reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
         found.append(

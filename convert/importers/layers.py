@@ -14,12 +14,10 @@ from quarl.convert.importers.chain import (
     Convolution,
     Dense,
     Doubles,
-    Features,
     ForeignError,
     LayerNorm,
     Recurrent,
     Step,
-    Targets,
 )
 from quarl.policy.exact import LAYER_NORM_EPSILON
 from quarl.policy.quantize import Floats
@@ -203,8 +201,6 @@ def named(step: Step) -> str:
         Clip: "a clip",
         LayerNorm: "a layer normalisation",
         Dense: "a dense layer",
-        Features: "a float operator",
-        Targets: "a float operator",
         Convolution: "a convolution",
         Recurrent: "a recurrent layer",
     }[type(step)]

@@ -1,10 +1,8 @@
-"""Which reader a file belongs to, and what the command adds to what the file says."""
+"""What the command adds to what a file says: the meaning of its outputs, names and units of its observation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -23,89 +21,11 @@ from quarl.convert.importers.chain import (
     state_size,
     through,
 )
-from quarl.convert.importers.leapp.description import is_leapp
-from quarl.convert.importers.sb3.reader import is_sb3, read_sb3
-from quarl.convert.importers.torch_file import TORCH_ENDINGS, refuse_torchscript
 from quarl.policy.history import remembers
 from quarl.policy.spec import Remembered
 
-WEIGHTS = (*TORCH_ENDINGS, ".safetensors", ".npz")
-KINDS = f".zip (Stable-Baselines3), .onnx, .keras, a LEAPP folder, and with --spec {', '.join(WEIGHTS)}"
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
-
-
-def read(
-    path: Path,
-    vecnormalize: Path | None = None,
-    output: str | None = None,
-    spec: Path | None = None,
-    states: Mapping[str, str] | None = None,
-) -> ForeignPolicy:
-    """The policy in a foreign file.
-
-    Args:
-        path: of the file.
-        vecnormalize: Stable-Baselines3's vecnormalize.pkl.
-        output: of an ONNX graph, a LEAPP folder or a Keras model with several.
-        spec: what the tensors of a plain file of weights are.
-        states: of an ONNX graph: inputs that are states, with the outputs that replace them.
-
-    Raises:
-        ForeignError: the file is missing, none that is known, or holds what a bundle cannot express.
-    """
-    kind = path.suffix.lower()
-    if kind != ".onnx":
-        _unused(kind or "folder", {"--states": states})
-    if is_leapp(path):
-        from quarl.convert.importers.leapp.reader import read_leapp
-
-        _unused("LEAPP folder", {"--vecnormalize": vecnormalize, "--spec": spec})
-        return read_leapp(path, output)
-    if not path.exists():
-        raise ForeignError(f"there is no file {path}.", f"Give a file: {KINDS}.")
-    if kind == ".onnx":
-        from quarl.convert.importers.leapp.exploy import is_exploy, read_exploy
-        from quarl.convert.importers.onnx.file import load
-        from quarl.convert.importers.onnx.reader import read_onnx
-
-        _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
-        file = load(path)
-        return read_exploy(path, file, output) if is_exploy(file) else read_onnx(path, output, states)
-    if kind == ".zip" or is_sb3(path):
-        _unused(kind, {"--output": output, "--spec": spec})
-        return read_sb3(path, vecnormalize)
-    if kind == ".keras":
-        from quarl.convert.importers.keras.reader import read_keras
-
-        _unused(kind, {"--vecnormalize": vecnormalize, "--spec": spec})
-        return read_keras(path, output)
-    if kind in WEIGHTS:
-        from quarl.convert.importers.weights import read_weights
-
-        _unused(kind, {"--output": output, "--vecnormalize": vecnormalize})
-        if kind in TORCH_ENDINGS:
-            refuse_torchscript(path)
-        if spec is None:
-            raise ForeignError(
-                f"{path} is a file of weights, which does not say how they are used.",
-                "Write the policy's steps to a JSON file (docs/import.md has examples), and add --spec FILE.json"
-                + ". Of observations: give the policy's file, and this one as --observations." * (kind == ".npz"),
-            )
-        return read_weights(path, spec)
-    older = kind in (".h5", ".hdf5")
-    step = "If Keras wrote it, load it with Keras 3, and save it again: model.save('policy.keras')." if older else ""
-    if kind == ".json":
-        step = (
-            f"If it says how weights are used, give their file, and it as --spec: quarl import FILE.npz --spec {path}"
-        )
-    raise ForeignError(f"{path} is no file that is known here; known are {KINDS}.", step)
-
-
-def _unused(kind: str, options: Mapping[str, object]) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise ForeignError(f"{option} means nothing to a {kind} file.", "Leave it out.")
 
 
 def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple[float, float], ...]) -> ForeignPolicy:

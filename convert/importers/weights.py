@@ -34,7 +34,8 @@ from quarl.convert.importers.chain import (
     Step,
     rows_channels_last,
 )
-from quarl.convert.importers.torch_file import TORCH_ENDINGS, read_torch
+from quarl.convert.importers.registry import Importer
+from quarl.convert.importers.torch_file import TORCH_ENDINGS, read_torch, refuse_torchscript
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.errors import PolicyError
 from quarl.policy.json_values import JsonValueError, parse_object, shortened
@@ -45,12 +46,26 @@ LAYOUTS = {"torch": ("weight", "bias"), "jax": ("kernel", "bias")}
 Tensors = dict[str, np.ndarray]
 
 
-def read_weights(path: Path, spec_path: Path) -> ForeignPolicy:
-    """The policy of a file of weights and of the spec beside it.
+def read_weights(path: Path, spec: Path | None = None) -> ForeignPolicy:
+    """Return the policy of a file of weights and of the spec beside it.
 
     Raises:
         ForeignError: either cannot be read, a step or a tensor is unknown, or they do not fit together.
     """
+    is_torch = path.suffix.lower() in TORCH_ENDINGS
+    if is_torch:
+        refuse_torchscript(path)
+    if spec is None:
+        raise ForeignError(
+            f"{path} is a file of weights, which does not say how they are used.",
+            (f"Where PyTorch is: quarl export-torch {path} --python PYTHON. Or write" if is_torch else "Write")
+            + " the policy's steps to a JSON file (docs/import.md has an example), and add --spec FILE.json. Of "
+            "observations: give the policy's file, and this one as --observations.",
+        )
+    return _read(path, spec)
+
+
+def _read(path: Path, spec_path: Path) -> ForeignPolicy:
     spec = _spec(spec_path)
     reading = _Reading(str(path), spec, tensors_of(path))
     inputs = tuple(_input(item) for item in _list(spec, "observation"))
@@ -246,3 +261,14 @@ class _Reading:
         if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
             raise ForeignError(f"the spec's take {shortened(value)}: it stands behind a dense step of more outputs.")
         return [Dense(np.ascontiguousarray(last.kernel[:, :value]), last.bias[:value])]
+
+
+def _refuse_json(path: Path, **options: object) -> ForeignPolicy:
+    raise ForeignError(
+        f"{path} is no policy; it may say how weights are used.",
+        f"Give their file, and it as --spec: quarl import FILE.npz --spec {path}",
+    )
+
+
+IMPORTER = Importer("weights, with --spec", (*TORCH_ENDINGS, ".safetensors", ".npz"), read_weights, ("spec",))
+JSON = Importer("a weights file's spec", (".json",), _refuse_json)

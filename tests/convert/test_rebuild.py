@@ -102,7 +102,7 @@ def test_another_calibration_is_refused_and_none(converted: Bundle) -> None:
     with pytest.raises(BundleError, match=r"int8\.tflite is not what these weights and this calibration make"):
         check_artifact(half, entry)
     none = put(converted.path, {CALIBRATION_FILE: npz(observations=calibration[:0])})
-    with pytest.raises(BundleError, match=r"int8\.tflite cannot be this policy's: the calibration set is empty"):
+    with pytest.raises(BundleError, match=r"int8\.tflite cannot be this policy's: .*recorded observations"):
         check_artifact(none, entry)
 
 

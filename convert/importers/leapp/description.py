@@ -121,6 +121,14 @@ def describe(path: Path) -> Description:
     listed = results if isinstance(results, list) else []
     if not listed or not all(isinstance(name, str) and name in outputs for name in listed):
         raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {shortened(results)}, not outputs it has.")
+    feedback = _feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file)
+    given = _mapping(pipeline.get("inputs"), "pipeline.inputs", file).get(node)
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(inputs.keys() - feedback.keys()):
+        raise ForeignError(
+            f"{file.name}: pipeline.inputs of {node!r} are {shortened(given)}; the model's, without those that are fed "
+            f"back, are {sorted(inputs.keys() - feedback.keys())}.",
+            "Export the folder again.",
+        )
     initial = pipeline.get("initial_values")
     versions = _versions(document)
     return Description(
@@ -131,7 +139,7 @@ def describe(path: Path) -> Description:
         inputs=inputs,
         outputs=outputs,
         results=tuple(dict.fromkeys(listed)),
-        feedback=_feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file),
+        feedback=feedback,
         initial_values=None if initial is None else _inside(file.parent, initial, "initial_values"),
         frequency=_frequency(pipeline, file),
         versions=versions,

@@ -18,8 +18,9 @@ import onnx
 from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.leapp.description import Description, Tensor
 from quarl.convert.importers.leapp.reader import read_described
-from quarl.convert.importers.onnx.file import OnnxFile
+from quarl.convert.importers.onnx.file import load
 from quarl.convert.importers.onnx.metadata import properties_of
+from quarl.convert.importers.registry import Importer
 from quarl.policy.json_values import is_text
 
 STEP = "ctx.step_count"
@@ -37,24 +38,26 @@ UNITS = {
 """Units by the last words of a tensor's name, the component's own name left out."""
 
 
-def is_exploy(file: OnnxFile) -> bool:
-    """Whether a model says that exploy wrote it, or is wired as its files are."""
+def is_exploy(path: Path) -> bool:
+    """Whether a file says that exploy wrote it, or is wired as its files are."""
+    file = load(path)
     inputs = [value.name for value in file.model.graph.input]
     return "exploy_version" in properties_of(file.model) or any(
         name == STEP or (name.startswith("memory.") and name.endswith(".in")) for name in inputs
     )
 
 
-def read_exploy(path: Path, file: OnnxFile, output: str | None) -> ForeignPolicy:
-    """The policy of a file of exploy's.
+def read_exploy(path: Path, output: str | None = None) -> ForeignPolicy:
+    """Return the policy of a file of exploy's.
 
     Args:
-        path, file: the file, and it checked.
+        path: of the file.
         output: which of its outputs acts; default the only ``output.…`` that depends on an input.
 
     Raises:
         ForeignError: it decides only every so many steps, or is nothing that a LEAPP folder may be.
     """
+    file = load(path)
     if any(node.op_type == "If" for node in file.model.graph.node):
         raise ForeignError(
             f"{path.name} decides in some of the simulation's steps only (an If on {STEP!r}).",
@@ -111,3 +114,6 @@ def _json(properties: dict[str, str], key: str) -> Any:
         return json.loads(properties.get(key, "null"))
     except (ValueError, RecursionError):
         return None
+
+
+IMPORTER = Importer("exploy", (".onnx",), read_exploy, ("output",), is_exploy)

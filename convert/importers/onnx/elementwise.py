@@ -6,7 +6,6 @@ import numpy as np
 
 from quarl.convert.importers.chain import Activate
 from quarl.convert.importers.onnx.call import INFINITE, ONE, ZERO, Call, Result
-from quarl.convert.importers.onnx.expressions import combined, divided_by
 from quarl.convert.importers.onnx.value import Value, activate, affine, clip
 from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.spec import Activation
@@ -21,28 +20,26 @@ GATED = {
 
 
 def added(call: Call) -> Result:
-    """Compute x + c or c + x; or the sum of two tensors."""
-    if pair := _pair(call):
-        return combined(call, *pair)
+    """Compute x + c or c + x."""
+    _refuse_pair(call)
     value, number, _ = _one_constant(call)
     return [affine(value, ONE, number, call.name)]
 
 
 def subtracted(call: Call) -> Result:
-    """Compute x − c or c − x; or the difference of two tensors."""
-    if pair := _pair(call):
-        return combined(call, *pair)
+    """Compute x − c or c − x."""
+    _refuse_pair(call)
     value, number, swapped = _one_constant(call)
     return [affine(value, -ONE, number, call.name) if swapped else affine(value, ONE, -number, call.name)]
 
 
 def multiplied(call: Call) -> Result:
-    """x · c or c · x; x · sigmoid(x) is an activation; or two tensors."""
+    """x · c or c · x; x · sigmoid(x) is an activation."""
     if pair := _pair(call):
         for x, gate in (pair, pair[::-1]):
             if (gated := _gated(gate, x)) is not None:
                 return [activate(x, gated)]
-        return combined(call, *pair)
+        _refuse_pair(call)
     value, number, _ = _one_constant(call)
     return [affine(value, number, ZERO, call.name)]
 
@@ -57,12 +54,11 @@ def _gated(gate: Value, x: Value) -> Activation | None:
 
 
 def divided(call: Call) -> Result:
-    """Compute x / c or c / x; or the quotient of two tensors."""
-    if pair := _pair(call):
-        return combined(call, *pair)
+    """Compute x / c."""
+    _refuse_pair(call)
     value, number, swapped = _one_constant(call)
     if swapped:
-        return divided_by(call, value, number)
+        raise call.refused("divides by what depends on the observation")
     if (number == 0).any():
         raise call.refused("divides by zero", "A standard deviation is zero: train or export the policy again.")
     return [affine(value, 1.0 / number, ZERO, call.name)]
@@ -72,6 +68,11 @@ def _pair(call: Call) -> tuple[Value, Value] | None:
     """Both operands, if both depend on the observation."""
     first, second = call.operands[:2]
     return (first, second) if isinstance(first, Value) and isinstance(second, Value) else None
+
+
+def _refuse_pair(call: Call) -> None:
+    if _pair(call):
+        raise call.refused("combines values that all depend on the observation")
 
 
 def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
@@ -97,10 +98,8 @@ def clipped(call: Call) -> Result:
 def extreme(call: Call) -> Result:
     """Min or Max of a value and constants."""
     values = [operand for operand in call.operands if isinstance(operand, Value)]
-    if len(values) == 2 == len(call.operands):
-        return combined(call, values[0], values[1])
     if len(values) != 1:
-        raise call.refused("combines more than two values that depend on the observation")
+        raise call.refused("combines values that all depend on the observation")
     result = values[0]
     for operand in call.operands:
         if isinstance(operand, np.ndarray | np.generic):

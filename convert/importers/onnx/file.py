@@ -136,14 +136,20 @@ def _plain(model: onnx.ModelProto) -> int:
 
 
 def _without_chance(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Let nodes that draw at random give their mean, or the likeliest class; what else they are stays."""
-    assumed, nodes = [], list(model.graph.node)
+    """Let nodes that draw at random give their mean, or the likeliest class, and let sums with such a mean of 0 be what
+    it is added to."""
+    assumed, nodes, zeros = [], list(model.graph.node), set[str]()
     for at, node in enumerate(nodes):
+        if node.op_type in ("Mul", "Identity", "Cast") and zeros & set(node.input):
+            zeros |= set(node.output)
+        elif node.op_type == "Add" and len(rest := [name for name in node.input if name not in zeros]) == 1:
+            nodes[at] = helper.make_node("Identity", rest, list(node.output), name=node.name)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         if node.op_type == "RandomNormalLike" and not attributes.get("mean"):
             zero = f"{node.output[0]}/zero"
             model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), zero))
             nodes[at] = helper.make_node("Mul", [node.input[0], zero], list(node.output), name=node.name)
+            zeros |= set(node.output)
             assumed.append(f"Node {node.name!r} draws noise around a mean: the mean is taken.")
         elif node.op_type == "Multinomial" and attributes.get("sample_size", 1) == 1:
             nodes[at] = helper.make_node("ArgMax", list(node.input), list(node.output), name=node.name, axis=1)

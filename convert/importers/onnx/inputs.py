@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from quarl.convert.importers.onnx.original import Feed
 # What exporters call the state of a recurrent network.
 MEMORY_INPUTS = {"h_in", "c_in", "h0", "c0", "h_0", "c_0", "hx", "cx", "hidden", "hidden_state", "cell_state"}
 MEMORY_INPUTS |= {"rnn_state", "state_in", "state_ins", "recurrent_in", "memory", "seq_lens"}
+STATE_WORDS = ("state", "memory", "hidden", "recurrent", "carry")
 FED_BACK = (("_in", "_out"), ("0", "n"), ("hx", "hy"), ("cx", "cy"))
 """What exporters call a state before and behind a period."""
 LARGEST_STATE = 1 << 15
@@ -58,36 +59,48 @@ def reach_of(file: OnnxFile, output: str, found: Iterable[Found] = ()) -> Reach:
     return Reach(tuple(sorted(nodes)), frozenset(tensors))
 
 
-def memories(file: OnnxFile, reach: Reach) -> dict[str, str]:
-    """Inputs that lead to the output and whose names say that they are states, with the outputs that are fed back.
-
-    Raises:
-        ForeignError: no output has the name of one that would be fed back.
-    """
+def states_by_name(file: OnnxFile) -> dict[str, str]:
+    """Return the inputs whose names say that they are states, with the outputs that are called alike."""
     outputs = {value.name for value in file.model.graph.output}
     found = {}
     for value in file.model.graph.input:
-        if value.name in file.constants or value.name not in reach.tensors or value.name.lower() not in MEMORY_INPUTS:
+        is_state = value.name.lower() in MEMORY_INPUTS or any(word in value.name.lower() for word in STATE_WORDS)
+        if value.name in file.constants or not is_state:
             continue
         names = [value.name.replace(one, other) for one, other in FED_BACK if one in value.name]
-        made = next((name for name in names if name in outputs), None)
-        if made is None:
-            raise ForeignError(
-                f"The input {value.name!r} is a memory: the policy is recurrent, and none of its outputs "
-                f"({', '.join(map(repr, sorted(outputs)))}) is named as the next one.",
-                "Export it with its state as the input h_in and the output h_out (and c_in, c_out).",
-            )
-        found[value.name] = made
+        if (made := next((name for name in names if name in outputs), None)) is not None:
+            found[value.name] = made
     return found
 
 
-def state_feeds(file: OnnxFile, names: Container[str], every: bool = True) -> dict[str, Feed]:
+def reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) -> dict[str, str]:
+    """Return the states that lead to an output, or to the next value of one that does.
+
+    Raises:
+        ForeignError: an input is a state by its name, and is none of the given ones.
+    """
+    found: dict[str, str] = {}
+    while True:
+        tensors = frozenset[str]().union(*(reach_of(file, name).tensors for name in (output, *found.values())))
+        new = {name: made for name, made in states.items() if name in tensors and name not in found}
+        if not new:
+            break
+        found |= new
+    inputs = [value.name for value in file.model.graph.input if value.name not in file.constants]
+    if loose := [name for name in inputs if name in tensors - states.keys() and name.lower() in MEMORY_INPUTS]:
+        raise ForeignError(
+            f"The input {loose[0]!r} is a state by its name, and no output is named as its next value.",
+            f"Type --states {loose[0]}=OUTPUT with the one that is.",
+        )
+    return {name: made for name, made in states.items() if name in found}
+
+
+def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
     """Inputs that are states, (layers, batch, units) or (batch, units), for a batch of one.
 
     Args:
         file: the graph.
         names: of the inputs.
-        every: whether all of these have to be such states; else others are left out.
 
     Raises:
         ForeignError: one is no float32, or of another shape.
@@ -99,8 +112,6 @@ def state_feeds(file: OnnxFile, names: Container[str], every: bool = True) -> di
         kind = value.type.tensor_type
         shape = tuple(axis.dim_value or 1 for axis in kind.shape.dim)
         if kind.elem_type != onnx.TensorProto.FLOAT or not 2 <= len(shape) <= 3 or min(shape) < 1:
-            if not every:
-                continue
             raise ForeignError(
                 f"The input {value.name!r} is a state of the shape {shape}; read are float32 (layers, 1, units).",
                 "Export the policy for one observation.",

@@ -20,15 +20,24 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from quarl.convert.importers.chain import Affine, Clip, Discrete, Floats, ForeignError, ForeignPolicy, Input, Opaque
+from quarl.convert.importers.chain import (
+    Affine,
+    Clip,
+    Discrete,
+    Doubles,
+    Floats,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    Opaque,
+)
 from quarl.convert.importers.onnx.file import OnnxFile
 from quarl.convert.importers.onnx.inputs import (
-    FED_BACK,
     LARGEST_OBSERVATION,
     LARGEST_STATE,
-    MEMORY_INPUTS,
     OUTPUT_OPTION,
     reach_of,
+    reached_states,
 )
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
 from quarl.convert.importers.onnx.original import Feed, Original
@@ -71,13 +80,16 @@ class Whole:
         return np.concatenate([made[:, :size] for made, size in zip(tensors, self.sizes, strict=True)], axis=1)
 
 
-def read_opaque(file: OnnxFile, output: str, states: Mapping[str, str], reason: str) -> ForeignPolicy:
+def read_opaque(
+    file: OnnxFile, output: str, states: Mapping[str, str], initial: Mapping[str, Doubles], reason: str
+) -> ForeignPolicy:
     """Return the policy whose only step is the file's graph.
 
     Args:
         file: the model.
         output: the one that acts.
         states: inputs that are states, with the outputs that replace them.
+        initial: what a state is before the first period, flat; zeros where there is nothing.
         reason: what the contract cannot express.
 
     Raises:
@@ -86,7 +98,7 @@ def read_opaque(file: OnnxFile, output: str, states: Mapping[str, str], reason: 
     graph = file.model.graph
     _check_names(graph, states)
     chosen, is_choice = _before_the_choice(graph, output)
-    states = _reached(file, chosen, states)
+    states = reached_states(file, chosen, states)
     names = [chosen, *states.values()]
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
     for node in (graph.node[index] for index in nodes):
@@ -113,7 +125,7 @@ def read_opaque(file: OnnxFile, output: str, states: Mapping[str, str], reason: 
         Input(feed.name, _field_shape(feed), element_names=names_that_fit(file.model, feed.size, "observation_names"))
         for feed in observed
     ]
-    memories = [Input(f.name, (1, f.size), memory=Memory(Remembered.STATE, (0.0,) * f.size)) for f in held]
+    memories = [Input(f.name, (1, f.size), memory=_memory(f, initial)) for f in held]
     return ForeignPolicy(
         source=source_of(file),
         inputs=(*fields, *memories),
@@ -136,17 +148,17 @@ def _check_names(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
             )
 
 
+def _memory(feed: Feed, initial: Mapping[str, Doubles]) -> Memory:
+    values = initial.get(feed.name, np.zeros(feed.size))
+    return Memory(Remembered.STATE, tuple(float(np.float32(value)) for value in values))
+
+
 def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
     if not observed:
         raise ForeignError("The output does not depend on any observation.", OUTPUT_OPTION)
     for feed, most in [(each, LARGEST_OBSERVATION) for each in observed] + [(each, LARGEST_STATE) for each in held]:
         if not 0 < feed.size <= most:
             raise ForeignError(f"The input {feed.name!r} has {feed.size} elements; allowed are 1 … {most}.")
-    if loose := [feed.name for feed in observed if feed.name.lower() in MEMORY_INPUTS]:
-        raise ForeignError(
-            f"The input {loose[0]!r} is a state by its name, and no output is named as its next value.",
-            f"Type --states {loose[0]}=OUTPUT with the one that is.",
-        )
 
 
 def _sizes(made: Sequence[Made], feeds: Sequence[Feed], names: Sequence[str], states: Sequence[int]) -> list[int]:
@@ -197,29 +209,6 @@ def finished(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) ->
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data, behind
-
-
-def states_by_name(file: OnnxFile) -> dict[str, str]:
-    """Return the inputs that have an output of the same name but for in and out, or the like."""
-    outputs = {value.name for value in file.model.graph.output}
-    found = {}
-    for value in file.model.graph.input:
-        names = [value.name.replace(one, other) for one, other in FED_BACK if one in value.name]
-        made = next((name for name in names if name in outputs and name != value.name), None)
-        if made is not None and value.name not in file.constants:
-            found[value.name] = made
-    return found
-
-
-def _reached(file: OnnxFile, chosen: str, states: Mapping[str, str]) -> dict[str, str]:
-    """Return the states that lead to an output, or to the next value of one that does."""
-    found: dict[str, str] = {}
-    while True:
-        tensors = frozenset[str]().union(*(reach_of(file, name).tensors for name in (chosen, *found.values())))
-        new = {name: made for name, made in states.items() if name in tensors and name not in found}
-        if not new:
-            return {name: made for name, made in states.items() if name in found}
-        found |= new
 
 
 def _before_the_choice(graph: onnx.GraphProto, output: str) -> tuple[str, bool]:

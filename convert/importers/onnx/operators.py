@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto
 
-from quarl.convert.importers.onnx.call import Call, Operand, Result
+from quarl.convert.importers.onnx.call import Call, Result
 from quarl.convert.importers.onnx.elementwise import (
     ACTIVATIONS,
     activated,
@@ -21,12 +21,10 @@ from quarl.convert.importers.onnx.elementwise import (
     negated,
     subtracted,
 )
-from quarl.convert.importers.onnx.expressions import FUNCTIONS, SUMS, function, is_partial_mean, summed
 from quarl.convert.importers.onnx.joining import joined
 from quarl.convert.importers.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
 from quarl.convert.importers.onnx.statistics import REDUCTIONS, statistic_of
-from quarl.convert.importers.onnx.value import Value, constant_like
-from quarl.convert.importers.program import is_carried
+from quarl.convert.importers.onnx.value import Value
 
 KEEP_ORDER = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 MOVES = (*KEEP_ORDER, "Transpose", "Slice", "Split", "Expand", "Tile", "Gather", "GatherND")
@@ -41,10 +39,9 @@ def apply(call: Call) -> Result:
     operator = call.node.op_type
     values = [operand for operand in call.operands if isinstance(operand, Value)]
     _check_flags(call, values)
-    if operator not in HANDLERS.keys() | set(REDUCTIONS):
-        raise call.refused("is no operator that a policy's chain holds")
     statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
-    statistics = statistics and not is_partial_mean(call)
+    if not statistics and operator not in HANDLERS:
+        raise call.refused("is no operator that a policy's chain holds")
     return statistic_of(call, values) if statistics else HANDLERS[operator](call)
 
 
@@ -102,33 +99,15 @@ def _shape(call: Call) -> Result:
 
 
 def _concat(call: Call) -> Result:
-    like = next(operand for operand in call.operands if isinstance(operand, Value))
     parts = [each for each in call.operands if each is not None]
     ends = np.cumsum([each.size for each in parts])
     numbers = [np.arange(end - each.size, end).reshape(each.shape) for each, end in zip(parts, ends, strict=True)]
     (result,) = call.folder.evaluate(call.node, numbers)
     # A part without elements, e.g. a Slice beyond the end, joins nothing.
-    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in parts if each.size]
-    return [joined(call, values, [each for each in numbers if each.size], result)]
-
-
-def _as_value(call: Call, operand: Operand, like: Value) -> Value:
-    """A constant beside what depends on the observation, which only float operators before the first layer can join."""
-    if like.image is not None or not is_carried(like.steps):
+    values = [each for each in parts if isinstance(each, Value) and each.size]
+    if any(each.size and not isinstance(each, Value) for each in parts):
         raise call.refused("joins a constant to what depends on the observation")
-    return constant_like(np.asarray(operand, np.float64), like)
-
-
-def _scattered(call: Call) -> Result:
-    """Some elements in the place of others; where they go may not depend on the observation."""
-    data, places, updates = call.operands[0], call.constant(1), call.operands[2]
-    if call.attribute("reduction", b"none") not in (b"none", "none"):
-        raise call.refused("adds or multiplies what it scatters")
-    like = data if isinstance(data, Value) else call.value(2)
-    values = [each if isinstance(each, Value) else _as_value(call, each, like) for each in (data, updates)]
-    numbers = [values[0].numbers(), values[1].numbers() + values[0].size]
-    (result,) = call.folder.evaluate(call.node, [numbers[0], places, numbers[1]])
-    return [joined(call, values, numbers, result)]
+    return [joined(call, values, [each for each in numbers if each.size], result)]
 
 
 def _softmax(call: Call) -> Result:
@@ -151,7 +130,6 @@ def _argmax(call: Call) -> Result:
 Handler = Callable[[Call], Result]
 
 HANDLERS: dict[str, Handler] = {
-    "ReduceMean": summed,
     **dict.fromkeys(MOVES, _moved),
     **dict.fromkeys(ACTIVATIONS, activated),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
@@ -165,8 +143,6 @@ HANDLERS: dict[str, Handler] = {
     "Conv": convolutional,
     "BatchNormalization": batch_normalised,
     "LayerNormalization": layer_normalised,
-    **dict.fromkeys(("Pow", "Reciprocal", *FUNCTIONS), function),
-    **dict.fromkeys(SUMS, summed),
     "Add": added,
     "Sub": subtracted,
     "Mul": multiplied,
@@ -174,6 +150,5 @@ HANDLERS: dict[str, Handler] = {
     "Neg": negated,
     "Clip": clipped,
     "Concat": _concat,
-    "ScatterND": _scattered,
     "ArgMax": _argmax,
 }

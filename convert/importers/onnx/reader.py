@@ -18,20 +18,37 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, ForeignPolicy, Input, state_inputs
+from quarl.convert.importers.chain import (
+    Continuous,
+    Discrete,
+    Doubles,
+    ForeignError,
+    ForeignPolicy,
+    Input,
+    state_inputs,
+)
 from quarl.convert.importers.onnx.call import Call, Operand, refuse_by_name
 from quarl.convert.importers.onnx.cells import Found, operators
 from quarl.convert.importers.onnx.file import OnnxFile, load
 from quarl.convert.importers.onnx.fold import Folder
 from quarl.convert.importers.onnx.gates import written_out
-from quarl.convert.importers.onnx.inputs import OUTPUT_OPTION, Reach, feeds_of, memories, reach_of, state_feeds
+from quarl.convert.importers.onnx.inputs import (
+    OUTPUT_OPTION,
+    Reach,
+    feeds_of,
+    reach_of,
+    reached_states,
+    state_feeds,
+    states_by_name,
+)
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
-from quarl.convert.importers.onnx.opaque import read_opaque, states_by_name
+from quarl.convert.importers.onnx.opaque import read_opaque
 from quarl.convert.importers.onnx.operators import apply
 from quarl.convert.importers.onnx.original import Feed, original_of, verify
 from quarl.convert.importers.onnx.simplify import simplified
 from quarl.convert.importers.onnx.value import Value, channels_first_order, materialised
 from quarl.convert.importers.onnx.wired import ordered, states_held, through_cell, wired_of
+from quarl.convert.importers.registry import Importer
 from quarl.policy.errors import PolicyError
 
 ACTION_OUTPUTS = (
@@ -68,33 +85,56 @@ def read_onnx(path: Path, output: str | None = None, states: Mapping[str, str] |
         ForeignError: no such file, no such output, or a graph that onnxruntime does not execute.
     """
     file = load(path)
-    policy = _read(file, choose_output(file.model.graph, output), states)
-    return replace(policy, assumed=(*file.assumed, *policy.assumed))
+    return read_graph(file, choose_output(file.model.graph, output), states_by_name(file) if states is None else states)
 
 
-def _read(file: OnnxFile, chosen: str, states: Mapping[str, str] | None) -> ForeignPolicy:
+def read_graph(
+    file: OnnxFile, output: str, states: Mapping[str, str], initial: Mapping[str, Doubles] | None = None
+) -> ForeignPolicy:
+    """Return the policy of one output of a graph, as :func:`read_onnx` does.
+
+    Args:
+        file, output: the graph, and the output that acts.
+        states: inputs that are states, with the outputs that replace them.
+        initial: what a state is before the first period, flat; zeros where there is nothing.
+    """
+
+    def opaque(reason: str) -> ForeignPolicy:
+        with malformed_refused():
+            policy = read_opaque(file, output, states, initial or {}, " ".join(reason.split())[:LONGEST_REASON])
+        return _with_notes(file, output, policy, reached_states(file, output, states), initial)
+
     try:
-        if states and not states.items() <= states_by_name(file).items():
-            raise ForeignError(f"states are fed back under names of their own: {', '.join(states)}.")
-        return read_chain(file, chosen)
+        return replace(read_chain(file, output, states, initial), as_opaque=opaque)
     except ForeignError as error:
-        reason = " ".join(error.message.split())[:LONGEST_REASON]
-    states = states_by_name(file) if states is None else states
-    with malformed_refused():
-        policy = read_opaque(file, chosen, states, reason)
-    ignored = _ignored(file, chosen, reach_of(file, chosen), {*states, *states.values()})
-    return replace(policy, ignored=tuple(ignored))
+        return opaque(error.message)
 
 
-def read_chain(file: OnnxFile, chosen: str) -> ForeignPolicy:
-    """Return the policy as a chain of steps from the observation to an output.
+def _with_notes(
+    file: OnnxFile,
+    output: str,
+    policy: ForeignPolicy,
+    states: Mapping[str, str],
+    initial: Mapping[str, Doubles] | None,
+) -> ForeignPolicy:
+    """Return the policy with what was left out of the graph and what was taken for granted."""
+    ignored = _ignored(file, output, reach_of(file, output), {*states, *states.values()})
+    assumed = (*file.assumed, *policy.assumed, *_remembered(states, initial or {}))
+    return replace(policy, ignored=tuple(ignored), assumed=assumed)
+
+
+def read_chain(
+    file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Mapping[str, Doubles] | None = None
+) -> ForeignPolicy:
+    """Return the policy as a chain of steps from the observation to an output; arguments as :func:`read_graph`.
 
     Raises:
         ForeignError: an operator or a shape that no bundle can hold, or a chain that does not compute what the file
             computes. Names the node.
     """
     with malformed_refused(), np.errstate(all="ignore"):  # what is not finite is refused where it is compared
-        return _chain(file, chosen)
+        states = reached_states(file, chosen, fed_back)
+        return _with_notes(file, chosen, _chain(file, chosen, states, initial or {}), states, initial)
 
 
 @contextmanager
@@ -109,11 +149,10 @@ def malformed_refused() -> Iterator[None]:
         raise ForeignError(message, "Export the policy again.") from error
 
 
-def _chain(file: OnnxFile, chosen: str) -> ForeignPolicy:
+def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Mapping[str, Doubles]) -> ForeignPolicy:
     reach = reach_of(file, chosen)
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
-    fed_back = memories(file, reach)
     states = state_feeds(file, fed_back)
     found = recognised(file, chosen, states, fed_back)
     reach = reach_of(file, chosen, found)
@@ -128,15 +167,18 @@ def _chain(file: OnnxFile, chosen: str) -> ForeignPolicy:
     if result.image is not None:
         raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
     steps = simplified(materialised(result).steps, feeds[0].image if len(feeds) == 1 else None)
-    inputs = state_inputs(steps, (_input(file.model, feed) for feed in feeds))
+    begun = [
+        np.concatenate([initial.get(name, np.zeros(states[name].size))[places] for name, places in cell.states])
+        for cell in ordered(found, steps)
+    ]
+    inputs = state_inputs(steps, (_input(file.model, feed) for feed in feeds), begun)
     actions, assumed = _actions(file.model, chosen, result)
     policy = ForeignPolicy(
         source=source_of(file),
         inputs=inputs,
         steps=steps,
         actions=actions,
-        ignored=tuple(_ignored(file, chosen, reach, {*fed_back, *fed_back.values()})),
-        assumed=(*assumed, *_remembered(fed_back)),
+        assumed=tuple(assumed),
         provenance=provenance_of(file, chosen),
     )
     whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
@@ -173,9 +215,10 @@ def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back
     return found
 
 
-def _remembered(fed_back: Mapping[str, str]) -> list[str]:
+def _remembered(fed_back: Mapping[str, str], initial: Mapping[str, Doubles]) -> list[str]:
     return [
-        f"The output {made!r} is fed back as {name!r}, which begins an episode with zeros."
+        f"The output {made!r} is fed back as {name!r}"
+        + ("." if name in initial else ", which begins an episode with zeros.")
         for name, made in fed_back.items()
     ]
 
@@ -306,3 +349,6 @@ def _ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> lis
     if inputs:
         phrases.append(f"inputs without influence: {', '.join(inputs)}")
     return phrases
+
+
+IMPORTER = Importer("ONNX", (".onnx",), read_onnx, ("output", "states"))

@@ -20,7 +20,6 @@ from quarl.convert.importers.chain import (
     Clip,
     Convolution,
     Dense,
-    Features,
     ForeignError,
     LayerNorm,
     Step,
@@ -138,7 +137,7 @@ def _folded_forward(chain: list[Step], image: Image | None) -> list[Step]:
             if folded is not None:
                 chain[index + 1] = folded
                 continue
-        opening = opening and isinstance(step, Features | Affine | Clip)
+        opening = opening and isinstance(step, Affine | Clip)
         if image is not None:
             image = _after(step, image)
         result.append(step)

@@ -24,15 +24,12 @@ from quarl.convert.importers.chain import (
     Convolution,
     Dense,
     Doubles,
-    Features,
     ForeignError,
     LayerNorm,
     Recurrent,
     Step,
-    Targets,
 )
-from quarl.convert.importers.program import Program, is_behind, is_carried
-from quarl.policy.spec import Activation, FloatOperator
+from quarl.policy.spec import Activation
 
 Places = NDArray[np.int64]
 
@@ -182,39 +179,16 @@ def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float
     return replace(value, steps=(*value.steps, step))
 
 
-def constant_like(numbers: np.ndarray, like: Value) -> Value:
-    """Constants as a tensor that depends on the observation: 0 · x + c, x its first element.
-
-    Args:
-        numbers: in the shape of the tensor.
-        like: any tensor of the same observation.
-    """
-    program = Program(like.observed)
-    nothing = program.add(FloatOperator.MULTIPLY, program.take(0, np.zeros(1, np.int64)), constants=np.zeros(1))
-    made = program.add(FloatOperator.ADD, nothing, constants=numbers)
-    return programmed(program, made, numbers.shape, like)
-
-
 def materialised(value: Value) -> Value:
     """The tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
     value = _pulled(value)
     if value.in_order():
         return value
-    if value.steps and isinstance(value.steps[0], Features) and is_carried(value.steps):
-        program = Program(value.observed)
-        taken = program.take(program.follow(value.steps, "a selection"), value.selection)
-        return programmed(program, taken, value.shape, value)
     if value.width * value.size > LARGEST_KERNEL:
         raise ForeignError(f"A kernel of {value.width} × {value.size} would be needed.", "Select fewer inputs.")
     kernel = np.zeros((value.width, value.size), np.float32)
     kernel[value.selection, np.arange(value.size)] = 1.0
     return _fresh(value, Dense(kernel, np.zeros(value.size, np.float32)), np.arange(value.size), value.shape, None)
-
-
-def programmed(program: Program, result: int, shape: tuple[int, ...], like: Value) -> Value:
-    """A tensor of this shape, which a program of float operators on the raw observation makes."""
-    size = program.size(result)
-    return Value((Features(program.until(result)),), size, np.arange(size), shape, None, like.tensor, like.observed)
 
 
 def channels_first_order(image: tuple[int, int, int]) -> Places:
@@ -225,10 +199,6 @@ def channels_first_order(image: tuple[int, int, int]) -> Places:
 def _fresh(
     value: Value, step: Step, selection: Places, shape: tuple[int, ...], image: tuple[int, int, int] | None
 ) -> Value:
-    targets = next((each for each in value.steps if isinstance(each, Targets)), None)
-    if targets is not None and not is_behind(step):
-        message = f"{targets.what} combines values that all depend on the observation, between layers."
-        raise ForeignError(message, "Only a chain of layers is read, with such nodes before or behind all of them.")
     return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor, value.observed)
 
 
@@ -258,7 +228,8 @@ def _each(
     except ValueError as error:
         raise ForeignError(f"{what}: shapes do not fit ({error}).", "Export the policy again.") from error
     if int(np.prod(shape)) != value.size:
-        value = _stretched(value, shape, what)
+        message = f"{what} stretches {value.shape} to {shape}."
+        raise ForeignError(message, "Export the policy for a batch of one observation.")
     value = replace(value, shape=shape)
     if all(numbers.size == 1 for numbers, _ in (first, second)):
         low, high = (numbers.astype(np.float64).reshape(1) for numbers, _ in (first, second))
@@ -277,16 +248,6 @@ def _alike(selection: Places, numbers: np.ndarray) -> bool:
     """Whether elements that are there more than once have the same number each time."""
     _, first, inverse = np.unique(selection, return_index=True, return_inverse=True)
     return bool((numbers[first][inverse] == numbers).all())
-
-
-def _stretched(value: Value, shape: tuple[int, ...], what: str) -> Value:
-    """Elements repeated to a shape, as float operators do it before the first layer."""
-    if value.image is not None or not is_carried(value.steps):
-        message = f"{what} stretches {value.shape} to {shape}."
-        raise ForeignError(message, "Export the policy for a batch of one observation.")
-    program = Program(value.observed)
-    places = value.selection[np.broadcast_to(value.numbers(), shape).reshape(-1)]
-    return programmed(program, program.take(program.follow(value.steps, what), places), shape, value)
 
 
 def pair_of(step: Affine | Clip) -> tuple[Doubles, Doubles]:

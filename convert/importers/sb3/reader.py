@@ -29,6 +29,7 @@ from quarl.convert.importers.pickles.arrays import refusal
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.pickles.spaces import Box
 from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
+from quarl.convert.importers.registry import ANY, Importer
 from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
 from quarl.convert.importers.sb3.network import Tensors, actor
 from quarl.convert.importers.sb3.settings import Settings, read_settings
@@ -43,9 +44,9 @@ _READ = {*_MEMBERS, "_stable_baselines3_version", "system_info.txt"}
 
 
 def is_sb3(path: Path) -> bool:
-    """Whether a file has the members of a Stable-Baselines3 zip; some are saved as .keras, or without an ending."""
+    """Whether a file ends with .zip or has the members of a Stable-Baselines3 zip: some are saved as .keras or .pt."""
     try:
-        return set(_MEMBERS) <= set(open_zip(read_untrusted(path), path.name).names)
+        return path.suffix.lower() == ".zip" or set(_MEMBERS) <= set(open_zip(read_untrusted(path), path.name).names)
     except ForeignError:
         return False
 
@@ -169,3 +170,6 @@ def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[s
         "names are the numbers that its predict() returns."
     )
     return Discrete(tuple(str(number) for number in range(space.n))), (), (assumed,)
+
+
+IMPORTER = Importer("Stable-Baselines3", (".zip", ANY), read_sb3, ("vecnormalize",), is_sb3)

@@ -1,29 +1,34 @@
-"""Files of Keras for the tests: those that make_keras.py wrote, as they are and changed."""
+"""Files of Keras for the tests: those that make_keras.py wrote, as they are and changed, and what becomes of them."""
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import onnx
 
-FILES = Path(__file__).resolve().parent / "files/keras"
-NAMES = sorted(path.stem for path in FILES.glob("*.keras"))
-OUTPUTS = {"swish_two_outputs": "loc"}
-CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
-Change = Callable[..., object]  # (config); mypy infers no lambda that has a default
+from quarl.convert.importers import keras_to_onnx
+
+FILES = Path(__file__).resolve().parent / "files"
+NAMES = [*(f"keras/{path.name}" for path in sorted(FILES.glob("keras/*.keras"))), "keras2/dqn.keras", "keras2/actor.h5"]
+OUTPUTS = {"keras/swish_two_outputs.keras": "loc"}
+CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 
 
 def recorded(name: str) -> tuple[np.ndarray, np.ndarray]:
-    with np.load(FILES / f"{name}.npz") as arrays:
+    with np.load((FILES / name).with_suffix(".npz")) as arrays:
         return arrays["observations"], arrays["outputs"]
 
 
 def members(name: str) -> dict[str, bytes]:
-    with zipfile.ZipFile(FILES / f"{name}.keras") as archive:
+    with zipfile.ZipFile(FILES / name) as archive:
         return {member: archive.read(member) for member in archive.namelist()}
 
 
@@ -34,27 +39,32 @@ def saved(path: Path, parts: dict[str, bytes]) -> Path:
     return path
 
 
-def changed(tmp_path: Path, change: Change, name: str = "normalised_tanh") -> Path:
+def with_config(path: Path, change: Callable[[Any], object], name: str = "keras/normalised_tanh.keras") -> Path:
     parts = members(name)
     config = json.loads(parts[CONFIG])
     change(config)
-    return saved(tmp_path / "changed.keras", {**parts, CONFIG: json.dumps(config).encode()})
+    return saved(path, {**parts, CONFIG: json.dumps(config).encode()})
 
 
-def layer(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in config["config"]["layers"] if each["class_name"] == kind)
-    return found
+def with_weights(path: Path, change: Callable[[h5py.File], object], name: str = "keras/normalised_tanh.keras") -> Path:
+    parts = members(name)
+    held = io.BytesIO(parts[WEIGHTS])
+    with h5py.File(held, "r+") as file:
+        change(file)
+    return saved(path, {**parts, WEIGHTS: held.getvalue()})
 
 
-def setting(kind: str, **values: Any) -> Change:
-    return lambda config: layer(config, kind)["config"].update(values)
-
-
-def become(kind: str, **values: Any) -> Change:
-    return lambda config: layer(config, kind).update(values)
-
-
-def built(tmp_path: Path, model: Any) -> Path:
-    path = tmp_path / "built.keras"
+def built(path: Path, model: Any) -> Path:
     model.save(path)
     return path
+
+
+def converted(path: Path, folder: Path, output: str | None = None) -> tuple[Any, onnx.ModelProto]:
+    """The model that Keras loads of a copy in the folder, and its ONNX, as in the reader's process but in this one."""
+    copy = folder / f"copy{path.suffix}"
+    shutil.copyfile(path, copy)
+    keras_to_onnx.check(copy.read_bytes(), copy.name)
+    model, _ = keras_to_onnx.load(copy)
+    part, _ = keras_to_onnx.convert(model, output)
+    keras_to_onnx.compare(model, part)
+    return model, part

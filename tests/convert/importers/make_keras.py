@@ -6,6 +6,8 @@ Each policy is NAME.keras, and NAME.npz beside it:
 | --- | --- | --- |
 | observations | (64, n) | raw, flattened in the order of the chain's inputs |
 | outputs | (64, m) | of ``model(observations, training=False)``; of a softmax, the logarithms |
+
+``make_keras.py FOLDER keras2`` writes those of Keras 2, where tf_keras is installed.
 """
 
 from __future__ import annotations
@@ -132,9 +134,37 @@ def make(name: str, folder: Path) -> None:
     np.savez_compressed(folder / f"{name}.npz", observations=rows, outputs=answered)
 
 
+def make_keras2(folder: Path) -> None:
+    """dqn.keras and actor.h5, with what they answer, weights.h5 of the actor alone, and a hard_sigmoid.
+
+    Keras 2 computes it as clip(0.2 x + 0.5, 0, 1), Keras 3 as clip(x / 6 + 0.5, 0, 1).
+    """
+    import tf_keras
+
+    tf_keras.utils.set_random_seed(7)
+    dqn = [tf_keras.layers.Dense(16, "relu", input_shape=(4,)), tf_keras.layers.LeakyReLU(alpha=0.1)]
+    dqn += [tf_keras.layers.Dropout(0.1), tf_keras.layers.Dense(3, bias_initializer="random_normal")]
+    seen = tf_keras.Input((3,))
+    x = tf_keras.layers.BatchNormalization(moving_mean_initializer="random_normal")(seen)
+    x = tf_keras.layers.Dense(12, "sigmoid")(tf_keras.layers.Dense(16, "tanh")(x))
+    actor = tf_keras.Model(seen, tf_keras.layers.Rescaling(2.0)(tf_keras.layers.Dense(1, "tanh")(x)))
+    for name, model in (("dqn.keras", tf_keras.Sequential(dqn)), ("actor.h5", actor)):
+        model.save(folder / name)
+        rows = _trained_like(model.input_shape[1])
+        outputs = np.asarray(model(rows, training=False))
+        np.savez_compressed(folder / Path(name).with_suffix(".npz"), observations=rows, outputs=outputs)
+    actor.save_weights(folder / "weights.h5")
+    hard = tf_keras.Sequential([tf_keras.layers.Dense(2, "hard_sigmoid", input_shape=(3,))])
+    hard.save(folder / "hard_sigmoid.h5")
+    hard.save(folder / "hard_sigmoid.keras")
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
+    if sys.argv[2:] == ["keras2"]:
+        make_keras2(folder)
+        return
     for name in sys.argv[2:] or POLICIES:
         make(name, folder)
 

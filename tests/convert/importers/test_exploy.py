@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quarl.convert.importers import sources
-from quarl.convert.importers.chain import ForeignError, run
+from quarl.convert.importers import registry
+from quarl.convert.importers.chain import Continuous, ForeignError, run
 from quarl.policy.history import History
-from quarl.policy.spec import Remembered
+from quarl.policy.spec import Memory, Remembered
 from tests.convert.importers.onnx_graphs import Graph, numbers
 
 JOINTS = ["hip", "knee"]
@@ -56,21 +56,19 @@ def written(path: Path, made: Graph) -> Path:
 
 
 def test_names_say_what_is_fed(tmp_path: Path) -> None:
-    policy = sources.read(written(tmp_path / "default.onnx", graph()))
+    policy = registry.read(written(tmp_path / "default.onnx", graph()))
     assert policy.source == "exploy 0.1" and policy.period_s == 0.02
     names = {part.name: (part.shape, part.unit, part.element_names) for part in policy.inputs}
     assert names["obj.robot.joints.pos"] == ((2,), "rad", ("hip", "knee"))
-    assert names["previous_action"] == ((1, 2), "rad", ("hip", "knee"))
-    memory = policy.inputs[-1].memory
-    assert memory is not None and memory.of is Remembered.ACTION
-    np.testing.assert_allclose(memory.initial, [0.1, -0.2], rtol=1e-6)  # where the network's output was 0
+    assert policy.is_opaque and policy.actions == Continuous(("hip", "knee"), "rad")
+    assert policy.inputs[-1].memory == Memory(Remembered.STATE, (0.0, 0.0))
 
 
 def test_the_memory_is_fed_back(tmp_path: Path) -> None:
     import onnxruntime
 
     path = written(tmp_path / "default.onnx", graph())
-    policy, session = sources.read(path), onnxruntime.InferenceSession(path)
+    policy, session = registry.read(path), onnxruntime.InferenceSession(path)
     history, state = History(policy.inputs), np.zeros((1, 2), np.float32)
     for values in np.random.default_rng(3).normal(0.0, 1.0, (20, 9)).astype(np.float32):
         feeds = {
@@ -81,8 +79,8 @@ def test_the_memory_is_fed_back(tmp_path: Path) -> None:
         }
         wanted, state = session.run([OUTPUTS[1], OUTPUTS[2]], feeds)
         got = run(policy, np.array(history.observe(values))[None])
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
-        history.acted(wanted[0])
+        np.testing.assert_allclose(got[:, :2], wanted, rtol=1e-4, atol=1e-5)
+        history.acted(got[0, :2], got[0, 2:])
 
 
 def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:
@@ -96,11 +94,11 @@ def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:
     )
     made.n("If", made.c(np.array(True)), outputs=["chosen"], then_branch=branch, else_branch=branch)
     with pytest.raises(ForeignError, match="decides in some"):
-        sources.read(written(tmp_path / "policy.onnx", made))
+        registry.read(written(tmp_path / "policy.onnx", made))
 
 
 def test_actions_drive_where_nothing_else_does(tmp_path: Path) -> None:
-    policy = sources.read(written(tmp_path / "default.onnx", graph()), output="actions")
-    assert policy.inputs[-1].unit == "1"
+    policy = registry.read(written(tmp_path / "default.onnx", graph()), output="actions")
+    assert isinstance(policy.actions, Continuous) and policy.actions.unit == "1"
     with pytest.raises(ForeignError, match="no output 'speed'"):
-        sources.read(written(tmp_path / "default.onnx", graph()), output="speed")
+        registry.read(written(tmp_path / "default.onnx", graph()), output="speed")

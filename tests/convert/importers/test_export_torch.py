@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from quarl import cli
-from quarl.convert.importers import sources
+from quarl.convert.importers import registry
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.run_export_torch import SCRIPT
@@ -352,7 +352,7 @@ def test_import_refuses_torchscript(ending: str, tmp_path: Path) -> None:
             archive.writestr(f"policy/{name}", b"")
     for spec in (None, tmp_path / "steps.json"):
         with pytest.raises(ForeignError, match="quarl export-torch"):
-            sources.read(path, spec=spec)
+            registry.read(path, spec=spec)
 
 
 def test_the_verb_prints_the_script_or_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry, sources
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import (
     Activate,
@@ -22,7 +22,6 @@ from quarl.convert.importers.chain import (
     ForeignError,
     ForeignPolicy,
     Input,
-    Targets,
 )
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.proof import prove
@@ -35,8 +34,6 @@ from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
     EnvironmentSpec,
-    FloatOperator,
-    FloatStep,
     PolicySpec,
     Precision,
     RuntimeName,
@@ -108,7 +105,7 @@ def test_a_policy_in_plain_weights_acts_as_the_original(path: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("path", ONNX, ids=lambda path: path.stem)
 def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runtimes: Runtimes) -> None:
-    policy = sources.read(path)
+    policy = registry.read(path)
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
     random = np.random.default_rng(1)
     is_image = len(policy.inputs[0].shape) == 3
@@ -126,19 +123,17 @@ def test_a_policy_in_onnx_acts_as_the_original(path: Path, tmp_path: Path, runti
     converted(bundle, runtimes)
 
 
-def test_a_normalisation_behind_an_activation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    policy = sources.read(FILES / "onnx" / "swish_split_script.onnx")
-    size = sum(int(np.prod(part.shape)) for part in policy.inputs)
-    np.savez(tmp_path / "rollouts.npz", observations=np.ones((32, size), np.float32))
-    words = [str(FILES / "onnx" / "swish_split_script.onnx"), "--observations", str(tmp_path / "rollouts.npz")]
-    path = tmp_path / "imported"
-    assert main([*words, "--period", "0.02", "--actions", "as-is", "--output-path", str(path)]) == 1
-    assert "a layer normalisation behind an activation is not supported" in capsys.readouterr().err
-    assert not path.exists()
+def test_what_no_bundle_says_of_a_chain_makes_it_opaque(tmp_path: Path) -> None:
+    """A layer normalisation behind an activation is a chain, and no layer of a bundle."""
+    path = FILES / "onnx" / "swish_split_script.onnx"
+    assert not registry.read(path).is_opaque
+    assert main([str(path), "--actions", "as-is", "--output-path", str(tmp_path / "imported")]) == 0
+    opaque = Bundle.load(tmp_path / "imported").spec.network.opaque
+    assert opaque is not None and "normalisation" in opaque.reason
 
 
 def test_what_robot_exporters_attach_names_the_actions_and_is_kept() -> None:
-    policy = sources.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
+    policy = registry.read(FILES / "onnx" / "rsl_rl_metadata_script.onnx")
     assert policy.actions == Continuous(("left_hip", "left_knee", "right_hip", "right_knee"))
     assert policy.provenance is not None
     assert policy.provenance["metadata"]["action_scale"] == "0.250,0.500,0.250,0.500"
@@ -213,9 +208,6 @@ def affine(*numbers: float, offset: float = 0.3) -> Affine:
 
 
 TANH, ELU = Activate(Activation.TANH), Activate(Activation.ELU)
-# outputs (3,), and behind them the observation (4,): y + the observation's first three
-TAKEN = (FloatStep(FloatOperator.TAKE, (0,), places=(0, 1, 2)), FloatStep(FloatOperator.TAKE, (0,), places=(3, 4, 5)))
-RELATIVE = Targets((*TAKEN, FloatStep(FloatOperator.ADD, (1, 2))), 3, "by hand")
 LOW, HIGH = np.array([-1.0, -0.5, 0.0]), np.array([1.0, 2.0, 3.0])
 ONE = np.ones(1)
 ROWS = np.random.default_rng(2).normal(0.5, 2.0, (64, 4)).astype(np.float32)
@@ -233,13 +225,6 @@ CASES: dict[str, tuple[tuple[list[chain.Step], ...], Squash]] = {
     "limited before the squashing": (([], [ELU], [Clip(-2 * ONE, 2 * ONE), TANH]), Squash.TANH),
     "limited before a sigmoid": (([], [ELU], [Clip(-ONE, ONE), Activate(Activation.SIGMOID)]), Squash.TANH),
     "a sigmoid": (([], [ELU], [Activate(Activation.SIGMOID), affine(2.0)]), Squash.TANH),
-    # What no head can do becomes float operators behind it.
-    "a clip behind the squashing": (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), Squash.NONE),
-    "odd bounds before the squashing": (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), Squash.NONE),
-    "some actions are clipped": (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), Squash.NONE),
-    "a constant action": (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), Squash.NONE),
-    "a target relative to the observation": (([], [TANH], [TANH, affine(0.5), RELATIVE]), Squash.TANH),
-    "relative and cut": (([], [TANH], [Clip(-ONE, ONE), RELATIVE, Clip(LOW, HIGH), affine(2.0)]), Squash.CLIP),
     "a clip that cuts nothing": (([], [ELU], [TANH, Clip(-ONE, ONE)]), Squash.TANH),
 }
 
@@ -259,7 +244,7 @@ def test_whatever_is_folded_computes_what_the_steps_do(case: str) -> None:
 
 
 def spec_of(folded: object) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head", "targets")}
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
     return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
@@ -271,6 +256,10 @@ def spec_of(folded: object) -> PolicySpec:
         (([], [Clip(-ONE, ONE)], []), "a clip between layers"),
         (([], [TANH], [ELU]), "the activation elu behind the last layer"),
         (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
+        (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), "cuts some of them"),
+        (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), "other bounds"),
+        (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), "some actions are clipped"),
+        (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), "multiplied by 0"),
     ],
 )
 def test_what_the_contract_cannot_say_is_refused_by_name(steps: tuple[list[chain.Step], ...], message: str) -> None:

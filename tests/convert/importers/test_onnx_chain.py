@@ -225,14 +225,6 @@ def test_several_inputs_each_normalised_on_its_own(tmp_path: Path) -> None:
     assert np.concatenate([bounds[0].low[5:], bounds[0].low[3:5]]).tolist() == [-np.inf, -np.inf, -1.0, -1.0]
 
 
-def test_a_part_scaled_apart_and_joined_again(tmp_path: Path) -> None:
-    graph = vector()
-    graph.n("Split", "obs", graph.c([2, 3]), outputs=["left", "right"], axis=1)
-    x = graph.n("Concat", "right", graph.n("Mul", "left", graph.c(3.0)), "right", axis=1)
-    policy = graph.read(tmp_path, graph.dense(x, 8, 2))
-    assert kinds(policy) == "Dense"
-
-
 def test_elements_selected_by_the_observation_go_into_the_kernel(tmp_path: Path) -> None:
     graph = vector()
     x = graph.n("Gather", graph.n("Mul", "obs", graph.c(numbers(5))), graph.c([4, 0, 4]), axis=1)

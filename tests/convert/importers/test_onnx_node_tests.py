@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from onnx.backend.test.case.test_case import TestCase as NodeTest
 from onnx.backend.test.loader import load_model_tests
 
-from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, is_opaque, run
+from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, run
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.onnx.reader import read_onnx
 from tests.convert.importers.onnx_graphs import read_as_chain
@@ -75,7 +75,7 @@ def test_opaque_graphs_compute_what_onnxruntime_does(tmp_path: Path) -> None:
                 policy = read_onnx(path, next(iter(outputs)))
             except ForeignError:
                 continue
-            if not is_opaque(policy):
+            if not policy.is_opaque:
                 continue
             opaque += 1
             folded = fold(replace(policy, actions=policy.actions or Continuous()), row)

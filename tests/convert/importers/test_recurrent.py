@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import (
     Activate,
@@ -60,7 +60,7 @@ def rows_of(policy: ForeignPolicy, count: int = 48) -> np.ndarray:
 
 
 def spec_of(folded: Folded) -> PolicySpec:
-    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head", "targets")}
+    parts = {name: getattr(folded, name) for name in ("observation", "normaliser", "network", "head")}
     return PolicySpec(name="folded", control_period_s=0.02, environment=EnvironmentSpec("foreign"), **parts)
 
 
@@ -166,7 +166,7 @@ def test_pairs_of_episodes_with_another_beginning_are_refused(
 
 
 def test_whole_observations_may_be_recorded_too(tmp_path: Path) -> None:
-    policy = sources.read(CART / "policy.zip")
+    policy = registry.read(CART / "policy.zip")
     rows = np.random.default_rng(1).normal(0.0, 0.5, (64, 4 + 24)).astype(np.float32)
     pairs = tmp_path / "pairs.npz"
     np.savez(pairs, observations=rows, outputs=chain.run(policy, rows)[:, :2])
@@ -200,11 +200,11 @@ def test_an_lstm_that_is_not_what_the_zip_says_is_refused(
     given: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ForeignError, match=message) as caught:
-        sources.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": given}))
+        registry.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": given}))
     assert caught.value.next_step
 
 
 def test_an_lstm_of_an_image_is_refused(tmp_path: Path) -> None:
     extractor = keywords("features_extractor_class", b"cstable_baselines3.common.torch_layers\nNatureCNN\n")
     with pytest.raises(ForeignError, match=r"is no image|sees an image"):
-        sources.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": extractor}))
+        registry.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": extractor}))

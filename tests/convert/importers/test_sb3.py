@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry
 from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.recordings import read_pairs
 from quarl.convert.importers.sb3.inputs import NOT_GIVEN
@@ -207,10 +207,10 @@ def test_a_linear_policy_of_old_is_one_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["policy.keras", "policy", "policy.model", "policy.pt"])
 def test_a_zip_is_known_by_its_members(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes((FILES / "ppo_cartpole/policy.zip").read_bytes())
-    assert sources.read(tmp_path / name).source == read("ppo_cartpole").source
+    assert registry.read(tmp_path / name).source == read("ppo_cartpole").source
     (tmp_path / name).write_bytes(packed({"data": b""}))
     with pytest.raises(ForeignError):
-        sources.read(tmp_path / name)
+        registry.read(tmp_path / name)
 
 
 def assert_same(path: Path, name: str) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from quarl.airlearning_envs.comparing.recording import read_recording
 from quarl.bench.report import json_lines
-from quarl.convert.importers import recordings, sources
+from quarl.convert.importers import recordings, registry, weights
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.errors import BundleError
 
 FILES = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole"
-POLICY = sources.read(FILES / "policy.zip")
+POLICY = registry.read(FILES / "policy.zip")
 WEIGHTS = """{"layout": "torch", "observation": [["state", 2]], "steps": [{"dense": "a"}]}"""
 
 
@@ -37,9 +37,9 @@ def test_a_policy_must_be_a_regular_file(ending: str, special: Path, tmp_path: P
     policy, spec = tmp_path / f"policy{ending}", tmp_path / "spec.json"
     policy.symlink_to(special)
     spec.write_text(WEIGHTS)
-    is_weights = ending in sources.WEIGHTS
+    is_weights = ending in weights.IMPORTER.endings
     with pytest.raises(ForeignError, match=r"only regular files|LEAPP"):  # a folder may be LEAPP's
-        sources.read(policy, spec=spec if is_weights else None)
+        registry.read(policy, spec=spec if is_weights else None)
 
 
 def test_what_goes_with_a_policy_must_be_a_regular_file(special: Path, tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_what_goes_with_a_policy_must_be_a_regular_file(special: Path, tmp_path:
     for read in (
         lambda: recordings.recorded(special, POLICY),
         lambda: recordings.read_pairs(special, POLICY, 2),
-        lambda: sources.read(FILES / "policy.zip", vecnormalize=special),
-        lambda: sources.read(tmp_path / "w.npz", spec=special),
+        lambda: registry.read(FILES / "policy.zip", vecnormalize=special),
+        lambda: registry.read(tmp_path / "w.npz", spec=special),
     ):
         with pytest.raises(ForeignError, match="only regular files"):
             read()

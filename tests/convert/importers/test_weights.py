@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from quarl.convert.importers import chain, sources
+from quarl.convert.importers import chain, registry
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.weights import read_weights
@@ -105,8 +105,8 @@ def test_a_tensor_s_name_stands_wherever_numbers_may(tmp_path: Path) -> None:
 def test_a_file_of_cleanrl_asks_for_its_spec() -> None:
     path = Path(__file__).parent / "files" / "weights" / "cleanrl_dqn" / "policy.cleanrl_model"
     with pytest.raises(ForeignError, match="does not say how they are used"):
-        sources.read(path)
-    assert sources.read(path, spec=path.with_name("spec.json")).source == "CleanRL dqn"
+        registry.read(path)
+    assert registry.read(path, spec=path.with_name("spec.json")).source == "CleanRL dqn"
 
 
 def test_images_are_flattened_as_each_program_does(tmp_path: Path) -> None:
