@@ -71,8 +71,8 @@ def read(path: Path, **options: Any) -> ForeignPolicy:
         ForeignError: the file is missing, of no known format, or holds what a bundle cannot express; or an option
             means nothing to its format.
     """
-    shown = {each.name: [end for end in each.endings if end not in ("", ANY)] for each in importers()}
-    kinds = ", ".join(f"{'/'.join(endings)} ({name})" for name, endings in shown.items())
+    endings_of = {each.name: [end for end in each.endings if end not in ("", ANY)] for each in importers()}
+    kinds = ", ".join(f"{'/'.join(endings)} ({name})" for name, endings in endings_of.items())
     if not path.exists():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {kinds}.")
     ending = "" if path.is_dir() else path.suffix.lower()
