@@ -15,6 +15,7 @@ from typing import Any
 from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 
 GROUP = "quarl.importers"
+ANY = "*"  # an ending: that of any file, of which ``recognises`` decides
 
 
 def _always(path: Path) -> bool:
@@ -27,7 +28,7 @@ class Importer:
 
     Attributes:
         name: what people call it.
-        endings: suffixes of its files, in lower case; ``""`` for a folder.
+        endings: suffixes of its files, in lower case; ``""`` for a folder, ANY for files that are renamed often.
         read: a path and, by keyword, those of the options that were given, to the policy.
         options: of ``quarl import`` that it understands: vecnormalize, output, spec, states.
         recognises: whether a file of such an ending is of this format. Formats that look are asked before others.
@@ -70,12 +71,13 @@ def read(path: Path, **options: Any) -> ForeignPolicy:
         ForeignError: the file is missing, of no known format, or holds what a bundle cannot express; or an option
             means nothing to its format.
     """
-    kinds = ", ".join(f"{'/'.join(filter(None, each.endings))} ({each.name})" for each in importers())
+    endings_of = {each.name: [end for end in each.endings if end not in ("", ANY)] for each in importers()}
+    kinds = ", ".join(f"{'/'.join(endings)} ({name})" for name, endings in endings_of.items())
     if not path.exists():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {kinds}.")
     ending = "" if path.is_dir() else path.suffix.lower()
     for each in importers():
-        if ending in each.endings and each.recognises(path):
+        if not {ending, ANY}.isdisjoint(each.endings) and each.recognises(path):
             given = {name: value for name, value in options.items() if value is not None}
             _refuse_unused(each, given)
             return each.read(path, **given)

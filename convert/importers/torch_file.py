@@ -1,13 +1,15 @@
 """The tensors of a PyTorch file (``torch.save``), without PyTorch and without unpickling.
 
 Since PyTorch 1.6 such a file is a zip: ``archive/data.pkl`` is a pickle stream that describes every tensor by a
-storage, an offset, sizes and strides, and ``archive/data/N`` are the storages' bytes. The older format is
-refused by name.
+storage, an offset, sizes and strides, and ``archive/data/N`` are the storages' bytes. Before, it was five pickle
+streams in a row (a magic number, a version, the machine, the same description, the storages' names), then each
+storage's number of elements and bytes (``torch/serialization.py``, ``_legacy_save``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ import numpy as np
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles.arrays import array, is_mapping, mapping, refusal, sequence, shape_of, whole_number
-from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, named, printable
-from quarl.convert.importers.pickles.tree import read_pickle
-from quarl.convert.importers.zip_members import Members, open_zip, read_untrusted
+from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, every_node, named, printable
+from quarl.convert.importers.pickles.tree import read_first_pickle, read_pickle
+from quarl.convert.importers.zip_members import open_zip, read_untrusted
 
 TORCH_ENDINGS = (".pt", ".pth", ".cleanrl_model")
 MOST_TENSOR_BYTES = 2**30
@@ -36,6 +38,7 @@ _STORAGES = {
     "ByteStorage": "u1",
     "BoolStorage": "u1",
 }
+_LEGACY_MAGIC, _LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 _TENSOR = ("torch._utils",)
 _ARRAYS = {"_reconstruct", "_frombuffer", "scalar"}
 
@@ -76,8 +79,17 @@ def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
     Raises:
         ForeignError: it is no such file, is damaged, or holds a whole module instead of a state dict.
     """
-    if data[:4] != b"PK\x03\x04":
-        raise _not_a_zip(data, what)
+    reader, tree = _read_zip(data, what) if data[:4] == b"PK\x03\x04" else _read_legacy(data, what)
+    if not is_mapping(tree):
+        raise ForeignError(
+            f"{what} holds {named(tree)}, not a dictionary of tensors.",
+            "Save the module's state_dict() with torch.save.",
+        )
+    reader.collect(tree, "")
+    return reader.found
+
+
+def _read_zip(data: bytes, what: str) -> tuple[_Reader, Node]:
     members = open_zip(data, what)
     streams = [name for name in members.names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(streams) != 1:
@@ -89,31 +101,63 @@ def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
     if order not in (b"little", b"big"):
         raise refusal(what, f"has the byte order {order!r}")
     tree = read_pickle(members.read(streams[0]), f"{what}'s data.pkl")
-    reader = _Reader(what, members, root, "<" if order == b"little" else ">")
-    if not is_mapping(tree):
-        raise ForeignError(
-            f"{what} holds {named(tree)}, not a dictionary of tensors.",
-            "Save the module's state_dict() with torch.save.",
-        )
-    reader.collect(tree, "")
-    return reader.found
+    return _Reader(what, lambda key: members.read(f"{root}data/{key}"), "<" if order == b"little" else ">"), tree
 
 
-def _not_a_zip(data: bytes, what: str) -> ForeignError:
-    # The format before 1.6 starts with three pickles: a magic number, a version and the machine's sizes.
-    if data[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
-        return ForeignError(
-            f"{what} is in PyTorch's format from before version 1.6, or a plain pickle.",
-            "Load it with PyTorch and save it again: torch.save(torch.load(FILE), FILE).",
-        )
-    return refusal(what, "is no file of torch.save")
+def _read_legacy(data: bytes, what: str) -> tuple[_Reader, Node]:
+    if data[:2] not in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
+        raise refusal(what, "is no file of torch.save")
+    at, parts = 0, list[Node]()
+    for _ in range(5):
+        node, size = read_first_pickle(data[at:], what)
+        parts.append(node)
+        at += size
+        if parts[0] != _LEGACY_MAGIC:
+            raise refusal(what, "is a plain pickle, no file of torch.save")
+    _, version, machine, tree, keys = parts
+    if version != _LEGACY_VERSION or mapping(machine, what).get("little_endian") is not True:
+        raise refusal(what, "is of PyTorch before 1.6 and not of its version 1001, or of a big-endian machine")
+    places = [_described(node, what) for node in every_node(tree) if isinstance(node, Persistent)]
+    widths = {key: np.dtype(_STORAGES[kind]).itemsize for kind, key, _ in places}
+    storages: dict[str, bytes] = {}
+    for key in sequence(keys, what):
+        if not isinstance(key, str) or key not in widths or key in storages:
+            raise refusal(what, f"has a storage {named(key)} twice, or one that no tensor lies on")
+        size = int.from_bytes(data[at : at + 8], "little") * widths[key]
+        at += 8 + size
+        if at > len(data):
+            raise refusal(what, f"has a storage {printable(key)} that is cut off")
+        storages[key] = data[at - size : at]
+    if at != len(data):
+        raise refusal(what, "has bytes behind its end")
+
+    def read_storage(key: str) -> bytes:
+        if key not in storages:
+            raise refusal(what, f"has no storage {printable(key)}")
+        return storages[key]
+
+    return _Reader(what, read_storage, "<"), tree
+
+
+def _described(node: Node, what: str) -> tuple[str, str, Node]:
+    """Type, key and number of elements of the storage on which a tensor lies."""
+    described = node.id if isinstance(node, Persistent) else None
+    if not isinstance(described, tuple) or described[:1] != ("storage",) or described[5:] not in ((), (None,)):
+        raise refusal(what, f"lies on {named(node)} and no storage")
+    if len(described) < 5:
+        raise refusal(what, f"lies on a storage of {len(described)} properties")
+    _, kind, key, _, count = described[:5]
+    if not isinstance(kind, Symbol) or kind.module not in ("torch", "torch.storage") or kind.name not in _STORAGES:
+        raise refusal(what, f"has elements of {named(kind)}, which are no numbers of 8 to 64 bits")
+    if not isinstance(key, str) or not key.isdecimal() or not key.isascii():
+        raise refusal(what, f"lies on the storage {named(key)}")
+    return kind.name, key, count
 
 
 @dataclass
 class _Reader:
     what: str
-    members: Members
-    root: str
+    read_storage: Callable[[str], bytes]
     order: str
     found: dict[str, np.ndarray] = field(default_factory=dict)
     storages: dict[str, np.ndarray] = field(default_factory=dict)
@@ -174,18 +218,11 @@ class _Reader:
 
     def _storage(self, node: Node, what: str) -> tuple[np.ndarray, bool, bool]:
         """A storage's elements (n,), whether they are bfloat16, and whether they are truth values."""
-        described = node.id if isinstance(node, Persistent) else None
-        if not isinstance(described, tuple) or len(described) != 5 or described[0] != "storage":
-            raise refusal(what, f"lies on {named(node)} and no storage")
-        _, kind, key, _, count = described
-        if not isinstance(kind, Symbol) or kind.module not in ("torch", "torch.storage") or kind.name not in _STORAGES:
-            raise refusal(what, f"has elements of {named(kind)}, which are no numbers of 8 to 64 bits")
-        if not isinstance(key, str) or not key.isdecimal() or not key.isascii():
-            raise refusal(what, f"lies on the storage {named(key)}")
-        code: Any = np.dtype(self.order + _STORAGES[kind.name])
+        kind, key, count = _described(node, what)
+        code: Any = np.dtype(self.order + _STORAGES[kind])
         if key not in self.storages:
-            self.storages[key] = np.frombuffer(self.members.read(f"{self.root}data/{key}"), np.uint8)
+            self.storages[key] = np.frombuffer(self.read_storage(key), np.uint8)
         raw = self.storages[key]
         if len(raw) != whole_number(count, what) * code.itemsize:
-            raise refusal(what, f"lies on a storage of {len(raw)} bytes for {count} elements of {kind.name}")
-        return raw.view(code), kind.name == "BFloat16Storage", kind.name == "BoolStorage"
+            raise refusal(what, f"lies on a storage of {len(raw)} bytes for {count} elements of {kind}")
+        return raw.view(code), kind == "BFloat16Storage", kind == "BoolStorage"

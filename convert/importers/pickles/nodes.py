@@ -77,6 +77,8 @@ def named(node: Node) -> str:
     for _ in range(DEEPEST):
         if not isinstance(node, Call):
             break
+        if node.calls(("cloudpickle.cloudpickle",), "_make_skeleton_class") and len(node.arguments) > 1:
+            return f"{named(node.arguments[1])}, a class of the file's own"
         if isinstance(node.function, Symbol):
             return f"{node.function}(…)"
         node = node.function
@@ -85,6 +87,17 @@ def named(node: Node) -> str:
     if isinstance(node, str):
         return repr(printable(node))
     return type(node).__name__
+
+
+def every_node(root: Node) -> Iterator[Node]:
+    """Each node of a tree, once."""
+    seen, stack = set[int](), [root]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack.extend(_children(node))
 
 
 _TOO_DEEP = f"is nested more than {DEEPEST} deep"

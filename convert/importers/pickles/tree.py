@@ -34,18 +34,25 @@ def read_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> Node:
     Raises:
         ForeignError: it is damaged, too large, too deep, refers to itself or has opcodes of other protocols.
     """
+    root, end = read_first_pickle(stream, what, most_bytes)
+    if end != len(stream):
+        raise ForeignError(f"{what} has bytes behind its end.", NEXT_STEP)
+    return root
+
+
+def read_first_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> tuple[Node, int]:
+    """The tree of the pickle at the stream's beginning, and how many bytes it has; else as :func:`read_pickle`."""
     if len(stream) > most_bytes:
         raise ForeignError(f"{what} has {len(stream)} bytes, more than {most_bytes}.", NEXT_STEP)
     if len(stream) < 3 or stream[0] != 0x80 or not 2 <= stream[1] <= 5:
         raise ForeignError(f"{what} is no pickle stream of protocol 2 to 5.", NEXT_STEP)
-    machine = _Machine(what)
+    machine, end = _Machine(what), len(stream)
     try:
         for number, (opcode, argument, position) in enumerate(genops(stream)):
             if number >= MOST_OPCODES:
                 raise machine.refusal(f"has more than {MOST_OPCODES} opcodes")
             if opcode.name == "STOP":
-                if position != len(stream) - 1:
-                    raise machine.refusal("has bytes behind its end")
+                end = (len(stream) - 1 if position is None else position) + 1
                 break
             machine.step(opcode.name, argument)
         root = machine.pop()
@@ -59,7 +66,7 @@ def read_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> Node:
     reason = excess(root)
     if reason is not None:
         raise machine.refusal(reason)
-    return root
+    return root, end
 
 
 class _Machine:

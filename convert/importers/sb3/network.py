@@ -10,6 +10,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import (
     Activate,
+    Affine,
     Convolution,
     Dense,
     Floats,
@@ -24,6 +25,8 @@ from quarl.convert.importers.sb3.settings import Settings
 from quarl.policy.spec import Activation, Cell
 
 NATURE_STRIDES = (4, 2, 1)  # torch_layers.py, NatureCNN
+_SEQUENTIALS = {"td3": "actor.mu", "dqn": "q_net.q_net", "qrdqn": "quantile_net.quantile_net", "ars": "action_net"}
+NORM_EVERY = 3  # CrossQ's layers: normalisation, Linear, activation
 
 # What each family has beside its actor: the beginning of a tensor's name, and what it is.
 _OTHERS = {
@@ -41,6 +44,8 @@ _OTHERS = {
     ),
     "td3": (("critic.", "critic"), ("critic_target.", "target critic"), ("actor_target.", "target actor")),
     "dqn": (("q_net_target.", "target network"),),
+    "qrdqn": (("quantile_net_target.", "target network"),),
+    "ars": (),
 }
 _OTHERS["recurrent"] = (*_OTHERS["actor-critic"], ("lstm_critic.", "value network"), ("critic.", "value network"))
 
@@ -69,9 +74,10 @@ class Tensors:
             raise refusal(self.what, f"has a tensor {printable(name)} with values that are not finite")
         return single
 
-    def dense(self, name: str) -> Dense:
-        """A Linear layer: weight (out, in) and bias (out,) as kernel (in, out) and bias."""
-        weight, bias = self.take(f"{name}.weight", 2), self.take(f"{name}.bias", 1)
+    def dense(self, name: str, has_bias: bool = True) -> Dense:
+        """A Linear layer: weight (out, in) and bias (out,), if it has one, as kernel (in, out) and bias."""
+        weight = self.take(f"{name}.weight", 2)
+        bias = self.take(f"{name}.bias", 1) if has_bias else np.zeros(len(weight), np.float32)
         if len(bias) != len(weight):
             raise refusal(self.what, f"has the layer {name} with {len(weight)} rows and {len(bias)} biases")
         return Dense(np.ascontiguousarray(weight.T), bias)
@@ -87,16 +93,27 @@ class Tensors:
         fed, hidden = (np.ascontiguousarray(kernel.T) for kernel in kernels)
         return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
 
-    def layers(self, name: str) -> list[Dense]:
-        """The Linear layers 0, 2, 4 … of a Sequential, between which activations stand."""
-        pattern = re.compile(re.escape(name) + r"\.([0-9]{1,4})\.(weight|bias)")
+    def layers(self, name: str, first: int = 0, every: int = 2, has_bias: bool = True) -> list[Dense]:
+        """The Linear layers of a Sequential, between which activations stand: 0, 2, 4 … unless others are requested."""
+        pattern = re.compile(re.escape(name) + r"\.([0-9]{1,4})\.weight")
         numbers = sorted({int(match[1]) for key in self.found if (match := pattern.fullmatch(key))})
-        if numbers != list(range(0, 2 * len(numbers), 2)):
+        if numbers != list(range(first, first + every * len(numbers), every)):
             raise ForeignError(
-                f"{self.what} has tensors of {name}'s layers {numbers}, where every second one should have some.",
+                f"{self.what} has Linear layers {numbers} in {name}; allowed are {first}, {first + every} … .",
                 "Layers between the Linear ones, such as normalisations, are not read; export the actor to ONNX.",
             )
-        return [self.dense(f"{name}.{number}") for number in numbers]
+        return [self.dense(f"{name}.{number}", has_bias) for number in numbers]
+
+    def batch_norm(self, name: str, size: int, epsilon: float) -> Affine:
+        """A BatchRenorm layer as it is in evaluation (sb3_contrib/common/torch_layers.py), by running statistics."""
+        parts = [self.take(f"{name}.{part}", 1).astype(np.float64) for part in ("ra_mean", "ra_var", "scale", "bias")]
+        self.used.add(f"{name}.steps")
+        mean, variance, gamma, beta = parts
+        if {len(part) for part in parts} != {size} or (variance + epsilon <= 0).any():
+            raise refusal(self.what, f"has a normalisation {name} of other than {size} values, or of a variance of 0")
+        # y = γ (x − mean) / √(var + ε) + β
+        scale = gamma / np.sqrt(variance + epsilon)
+        return Affine(scale, beta - mean * scale)
 
     def unused(self, settings: Settings) -> tuple[str, ...]:
         """Purposes of the tensors that were not used, a phrase each.
@@ -146,10 +163,14 @@ def actor(
         steps.append(cell)
         size = units
     hidden, last = _mlp(settings, tensors)
-    if settings.widths is not None and tuple(len(layer.bias) for layer in hidden) != settings.widths:
-        found = [len(layer.bias) for layer in hidden]
-        raise refusal(tensors.what, f"has hidden layers of {found} units, but net_arch says {list(settings.widths)}")
-    for layer in [*hidden, last]:
+    widths, arch = [len(layer.bias) for layer in hidden], settings.widths
+    if arch is not None and widths != list(arch):
+        raise refusal(tensors.what, f"has hidden layers of {widths} units, but net_arch says {list(arch)}")
+    for number, layer in enumerate([*hidden, last]):
+        if settings.norm_epsilon is not None and hidden:  # a normalisation in front of each Linear layer
+            if image is not None:
+                raise refusal("the observation space", "is an image, which no batch normalisation by element reads")
+            steps.append(tensors.batch_norm(f"actor.latent_pi.{NORM_EVERY * number}", size, settings.norm_epsilon))
         if len(layer.kernel) != size:
             raise refusal(tensors.what, f"has a layer of {len(layer.kernel)} inputs behind {size} values")
         steps.append(layer if image is None else Dense(rows_channels_last(layer.kernel, image), layer.bias))
@@ -164,26 +185,35 @@ def actor(
 
 def _mlp(settings: Settings, tensors: Tensors) -> tuple[list[Dense], Dense]:
     if settings.family == "actor-critic":
-        shared = [name for name in tensors.found if name.startswith("mlp_extractor.shared_net.")]
-        if shared:
-            raise ForeignError(
-                f"{tensors.what} has layers that actor and critic share (shared_net), of a version before 2.",
-                "Export the actor to ONNX.",
-            )
-        return tensors.layers("mlp_extractor.policy_net"), tensors.dense("action_net")
+        shared = tensors.layers("mlp_extractor.shared_net")  # of actor and critic, before version 1.8
+        return [*shared, *tensors.layers("mlp_extractor.policy_net")], tensors.dense("action_net")
     if settings.family == "sac":
         # With gSDE the last layer is followed by a Hardtanh, in a Sequential.
         name = "actor.mu.0" if settings.uses_gsde and settings.clip_mean > 0 else "actor.mu"
-        return tensors.layers("actor.latent_pi"), tensors.dense(name)
-    layers = tensors.layers("actor.mu" if settings.family == "td3" else "q_net.q_net")
+        first, every = (0, 2) if settings.norm_epsilon is None else (1, NORM_EVERY)
+        return tensors.layers("actor.latent_pi", first, every), tensors.dense(name)
+    if settings.policy == "LinearPolicy" and "action_net.weight" in tensors.found:  # version 1.3
+        return [], tensors.dense("action_net", settings.has_bias)
+    layers = tensors.layers(_SEQUENTIALS[settings.family], has_bias=settings.has_bias)
     if not layers:
         raise refusal(tensors.what, "has no layers of an actor")
-    return layers[:-1], layers[-1]
+    return layers[:-1], _mean_of_quantiles(layers[-1], settings.quantiles, tensors.what)
+
+
+def _mean_of_quantiles(last: Dense, quantiles: int, what: str) -> Dense:
+    """The layer whose output is the mean over outputs (quantiles, actions), which has the largest mean action taken."""
+    if quantiles < 1 or len(last.bias) % quantiles:
+        raise refusal(what, f"has {len(last.bias)} outputs, which are no multiple of n_quantiles, {quantiles}")
+    kernel, bias = (
+        part.astype(np.float64).reshape(*part.shape[:-1], quantiles, -1).mean(axis=-2).astype(np.float32)
+        for part in (last.kernel, last.bias)
+    )
+    return Dense(kernel, bias)
 
 
 def _extractor_name(settings: Settings, tensors: Tensors) -> str:
     if settings.family != "actor-critic":
-        return "q_net.features_extractor" if settings.family == "dqn" else "actor.features_extractor"
+        return {"dqn": "q_net", "qrdqn": "quantile_net"}.get(settings.family, "actor") + ".features_extractor"
     plain, own = "features_extractor.", "pi_features_extractor."
     names = [name for name in tensors.found if name.startswith(own)]
     if not names:

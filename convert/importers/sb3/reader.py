@@ -2,8 +2,8 @@
 
 The chain computes what ``model.predict(observation, deterministic=True)`` computes; for discrete actions, what its
 argmax is taken of. Read are PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy, CnnPolicy and MultiInputPolicy, and
-sb3-contrib's RecurrentPPO with MlpLstmPolicy and MultiInputLstmPolicy, whose LSTM begins an episode with zeros; without
-PyTorch and without running anything of the file.
+sb3-contrib's MaskablePPO, TRPO, QRDQN, TQC, CrossQ, ARS and RecurrentPPO, whose LSTM sees no images and begins an
+episode with zeros; without PyTorch and without running anything of the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quarl.convert.importers.pickles.arrays import refusal
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.pickles.spaces import Box
 from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
-from quarl.convert.importers.registry import Importer
+from quarl.convert.importers.registry import ANY, Importer
 from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
 from quarl.convert.importers.sb3.network import Tensors, actor
 from quarl.convert.importers.sb3.settings import Settings, read_settings
@@ -38,7 +38,17 @@ from quarl.convert.importers.zip_members import Members, open_zip, read_untruste
 from quarl.policy.spec import Activation
 
 MOST_DATA_BYTES = 64 * 2**20
-_READ = {"data", "policy.pth", "_stable_baselines3_version", "system_info.txt"}
+ALL_ALLOWED = "Every action is always allowed: MaskablePPO's action masks are the environment's, not the zip's."
+_MEMBERS = ("data", "policy.pth")
+_READ = {*_MEMBERS, "_stable_baselines3_version", "system_info.txt"}
+
+
+def is_sb3(path: Path) -> bool:
+    """Whether a file ends with .zip or has the members of a Stable-Baselines3 zip: some are saved as .keras or .pt."""
+    try:
+        return path.suffix.lower() == ".zip" or set(_MEMBERS) <= set(open_zip(read_untrusted(path), path.name).names)
+    except ForeignError:
+        return False
 
 
 def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
@@ -54,7 +64,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     data = read_untrusted(path)
     what = printable(path.name)
     members = open_zip(data, what)
-    for name in ("data", "policy.pth"):
+    for name in _MEMBERS:
         if name not in members.names:
             raise ForeignError(
                 f"{what} has no member {name}, so it is no zip of Stable-Baselines3.",
@@ -83,7 +93,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
         steps=(*beginning.steps, *layers, *ending),
         actions=actions,
         ignored=(*tensors.unused(settings), *_other_members(members), *beginning.ignored),
-        assumed=(*beginning.assumed, *assumed),
+        assumed=(*beginning.assumed, *assumed, *(ALL_ALLOWED,) * (settings.algorithm == "MaskablePPO")),
         provenance={
             "program": "Stable-Baselines3",
             "version": version,
@@ -120,9 +130,10 @@ def _outputs(settings: Settings) -> int:
         if settings.family in ("sac", "td3"):
             raise refusal("the action space", f"is Discrete, which {settings.algorithm} does not have")
         return space.n
-    if not isinstance(space, Box) or settings.family == "dqn":
+    if not isinstance(space, Box) or settings.family in ("dqn", "qrdqn"):
+        allowed = "Box and Discrete are" if settings.family in ("actor-critic", "ars") else "Discrete is"
         raise ForeignError(
-            f"The action space is {type(space).__name__}; read are Box and Discrete, and with DQN Discrete.",
+            f"The action space is {type(space).__name__}; with {settings.algorithm} {allowed} read.",
             "Train with one of these, e.g. through a wrapper of the action space.",
         )
     if space.kind.kind != "f":
@@ -161,4 +172,4 @@ def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[s
     return Discrete(tuple(str(number) for number in range(space.n))), (), (assumed,)
 
 
-IMPORTER = Importer("Stable-Baselines3", (".zip",), read_sb3, ("vecnormalize",))
+IMPORTER = Importer("Stable-Baselines3", (".zip", ANY), read_sb3, ("vecnormalize",), is_sb3)

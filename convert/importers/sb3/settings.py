@@ -17,30 +17,45 @@ from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.spec import MOST_UNITS, Activation
 
 _SB3 = "stable_baselines3"
-_ACTOR_CRITIC = f"{_SB3}.common.policies"
-_RECURRENT = "sb3_contrib.common.recurrent.policies"
-# class: (family, name that users give)
+_RECURRENT, _MASKABLE = (f"sb3_contrib.common.{part}.policies" for part in ("recurrent", "maskable"))
+# (module, class): (family, name that users give, algorithm where the class decides it)
 _POLICIES = {
-    (_ACTOR_CRITIC, "ActorCriticPolicy"): ("actor-critic", "MlpPolicy"),
-    (_ACTOR_CRITIC, "ActorCriticCnnPolicy"): ("actor-critic", "CnnPolicy"),
-    (_ACTOR_CRITIC, "MultiInputActorCriticPolicy"): ("actor-critic", "MultiInputPolicy"),
-    (_RECURRENT, "RecurrentActorCriticPolicy"): ("actor-critic", "MlpLstmPolicy"),
-    (_RECURRENT, "RecurrentMultiInputActorCriticPolicy"): ("actor-critic", "MultiInputLstmPolicy"),
-    **{
-        (f"{_SB3}.{family}.policies", name): (family, public)
-        for family, first in (("sac", "SACPolicy"), ("td3", "TD3Policy"), ("dqn", "DQNPolicy"))
-        for name, public in ((first, "MlpPolicy"), ("CnnPolicy", "CnnPolicy"), ("MultiInputPolicy", "MultiInputPolicy"))
-    },
+    (f"{module}.policies", name): (family, public, algorithm)
+    for module, family, algorithm, names in (
+        (f"{_SB3}.common", "actor-critic", "", "ActorCriticPolicy ActorCriticCnnPolicy MultiInputActorCriticPolicy"),
+        (f"{_SB3}.sac", "sac", "SAC", "SACPolicy CnnPolicy MultiInputPolicy"),
+        (f"{_SB3}.td3", "td3", "TD3", "TD3Policy CnnPolicy MultiInputPolicy"),
+        (f"{_SB3}.dqn", "dqn", "DQN", "DQNPolicy CnnPolicy MultiInputPolicy"),
+        ("sb3_contrib.qrdqn", "qrdqn", "QRDQN", "QRDQNPolicy CnnPolicy MultiInputPolicy"),
+        ("sb3_contrib.tqc", "sac", "TQC", "TQCPolicy CnnPolicy MultiInputPolicy"),
+        ("sb3_contrib.crossq", "sac", "CrossQ", "CrossQPolicy"),
+        ("sb3_contrib.ars", "ars", "ARS", "ARSPolicy"),
+    )
+    for public, name in zip(("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), names.split(), strict=False)
+} | {
+    ("sb3_contrib.ars.policies", "ARSLinearPolicy"): ("ars", "LinearPolicy", "ARS"),
+    (_RECURRENT, "RecurrentActorCriticPolicy"): ("actor-critic", "MlpLstmPolicy", "RecurrentPPO"),
+    (_RECURRENT, "RecurrentMultiInputActorCriticPolicy"): ("actor-critic", "MultiInputLstmPolicy", "RecurrentPPO"),
+    (_MASKABLE, "MaskableActorCriticPolicy"): ("actor-critic", "MlpPolicy", "MaskablePPO"),
+    (_MASKABLE, "MaskableActorCriticCnnPolicy"): ("actor-critic", "CnnPolicy", "MaskablePPO"),
+    (_MASKABLE, "MaskableMultiInputActorCriticPolicy"): ("actor-critic", "MultiInputPolicy", "MaskablePPO"),
 }
-_EXTRACTORS = {"MlpPolicy": "FlattenExtractor", "CnnPolicy": "NatureCNN", "MultiInputPolicy": "CombinedExtractor"}
-_EXTRACTORS |= {"MlpLstmPolicy": "FlattenExtractor", "MultiInputLstmPolicy": "CombinedExtractor"}
-_LSTM = {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm", "lstm_kwargs"}
+_EXTRACTORS = ["CombinedExtractor", "FlattenExtractor", "NatureCNN"]
+_EXTRACTOR_KEYWORDS = ["cnn_output_dim", "features_dim", "normalized_image"]
+# What only one algorithm's constructor takes.
+_OWN = {
+    "RecurrentPPO": {"lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm", "lstm_kwargs"},
+    "QRDQN": {"n_quantiles"},
+    "TQC": {"n_quantiles"},
+    "ARS": {"with_bias"},
+    "CrossQ": {"batch_norm", "batch_norm_eps", "batch_norm_momentum", "renorm_warmup_steps"},
+}
 _ACTIVATIONS = {name: kind for kind, each in NONLINEARITIES.items() for name in each.torch_names}
 _TORCH = ("torch.nn.modules.activation", "torch.nn.modules.linear", "torch.nn.modules")
 # What the policy's constructor takes and the deterministic action does not depend on.
 _WITHOUT_EFFECT = {
     *("ortho_init", "log_std_init", "full_std", "use_expln", "share_features_extractor", "n_critics"),
-    *("optimizer_class", "optimizer_kwargs", "sde_net_arch"),
+    *("optimizer_class", "optimizer_kwargs", "adam_epsilon", "sde_net_arch", "device"),  # some before version 1
 }
 _KNOWN = {
     *("net_arch", "activation_fn", "use_sde", "squash_output", "clip_mean", "normalize_images"),
@@ -48,6 +63,7 @@ _KNOWN = {
 }
 DEFAULT_CLIP_MEAN = 2.0  # sac/policies.py
 DEFAULT_LSTM_UNITS, DEFAULT_LSTM_LAYERS, MOST_LSTM_LAYERS = 256, 1, 16  # the first two: RecurrentActorCriticPolicy
+DEFAULT_QUANTILES, DEFAULT_NORM_EPSILON = 200, 0.001  # qrdqn/policies.py and crossq/policies.py
 
 
 @dataclass(frozen=True)
@@ -56,9 +72,10 @@ class Settings:
 
     Attributes:
         algorithm: e.g. ``"PPO"``.
-        family: ``"actor-critic"`` (PPO, A2C), ``"sac"``, ``"td3"`` (DDPG, too) or ``"dqn"``.
+        family: ``"actor-critic"`` (PPO, A2C, TRPO), ``"sac"`` (TQC and CrossQ, too), ``"td3"`` (DDPG, too),
+            ``"dqn"``, ``"qrdqn"`` or ``"ars"``.
         policy: ``"MlpPolicy"``, ``"CnnPolicy"`` or ``"MultiInputPolicy"``; of RecurrentPPO ``"MlpLstmPolicy"`` or
-            ``"MultiInputLstmPolicy"``.
+            ``"MultiInputLstmPolicy"``; of ARS ``"LinearPolicy"``, too.
         extractor: ``"FlattenExtractor"``, ``"NatureCNN"`` or ``"CombinedExtractor"``.
         normalized_image: the extractor takes any three dimensions for an image.
         widths: of the actor's hidden layers; None where the program's default was left.
@@ -66,6 +83,9 @@ class Settings:
         squashes: tanh behind the actor, and its ±1 are the action space's bounds.
         clip_mean: SAC with gSDE cuts the mean to ± this.
         lstm: units of each LSTM layer between features and hidden layers; none of a policy that forgets.
+        quantiles: outputs of each action, of which the mean counts.
+        has_bias: whether the Linear layers have biases.
+        norm_epsilon: of the batch normalisation in front of each Linear layer; None where there is none.
     """
 
     algorithm: str
@@ -84,6 +104,9 @@ class Settings:
     num_timesteps: int | None
     seed: int | None
     lstm: tuple[int, ...] = ()
+    quantiles: int = 1
+    has_bias: bool = True
+    norm_epsilon: float | None = None
 
 
 def read_settings(text: bytes, what: str) -> Settings:
@@ -98,16 +121,17 @@ def read_settings(text: bytes, what: str) -> Settings:
         raise refusal(f"{what}'s data", "is no JSON") from error
     if not isinstance(data, dict):
         raise refusal(f"{what}'s data", "is no JSON object")
-    family, policy = _policy(data)
+    family, policy, algorithm = _policy(data)
     given = _policy_keywords(data)
-    known = _KNOWN | _WITHOUT_EFFECT | (_LSTM if "Lstm" in policy else set())
+    known = _KNOWN | _WITHOUT_EFFECT | _OWN.get(algorithm, set())
     for name in given:
         if name not in known:
             raise _unknown("policy_kwargs", str(name), sorted(known))
     extractor, normalized_image = _extractor(policy, given)
     gsde = _flag(given, "use_sde", _flag(data, "use_sde", False))
+    is_normed = algorithm == "CrossQ" and _flag(given, "batch_norm", True)
     return Settings(
-        _algorithm(data, family, policy, given),
+        _algorithm(data, algorithm, given),
         family,
         policy,
         read_space(_unpacked(data, "observation_space"), "the observation space"),
@@ -118,11 +142,14 @@ def read_settings(text: bytes, what: str) -> Settings:
         _activation(given.get("activation_fn"), family),
         _widths(given.get("net_arch"), family),
         gsde,
-        family in ("sac", "td3") or (family == "actor-critic" and _flag(given, "squash_output", False)),
+        family in ("sac", "td3") or _flag(given, "squash_output", (family, policy) == ("ars", "MlpPolicy")),
         float(number(given.get("clip_mean", DEFAULT_CLIP_MEAN), "clip_mean")),
         _whole_or_none(data.get("num_timesteps")),
         _whole_or_none(data.get("seed")),
         _lstm(given) if "Lstm" in policy else (),
+        whole_number(given.get("n_quantiles", DEFAULT_QUANTILES), "n_quantiles") if family == "qrdqn" else 1,
+        _flag(given, "with_bias", policy != "LinearPolicy"),
+        float(number(given.get("batch_norm_eps", DEFAULT_NORM_EPSILON), "batch_norm_eps")) if is_normed else None,
     )
 
 
@@ -141,14 +168,14 @@ def _unpacked(data: dict[str, Any], name: str) -> Node:
     return read_pickle(stream, f"{name} of the zip's data")
 
 
-def _policy(data: dict[str, Any]) -> tuple[str, str]:
+def _policy(data: dict[str, Any]) -> tuple[str, str, str]:
     node = _unpacked(data, "policy_class")
     if isinstance(node, Symbol) and (node.module, node.name) in _POLICIES:
         return _POLICIES[node.module, node.name]
     raise ForeignError(
         f"The policy is of the class {named(node)}, which is not read.",
-        "Read are MlpPolicy, CnnPolicy and MultiInputPolicy of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, "
-        "and MlpLstmPolicy and MultiInputLstmPolicy of RecurrentPPO; of any other policy export the actor to ONNX.",
+        "Read are the policies of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, and of sb3-contrib's "
+        "RecurrentPPO (without images), MaskablePPO, TRPO, QRDQN, TQC, CrossQ and ARS; export any other to ONNX.",
     )
 
 
@@ -162,17 +189,15 @@ def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
         raise ForeignError(f"{error} ({words})" if words else str(error), error.next_step) from error
 
 
-def _algorithm(data: dict[str, Any], family: str, policy: str, given: dict[str | int, Node]) -> str:
-    """The zip does not name it; each algorithm has settings that no other has."""
-    if family == "actor-critic":
-        if "cg_max_steps" in data:
-            return "TRPO"
-        if "Lstm" in policy:
-            return "RecurrentPPO"
-        return "PPO" if "n_epochs" in data else "A2C"
-    if family == "td3":  # DDPG is TD3 with one critic and without its tricks
-        return "DDPG" if given.get("n_critics") == 1 and data.get("policy_delay") == 1 else "TD3"
-    return family.upper()
+def _algorithm(data: dict[str, Any], of_class: str, given: dict[str | int, Node]) -> str:
+    """The zip does not name it; each algorithm has a policy class or settings that no other has."""
+    if of_class == "TD3" and given.get("n_critics") == 1 and data.get("policy_delay") == 1:
+        return "DDPG"  # TD3 with one critic and without its tricks
+    if of_class:
+        return of_class
+    if "cg_max_steps" in data:
+        return "TRPO"
+    return "PPO" if "n_epochs" in data else "A2C"
 
 
 def _unknown(where: str, name: str, known: list[str]) -> ForeignError:
@@ -183,21 +208,17 @@ def _unknown(where: str, name: str, known: list[str]) -> ForeignError:
 
 
 def _extractor(policy: str, given: dict[str | int, Node]) -> tuple[str, bool]:
-    name = _EXTRACTORS[policy]
+    name = "NatureCNN" if "Cnn" in policy else "CombinedExtractor" if "MultiInput" in policy else "FlattenExtractor"
     node = given.get("features_extractor_class")
     if node is not None:
-        if not isinstance(node, Symbol) or not node.module == f"{_SB3}.common.torch_layers":
-            raise _unknown("policy_kwargs", f"the features extractor {named(node)}", sorted(_EXTRACTORS.values()))
-        name = node.name
-        if name not in _EXTRACTORS.values():
-            raise _unknown("policy_kwargs", f"the features extractor {name}", sorted(_EXTRACTORS.values()))
+        name = node.name if isinstance(node, Symbol) and node.module == f"{_SB3}.common.torch_layers" else ""
+        if name not in _EXTRACTORS:
+            raise _unknown("policy_kwargs", f"the features extractor {named(node)}", _EXTRACTORS)
     keywords = given.get("features_extractor_kwargs")
     entries = {} if keywords is None else mapping(keywords, "features_extractor_kwargs")
     for key in entries:
-        if key not in ("features_dim", "cnn_output_dim", "normalized_image"):
-            raise _unknown(
-                "features_extractor_kwargs", str(key), ["features_dim", "cnn_output_dim", "normalized_image"]
-            )
+        if key not in _EXTRACTOR_KEYWORDS:
+            raise _unknown("features_extractor_kwargs", str(key), _EXTRACTOR_KEYWORDS)
     return name, _flag(entries, "normalized_image", False)
 
 
@@ -254,16 +275,14 @@ def _activation(node: Node, family: str) -> Activate:
 
 
 def _widths(node: Node, family: str) -> tuple[int, ...] | None:
-    """The actor's hidden layers: a list, a dictionary with ``pi``, or a list with that dictionary (before SB3 2)."""
+    """The actor's hidden layers: a list, a dictionary with ``pi``, or a list that ends with it (before SB3 2)."""
     if node is None:
         return None
-    if isinstance(node, list) and len(node) == 1 and isinstance(node[0], dict):
-        node = node[0]
     if isinstance(node, dict):
-        if family == "dqn" or (family != "actor-critic" and "pi" not in node):
+        if family in ("dqn", "qrdqn") or (family != "actor-critic" and "pi" not in node):
             raise refusal("net_arch", "has no layers of the actor")
         node = node.get("pi", [])
     items = sequence(node, "net_arch")
-    if any(isinstance(item, dict) for item in items):
-        raise _unknown("policy_kwargs", "a net_arch with layers shared by actor and critic", ["a list", "{pi, vf}"])
+    if family == "actor-critic" and items and isinstance(items[-1], dict):  # behind layers that the critic shares
+        items = [*items[:-1], *sequence(items[-1].get("pi", []), "net_arch")]
     return tuple(whole_number(width, "net_arch") for width in items)

@@ -25,8 +25,9 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from sb3_contrib import RecurrentPPO
+from sb3_contrib import ARS, QRDQN, TQC, TRPO, CrossQ, MaskablePPO, RecurrentPPO
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from sb3_contrib.crossq.policies import CrossQPolicy
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage
@@ -166,6 +167,21 @@ POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
         },
         None,
     ),
+    "qrdqn": (
+        *(QRDQN, "MlpPolicy", CART),
+        {**OFF, "policy_kwargs": {**TINY, "n_quantiles": 5, "optimizer_kwargs": {"eps": 1e-4}}},
+        None,
+    ),
+    "tqc": (TQC, "MlpPolicy", THREE, {**OFF, "policy_kwargs": {**TINY, "n_quantiles": 5, "n_critics": 2}}, {}),
+    "trpo": (TRPO, "MlpPolicy", PENDULUM, {"n_steps": 64, "batch_size": 32, "policy_kwargs": TINY}, {"clip_obs": 2.0}),
+    "ars": (ARS, "LinearPolicy", CART, {"n_delta": 2}, None),
+    "ars_squashed": (ARS, "MlpPolicy", THREE, {"n_delta": 2, "policy_kwargs": TINY}, {}),
+    "maskable_ppo": (MaskablePPO, "MlpPolicy", CART, {**SHORT, "policy_kwargs": TINY}, None),
+    "crossq": (
+        *(CrossQ, "MlpPolicy", THREE),
+        {**OFF, "policy_kwargs": {**TINY, "batch_norm_eps": 0.01, "batch_norm_momentum": 0.2}},
+        {},
+    ),
 }
 WITH_OPTIMIZERS = {"ppo_cartpole", "sac_pendulum"}
 
@@ -180,7 +196,7 @@ def make(name: str, folder: Path) -> None:
     if name in TRAINED:
         returns = f", returns {train(model, venv, TRAINED[name]):.1f}"
     else:
-        model.learn(STEPS)
+        model.learn(STEPS, **{"use_masking": False} if isinstance(model, MaskablePPO) else {})
         amplify(model.policy)
     model.policy.eval()
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,9 +230,13 @@ def amplify(policy: torch.nn.Module) -> None:
     """Untrained last layers are so small that every output would be about 0."""
     with torch.no_grad():
         for key, parameter in policy.named_parameters():
-            if key.startswith(("action_net.weight", "actor.mu")):
-                parameter.mul_(5.0)
-            if key.startswith("lstm_actor."):  # so that each gate matters, and the state too
+            is_crossq = isinstance(policy, CrossQPolicy)
+            if key.startswith(("action_net.weight", "action_net.0.weight", "actor.mu")):
+                parameter.mul_(
+                    0.2 if is_crossq else 5.0
+                )  # behind normalised values the actions would be at their bounds
+            # so that each gate matters, and the state too; and each normalisation's scale and bias
+            if key.startswith("lstm_actor.") or (is_crossq and key.startswith("actor.latent_pi.")):
                 parameter.add_(torch.randn_like(parameter) * 0.4)
             if isinstance(policy, RecurrentActorCriticPolicy) and key == "action_net.weight":
                 parameter.mul_(10.0)
@@ -283,6 +303,11 @@ def outputs(model: Any, seen: Any, actions: np.ndarray) -> np.ndarray:
         tensor, _ = model.policy.obs_to_tensor(seen)
         if isinstance(model, DQN):
             return model.policy.q_net(tensor).numpy()
+        if isinstance(model, QRDQN):
+            return model.policy.quantile_net(tensor).mean(dim=1).numpy()
+        if isinstance(model, ARS):
+            features = model.policy.extract_features(tensor, model.policy.features_extractor)
+            return model.policy.action_net(features).numpy()
         # the distribution keeps logits minus their logarithmic sum, so the layer is asked itself
         features = (
             model.policy.extract_features(tensor, model.policy.pi_features_extractor)

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from quarl.convert.importers import chain
+from quarl.convert.importers import chain, registry
 from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.recordings import read_pairs
 from quarl.convert.importers.sb3.inputs import NOT_GIVEN
-from quarl.convert.importers.sb3.reader import read_sb3
+from quarl.convert.importers.sb3.reader import ALL_ALLOWED, read_sb3
 from quarl.policy.history import remembers
 from quarl.policy.spec import Activation
 
@@ -90,7 +90,14 @@ def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:
         "TD3",
         "DDPG",
         "RecurrentPPO",
+        "MaskablePPO",
+        "TRPO",
+        "QRDQN",
+        "TQC",
+        "ARS",
+        "CrossQ",
     }
+    assert read("maskable_ppo").assumed == (NOT_GIVEN, ALL_ALLOWED)
 
 
 def test_reading_needs_neither_pytorch_nor_the_program() -> None:
@@ -180,6 +187,37 @@ def test_actions_that_start_elsewhere_are_named_by_the_numbers_of_predict(tmp_pa
     assert "starts at 5" in policy.assumed[-1]
 
 
+def test_layers_that_the_critic_shares_come_first(tmp_path: Path) -> None:
+    """Before version 1.8; the same layers under the names that they had then."""
+
+    def older(data: bytes) -> bytes:
+        return swap(b"policy_net.2.", b"policy_net.0.")(swap(b"policy_net.0.", b"shared_net.0.")(data))
+
+    arch = {"net_arch": [32, {"pi": [32], "vf": [8]}], "device": "cpu"}
+    assert_same(changed(tmp_path, "ppo_cartpole", {"policy_kwargs": arch}, older), "ppo_cartpole")
+
+
+def test_a_linear_policy_of_old_is_one_layer(tmp_path: Path) -> None:
+    def older(data: bytes) -> bytes:
+        return data.replace(b"\x13\x00\x00\x00action_net.0.", b"\x11\x00\x00\x00action_net.")
+
+    assert_same(changed(tmp_path, "ars", {}, older), "ars")
+
+
+@pytest.mark.parametrize("name", ["policy.keras", "policy", "policy.model", "policy.pt"])
+def test_a_zip_is_known_by_its_members(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes((FILES / "ppo_cartpole/policy.zip").read_bytes())
+    assert registry.read(tmp_path / name).source == read("ppo_cartpole").source
+    (tmp_path / name).write_bytes(packed({"data": b""}))
+    with pytest.raises(ForeignError):
+        registry.read(tmp_path / name)
+
+
+def assert_same(path: Path, name: str) -> None:
+    rows = np.random.default_rng(3).normal(size=(8, 4))
+    np.testing.assert_array_equal(chain.run(read_sb3(path), rows), chain.run(read(name), rows))
+
+
 def test_no_bounds_cut_nothing(tmp_path: Path) -> None:
     free = space(spaces.Box(-np.inf, np.inf, (3,), np.float32))
     policy = read_sb3(changed(tmp_path, "ppo_leaky", {"action_space": free}))
@@ -232,13 +270,25 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     (
         *(
             "ppo_cartpole",
-            {"policy_class": entry(b"\x80\x02" + symbol("sb3_contrib.qrdqn.policies.QRDQNPolicy") + b".")},
+            {"policy_class": entry(b"\x80\x02" + symbol("sb3_contrib.qrdqn.policies.QuantileNetwork") + b".")},
         ),
-        *(None, "sb3_contrib.qrdqn.policies.QRDQNPolicy"),
+        *(None, "sb3_contrib.qrdqn.policies.QuantileNetwork"),
     ),
     ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, 9]}}, None, r"\[32, 32\] units, but net_arch says \[32, 9\]"),
-    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, {"pi": [32]}]}}, None, "shared by actor and critic"),
+    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [{"pi": [32]}, 32]}}, None, "net_arch is dict"),
     ("ppo_cartpole", {"policy_kwargs": {"lstm_hidden_size": 8}}, None, "lstm_hidden_size"),
+    ("ppo_cartpole", {"policy_kwargs": {"n_quantiles": 5}}, None, "n_quantiles"),
+    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 3}}, None, "no multiple of n_quantiles, 3"),
+    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 10}}, None, "1 outputs, but the action"),
+    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 0}}, None, "n_quantiles, 0"),
+    ("qrdqn", {"action_space": space(MULTI)}, None, "with QRDQN Discrete"),
+    ("maskable_ppo", {"action_space": space(MULTI)}, None, "MultiDiscrete"),
+    ("ars", {"policy_kwargs": {"with_bias": True}}, None, "no tensor action_net.0.bias"),
+    ("ars", {"policy_kwargs": {"ortho": True}}, None, "ortho"),
+    ("crossq", {"policy_kwargs": {"net_arch": [8, 8], "batch_norm": False}}, None, r"Linear layers \[1, 4\]"),
+    ("crossq", {}, swap(b"latent_pi.3.ra_mean", b"latent_pi.9.ra_mean"), "no tensor actor.latent_pi.3.ra_mean"),
+    ("crossq", {"policy_kwargs": {"batch_norm_eps": -9.0}}, None, "variance of 0"),
+    ("crossq", {"observation_space": space(IMAGE)}, None, "no batch normalisation"),
     ("ppo_cartpole", {"policy_kwargs": {"features_extractor_kwargs": {"depth": 8}}}, None, "depth"),
     ("ppo_cartpole", {"policy_kwargs": {"normalize_images": 3}}, None, "neither true nor false"),
     (
@@ -252,7 +302,7 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     ("ppo_cartpole", {}, swap(b"action_net.bias", b"action_nut.bias"), "no tensor action_net.bias"),
     ("ppo_cartpole", {}, swap(b"value_net.bias", b"extra_net.bias"[:14]), "tensor extra_net.bias"),
     ("ppo_cartpole", {}, swap(b"policy_net.2.", b"policy_net.3."), r"layers \[0, 3\]"),
-    ("ppo_cartpole", {}, swap(b"policy_net.0.", b"shared_net.0."), "actor and critic share"),
+    ("ppo_cartpole", {}, swap(b"policy_net.0.", b"shared_net.0."), r"layers \[2\]"),
     ("ppo_image", {}, swap(b"pi_features_extractor.cnn.0.b", b"pi_features_extractor.cnn.9.b"), "no tensor"),
     ("ppo_image", {}, exchange_second_and_third_bias, "two different tensors"),
     ("ppo_cartpole", {}, lambda data: data if len(data) != 256 else b"\xff" * 256, "not finite"),

@@ -160,6 +160,51 @@ def test_a_tensor_that_does_not_fit_its_storage_is_refused(wrong: bytes, words: 
         read_torch(saved({"w": wrong}, SIX), "it")
 
 
+MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+def legacy(values: dict[str, bytes], keys: str = "0", little: bytes = b"\x88", version: int = 1001) -> bytes:
+    """What torch.save wrote before 1.6, without the storages; a storage's id ends with None, for no view."""
+    tree = entries(values).replace(b"tQ", b"NtQ")
+    named = b"](" + b"".join(map(text, keys)) + b"e"
+    return MAGIC + b"".join(
+        b"\x80\x02" + part + b"." for part in (whole(version), entries({"little_endian": little}), tree, named)
+    )
+
+
+def test_the_format_before_1_6() -> None:
+    values = {"a": tensor(), "b": tensor((2,), (1,), "DoubleStorage", 2, key="1"), "c": tensor((2,), (3,), offset=1)}
+    two = np.array([0.5, -7.0], "<f8").tobytes()
+    storages = struct.pack("<q", 6) + SIX + struct.pack("<q", 2) + two
+    found = read_torch(legacy(values, "01") + storages, "it")
+    np.testing.assert_array_equal(found["a"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(found["b"], [0.5, -7.0])
+    np.testing.assert_array_equal(found["c"], [1, 4])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX[:-1], "storage 0 that is cut off"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 2**60) + SIX, "storage 0 that is cut off"),
+        (legacy({"w": tensor()}) + b"\x06", "storage 0 that is cut off"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX + b"\x00", "bytes behind its end"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 5) + SIX[:-4], "20 bytes for 6 elements"),
+        (legacy({"w": tensor()}, "00") + 2 * (struct.pack("<q", 6) + SIX), "twice"),
+        (legacy({"w": tensor()}, "01") + 2 * (struct.pack("<q", 6) + SIX), "no tensor lies on"),
+        (legacy({"w": tensor()}, ""), "no storage 0"),
+        (legacy({"w": tensor()}, little=b"\x89") + struct.pack("<q", 6) + SIX, "big-endian"),
+        (legacy({"w": tensor()}, version=1000) + struct.pack("<q", 6) + SIX, "version 1001"),
+        (legacy({"w": tensor().replace(b"tQ", b"K\x01tQ")}) + struct.pack("<q", 6) + SIX, "no storage"),
+        (legacy({"w": tensor(kind="ComplexFloatStorage")}), "ComplexFloatStorage"),
+        (legacy({"w": tensor()})[:-1], "damaged"),
+    ],
+)
+def test_a_damaged_file_of_before_1_6_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(ForeignError, match=words):
+        read_torch(data, "it")
+
+
 def test_many_tensors_on_one_storage_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {f"w{i}": tensor((1000,), (0,)) for i in range(30)}
     assert len(read_torch(saved(values, SIX), "it")) == 30
@@ -171,7 +216,8 @@ def test_many_tensors_on_one_storage_are_counted(monkeypatch: pytest.MonkeyPatch
 def test_other_files_are_refused_by_name() -> None:
     stream = b"\x80\x02c__main__\nAgent\n)\x81}b."
     cases = [
-        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "before version 1.6"),
+        (b"\x80\x02K\x01.", "plain pickle"),
+        (MAGIC, "no pickle stream"),
         (b"", "no file of torch.save"),
         (b"\x89HDF", "no file of torch.save"),
         (packed({"something": b""}), "no data.pkl"),
@@ -231,7 +277,14 @@ def test_unusual_packing_is_refused() -> None:
 
 
 def test_cut_and_changed_files_give_tensors_or_a_refusal() -> None:
-    whole_file = saved({"w": tensor(), "b": tensor((2,), (1,))}, SIX)
+    values = {"w": tensor(), "b": tensor((2,), (1,))}
+    older = legacy(values) + struct.pack("<q", 6) + SIX
+    for whole_file in (saved(values, SIX), older):
+        assert len(read_torch(whole_file, "it")) == 2
+        cut_and_change(whole_file)
+
+
+def cut_and_change(whole_file: bytes) -> None:
     for length in range(0, len(whole_file), 3):
         with pytest.raises(ForeignError):
             read_torch(whole_file[:length], "it")
