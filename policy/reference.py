@@ -187,7 +187,13 @@ IMAGES_AT_ONCE = 16  # of a convolution in numpy
 
 
 def layer_names(spec: PolicySpec) -> tuple[str, ...]:
-    """Names of the layers in order: ``conv_0``, …, ``dense_0``, …, ``head``."""
+    """Return the names of the layers in order: ``conv_0``, …, ``dense_0``, …, ``head``.
+
+    Raises:
+        SpecError: the policy is an opaque program, which has no layers.
+    """
+    if spec.network.opaque:
+        raise SpecError(f"policy {spec.name!r} is an opaque program, of which no layers are known.")
     return (*spec.network.hidden_names, "head")
 
 

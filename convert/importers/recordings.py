@@ -140,10 +140,11 @@ def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> R
     return Recorded(calibration[::step], rows[golden], outlying, warnings)
 
 
-def made_up(policy: ForeignPolicy) -> Recorded:
+def made_up(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
     """Return observations that nobody recorded, which prove floats and calibrate nothing.
 
     They are those that the policy's own normaliser expects, and a unit normal where it has none; grey levels of images.
+    An element with a range takes values from all of it.
     """
     generator, size = np.random.default_rng(SEED), sum(int(np.prod(part.shape)) for part in policy.inputs)
     rows = generator.standard_normal((MADE_UP, size))
@@ -158,7 +159,7 @@ def made_up(policy: ForeignPolicy) -> Recorded:
     none = np.zeros((0, size), np.float32)
     return Recorded(
         none,
-        rows.astype(np.float32),
+        widened(policy, rows.astype(np.float32), ranges)[-MADE_UP:],
         none,
         (
             f"no observations were given: it was compared on {MADE_UP} drawn from {source}. int8 needs recorded ones, "
