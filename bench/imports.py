@@ -114,7 +114,7 @@ def _exported(path: Path, words: str, python: Path, folder: Path) -> tuple[Path,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
-        raise ForeignError((done.stderr.strip().splitlines() or ["no message"])[-1])
+        raise ForeignError((done.stderr.strip().splitlines() or ["no message"])[0])
     return name.with_suffix(".onnx"), name.with_name("exported-pairs.npz")
 
 

@@ -3,7 +3,7 @@
 No layer of such a policy is known here, so int8 is onnxruntime's static quantization in QDQ form: what multiplies by
 weights (MatMul, Gemm, Conv) takes int8, everything else stays float. What such an artifact has to compute is the same
 graph executed node by node in float, with nothing fused (:mod:`policy.opaque`): the runtimes fuse it into integer
-kernels, and are held to it within two int8 steps of each output.
+kernels, and are held to it within four int8 steps of each output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
 PRECISIONS = Precision.FP32, Precision.FP16, Precision.INT8
 MULTIPLYING = ("Conv", "Gemm", "MatMul")
 """Operators that int8 is for: the others cost no time that integers would save, and lose digits."""
-OWN_STEPS, DEVICE_STEPS = 2.0, 3.0
+OWN_STEPS, DEVICE_STEPS = 4.0, 5.0
 """An element on the border of two levels may get either in a fused kernel, and moves what lies behind it."""
 LEVELS = 255
 PER_CHANNEL_OPSET = 13

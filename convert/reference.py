@@ -2,7 +2,7 @@
 
 * fp32 and fp16: the numpy reference on the same weights (for fp16 rounded to half), within the error that float32
   additions in another order can make (:func:`float_tolerance`).
-* int8 … int2: one of the three exact integer references (``convert.rounding``), to the level. Measured: policies I, II
+* int8 … int2: one of the four exact integer references (``convert.rounding``), to the level. Measured: policies I, II
   and III, int8 … int2, all golden vectors, the three runtimes on x86-64: zero steps; convolutions likewise. With a
   layer normalisation or a recurrent layer's gates in float between the integers: within one step of them, for a float
   that lies on the border of two levels may get either (``NORM_STEPS``). The next state is right within the roundings
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quarl.convert.rounding import fixed_point_head_inputs, quantize_by_inverse
+from quarl.convert.rounding import fixed_point_head_inputs, quantize_by_inverse, with_float_tables
 from quarl.policy.golden import DEVIATIONS, Doubles, float_tolerance, output_rounding
 from quarl.policy.quantize import Floats
 from quarl.policy.reference import (
@@ -104,6 +104,7 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
         head_inputs(spec, network, observations, trace=trace),
         fixed_point_head_inputs(spec, network, observations),
         head_inputs(spec, network, observations, quantize_by_inverse),
+        head_inputs(spec, with_float_tables(network), observations),
     )
     raw, level = [each[:, : spec.output_size] for each in ways], network.output_step
     spread = np.max([np.abs(ways[0].astype(np.float64) - other) for other in ways[1:]], axis=0)

@@ -13,16 +13,29 @@ An observation is quantized by dividing by the scale in float32 (onnxruntime, th
 ``policy.reference``), by multiplying with its float32 inverse (XNNPACK), or by dividing in double precision (TFLite's
 built-in kernel). About one value in 100,000 lies so near to a border of two levels that these disagree.
 
+An activation other than ReLU is a table of levels in TFLite and in the native engine, made with the exact function; ONNX
+computes it in float32 between two levels, and a level on a border may get its neighbour (:func:`with_float_tables`).
+
 Source of the fixed-point rules: ruy/apply_multiplier.cc (halves round up in both places, as on Arm's NEON) and
 tensorflow/lite/kernels/internal/quantization_util.cc (QuantizeMultiplier); tests compare them with tflite-runtime.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.quantize import Affine, Floats
+from quarl.policy.quantize import (
+    INT8_MAX,
+    INT8_MIN,
+    Affine,
+    Floats,
+    dequantize_affine,
+    exactly,
+    quantize_affine,
+)
 from quarl.policy.reference import IntegerLayer, IntegerNetwork, apply_head, head_inputs
 from quarl.policy.spec import PolicySpec
 
@@ -83,6 +96,23 @@ def quantize_half_away(values: np.ndarray, affine: Affine) -> NDArray[np.int32]:
     steps = values.astype(np.float32).astype(np.float64) / float(np.float32(affine.scale))
     levels = _round_half_away(steps) + affine.zero_point
     return np.clip(levels, affine.low, affine.high).astype(np.int32)
+
+
+def with_float_tables(network: IntegerNetwork) -> IntegerNetwork:
+    """Return the network with activations between levels computed in float32, as ONNX's graph does.
+
+    A table has the exact function's level; where that lies on the border of two levels, float32 may give the other one.
+    """
+    return replace(network, layers=tuple(map(_with_float_table, network.layers)))
+
+
+def _with_float_table(layer: IntegerLayer) -> IntegerLayer:
+    if layer.table is None:
+        return layer
+    table = layer.table
+    x = dequantize_affine(np.arange(INT8_MIN, INT8_MAX + 1), layer.output)
+    y = exactly(table.activation, x.astype(np.float64), table.negative_slope).astype(np.float32)
+    return replace(layer, table=replace(table, levels=quantize_affine(y, table.output).astype(np.int8)))
 
 
 def _round_half_away(values: NDArray[np.float64]) -> NDArray[np.int64]:

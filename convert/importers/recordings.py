@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 FEWEST_ROWS, MADE_UP = 16, 512
 GOLDEN_SHARE, MOST_GOLDEN, MOST_CALIBRATION = 8, 512, 4096
 SEED = 7
-LARGEST_VALUE = 1e18
+LARGEST_VALUE, LARGEST_SPREAD = 1e18, 1e9
+"""Of observations, and of a deviation in a file's normaliser: one beyond it overflowed in training."""
 LARGEST_RECORDING = 2**29
 """Bytes of all arrays of a recording, in float32: those that are used of images of 84 × 84 × 4 have 520 million."""
 OUTLYING_SHARE, OUTLYING_SPANS, STILL_SPAN = 0.05, 10.0, 100.0
@@ -154,7 +155,9 @@ def made_up(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
     source = "a unit normal"
     if isinstance(first, Affine) and (first.scale != 0).all():
         sensed = size - state_size(policy.steps)
-        rows[:, :sensed] = (rows[:, :sensed] - first.offset) / first.scale
+        overflowed = np.abs(first.scale) < 1.0 / LARGEST_SPREAD
+        scale, offset = np.where(overflowed, 1.0, first.scale), np.where(overflowed, 0.0, first.offset)
+        rows[:, :sensed] = (rows[:, :sensed] - offset) / scale
         source = "the file's normaliser"
     none = np.zeros((0, size), np.float32)
     return Recorded(

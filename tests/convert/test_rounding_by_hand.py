@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,11 +16,13 @@ from quarl.convert.rounding import (
     forward_fixed_point,
     quantize_by_inverse,
     quantize_half_away,
+    with_float_tables,
 )
-from quarl.policy.quantize import Affine, quantize_affine
-from quarl.policy.reference import IntegerLayer, forward_integer, requantization_multipliers
+from quarl.policy.quantize import INT8_MIN, Affine, IntegerTable, quantize_affine
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, forward_integer, requantization_multipliers
 from quarl.policy.simulate import agreeing_scales, quantize_network
 from quarl.policy.spec import (
+    Activation,
     ContinuousHead,
     EnvironmentSpec,
     NetworkSpec,
@@ -164,3 +168,16 @@ def test_on_agreeing_scales_both_ways_of_rounding_are_one(inverse: float) -> Non
 
     assert differing(scales) > 50, "the plain scales do not differ: nothing is shown"
     assert differing(agreeing_scales(scales, input_map.scale, output_scale)) == 0
+
+
+def test_a_level_on_the_border_of_two_may_get_either_of_them_in_float32() -> None:
+    """Found in a public policy: 91 · 0.05335 / 0.04203 is 115.499998, and in float32 115.5, which rounds to even."""
+    network = NetworkSpec((1,), Activation.ELU)
+    fed, output = Affine(0.05334923788905144, -55), Affine(0.04203273355960846, -104)
+    table = IntegerTable.made(network, "dense_0", fed, output)
+    hidden = replace(layer([1.0], fed.scale), output=fed, table=table)
+    (other,) = with_float_tables(IntegerNetwork(fed, (hidden,), 8)).layers
+    assert other.table is not None
+    differ = np.flatnonzero(other.table.levels != table.levels) + INT8_MIN
+    assert differ.tolist() == [-16, 36]
+    assert (table.levels[36 - INT8_MIN], other.table.levels[36 - INT8_MIN]) == (11, 12)

@@ -54,7 +54,7 @@ ONES = ("action_masks",)
 NO_LOOPS = ("Loop", "Scan", "SequenceMap")
 NUMBERS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT8, TensorProto.INT8}
 NUMBERS |= {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-PASSING = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+PASSING = ("Cast", "Concat", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 DISTRIBUTIONS = ("Softmax", "LogSoftmax")
 MONOTONE = (*DISTRIBUTIONS, "Log")
 """Operators that leave the order of a row's elements as it is."""
@@ -224,7 +224,7 @@ def _before_the_choice(graph: onnx.GraphProto, output: str) -> tuple[str, bool]:
         tensor = node.input[0]
     if node is not None and node.op_type == "ArgMax":
         tensor = node.input[0]
-        while (node := makers.get(tensor)) is not None and node.op_type in MONOTONE:
+        while (node := makers.get(tensor)) is not None and node.op_type in (*MONOTONE, "Reshape"):
             tensor = node.input[0]
         return str(tensor), True
     return output, tensor == output and node is not None and node.op_type in DISTRIBUTIONS
