@@ -13,8 +13,8 @@ An observation is quantized by dividing by the scale in float32 (onnxruntime, th
 ``policy.reference``), by multiplying with its float32 inverse (XNNPACK), or by dividing in double precision (TFLite's
 built-in kernel). About one value in 100,000 lies so near to a border of two levels that these disagree.
 
-An activation other than ReLU is a table of levels in TFLite and in the native engine, made with the exact function; ONNX
-computes it in float32 between two levels, and a level on a border may get its neighbour (:func:`with_float_tables`).
+An activation other than ReLU is a table of levels in TFLite and in the native engine, made with the exact function;
+ONNX computes it in float32 between two levels, where one on a border may get its neighbour (:func:`with_float_tables`).
 
 Source of the fixed-point rules: ruy/apply_multiplier.cc (halves round up in both places, as on Arm's NEON) and
 tensorflow/lite/kernels/internal/quantization_util.cc (QuantizeMultiplier); tests compare them with tflite-runtime.
