@@ -19,12 +19,11 @@ from quarl.convert.importers.chain import (
     ForeignError,
     ForeignPolicy,
     Opaque,
-    Targets,
     as_rows,
     state_size,
 )
 from quarl.convert.importers.heads import head_and_targets
-from quarl.convert.importers.layers import Layer, layers_of, network_of
+from quarl.convert.importers.layers import Layer, layers_of, network_of, sections
 from quarl.convert.importers.onnx.opaque import finished
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
 from quarl.policy.reference import exact_program
@@ -74,21 +73,17 @@ def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool
     if policy.steps and isinstance(policy.steps[0], Opaque):
         return _opaque(policy, policy.steps[0])
     fields = _fields(policy)
-    steps = list(policy.steps)
-    opening = steps.pop(0) if steps and isinstance(steps[0], Features) else None
+    before, middle, behind = sections(policy.steps)
+    opening = before.pop(0) if before and isinstance(before[0], Features) else None
     program = opening.steps if isinstance(opening, Features) else ()
-    observed = sum(each.size for each in fields) - state_size(steps)
+    observed = sum(each.size for each in fields) - state_size(middle)
     size = sizes_of(program, (observed,))[-1]
-    before: list[Affine | Clip] = []
-    while steps and isinstance(steps[0], Affine | Clip):
-        before.append(steps.pop(0))  # type: ignore[arg-type]
-    prefix = Prefix.of(size, before)
-    at = next((index for index, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
-    layers, after = layers_of(steps[:at])
+    prefix = Prefix.of(size, [step for step in before if isinstance(step, Affine | Clip)])
+    layers, after = layers_of(middle)
     if may_normalise and not before and layers[0].kernel.ndim == 2:
         prefix = _from_observations(layers[0], exact_program(program, observations[:, :observed]))
     _take_up(prefix, layers[0])
-    head, targets = head_and_targets(policy, layers[-1], [*after, *steps[at:]], as_rows(policy, observations))
+    head, targets = head_and_targets(policy, layers[-1], [*after, *behind], as_rows(policy, observations))
     network, weights = network_of(layers)
     return Folded(fields, program, prefix.normaliser(), network, head, targets, weights)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,13 @@ class Layer:
     def is_linear(self) -> bool:
         """Whether its outputs are sums, with no function behind them."""
         return self.norm is None and self.activation.activation is Activation.NONE and self.cell is None
+
+
+def sections(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:
+    """A chain's steps in front of its layers, those from the first layer on, and those from the first Targets on."""
+    first = next((at for at, step in enumerate(steps) if not isinstance(step, Features | Affine | Clip)), len(steps))
+    last = next((at for at, step in enumerate(steps) if isinstance(step, Targets)), len(steps))
+    return list(steps[:first]), list(steps[first:last]), list(steps[last:])
 
 
 def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, ForeignPolicy, Input, state_inputs
+from quarl.convert.importers.layers import layers_of, sections
 from quarl.convert.importers.onnx.call import Call, Operand, refuse_by_name
 from quarl.convert.importers.onnx.cells import Found, operators
 from quarl.convert.importers.onnx.file import OnnxFile, load
@@ -76,7 +77,9 @@ def _read(file: OnnxFile, chosen: str, states: Mapping[str, str] | None) -> Fore
     try:
         if states and not states.items() <= states_by_name(file).items():
             raise ForeignError(f"states are fed back under names of their own: {', '.join(states)}.")
-        return read_chain(file, chosen)
+        policy = read_chain(file, chosen)
+        layers_of(sections(policy.steps)[1])  # refuses what no network of a bundle has
+        return policy
     except ForeignError as error:
         reason = " ".join(error.message.split())[:LONGEST_REASON]
     states = states_by_name(file) if states is None else states
