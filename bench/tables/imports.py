@@ -12,8 +12,9 @@ Public policy files
 {{ facts.files }} files of {{ facts.repositories }} public repositories, of {{ facts.kinds }} kinds; \
 {{ facts.share }} % of them come in: {{ facts.contract }} as a contract, {{ facts.opaque }} opaque.
 Apart: the largest difference of an output from the original's, as a share of what its outputs span, near and far \
-from the observations that its normaliser expects. The original is onnxruntime executing the untouched file, Keras, \
-PyTorch or Stable-Baselines3.
+from the observations that its normaliser expects. The original is onnxruntime executing the untouched file, \
+PyTorch or Stable-Baselines3; of a zip with VecNormalize the steps as they were read; of Keras the ONNX that was \
+compared with it.
 int8: the least and the largest agreement with fp32 on drawn observations, not on rollouts; deployed: fp32 to the \
 local device, which held it to its golden vectors.
 Refused: {{ facts.refused }}.
