@@ -11,7 +11,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,7 +101,7 @@ def read_opaque(
     states = reached_states(file, chosen, states)
     names = [chosen, *states.values()]
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
-    for node in (graph.node[index] for index in nodes):
+    for node in _within(graph.node[index] for index in nodes):
         if node.op_type in NO_LOOPS:
             raise ForeignError(f"Node {node.name!r} is a {node.op_type}, which may not end.")
     needed = frozenset[str]().union(*(reach_of(file, name).tensors for name in names))
@@ -125,7 +125,8 @@ def read_opaque(
         Input(feed.name, _field_shape(feed), element_names=names_that_fit(file.model, feed.size, "observation_names"))
         for feed in observed
     ]
-    memories = [Input(f.name, (1, f.size), memory=_memory(f, initial)) for f in held]
+    begun = {feed.name: initial.get(feed.name, np.zeros(feed.size)).astype(np.float32).tolist() for feed in held}
+    memories = [Input(f.name, (1, f.size), memory=Memory(Remembered.STATE, tuple(begun[f.name]))) for f in held]
     return ForeignPolicy(
         source=source_of(file),
         inputs=(*fields, *memories),
@@ -146,11 +147,6 @@ def _check_names(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
                 f"{', '.join(sorted(outputs))}.",
                 "Give INPUT=OUTPUT of these.",
             )
-
-
-def _memory(feed: Feed, initial: Mapping[str, Doubles]) -> Memory:
-    values = initial.get(feed.name, np.zeros(feed.size))
-    return Memory(Remembered.STATE, tuple(float(np.float32(value)) for value in values))
 
 
 def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
@@ -260,7 +256,7 @@ def _part(
 ) -> bytes:
     """Return the model of these nodes alone, from these inputs to these tensors."""
     graph = file.model.graph
-    needed = {name for index in nodes for name in graph.node[index].input} | _captured(graph, nodes)
+    needed = {name for node in _within(graph.node[index] for index in nodes) for name in node.input}
     constants = [tensor for tensor in graph.initializer if tensor.name in needed]
     for value in ones:
         kind = value.type.tensor_type
@@ -275,15 +271,12 @@ def _part(
     return data
 
 
-def _captured(graph: onnx.GraphProto, nodes: Sequence[int]) -> set[str]:
-    """Return the names that subgraphs of these nodes take from outside."""
-    return {
-        name
-        for index in nodes
-        for attribute in graph.node[index].attribute
-        for node in attribute.g.node
-        for name in node.input
-    }
+def _within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield these nodes, and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _within(attribute.g.node)
 
 
 PROBE = """
