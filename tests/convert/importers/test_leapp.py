@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.importers.__main__ import main
-from quarl.convert.importers.chain import Continuous, ForeignError
+from quarl.convert.importers.chain import Continuous, ForeignError, run
 from quarl.convert.importers.leapp.reader import read_leapp
 from quarl.convert.importers.onnx import gates
 from quarl.policy.bundle import Bundle
@@ -225,3 +225,22 @@ def test_initial_values_that_are_none(values: dict[str, np.ndarray] | None, word
         save_file(values, path)
     with pytest.raises(ForeignError, match=words):
         read_leapp(folder)
+
+
+def test_mutated_descriptions_are_read_or_refused(tmp_path: Path) -> None:
+    folder, generator = changed(tmp_path, "last_action", lambda text: text), np.random.default_rng(5)
+    whole = np.frombuffer((folder / "last_action.yaml").read_bytes(), np.uint8)
+    read = 0
+    for _ in range(24):
+        mutated = whole.copy()
+        places = generator.integers(0, len(whole), generator.integers(1, 4))
+        mutated[places] = generator.integers(32, 127, len(places))
+        (folder / "last_action.yaml").write_bytes(mutated.tobytes())
+        try:
+            policy = read_leapp(folder)
+        except ForeignError:
+            continue
+        read += 1
+        size = sum(int(np.prod(part.shape)) for part in policy.inputs)
+        assert run(policy, np.zeros((1, size))).shape == (1, 12)
+    assert 2 < read < 22
