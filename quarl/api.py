@@ -68,7 +68,7 @@ def import_policy(
         observations: an .npz with the array ``observations`` in the place of a task.
         vecnormalize: the statistics beside a Stable-Baselines3 zip.
         options: the others of ``quarl import``, with ``_`` for ``-``: actions, bounds, fields, range,
-            period, delay, fallback, output, spec, golden, episodes, max_episode_steps,
+            period, delay, fallback, output, states, spec, golden, episodes, max_episode_steps,
             output_path, replace.
 
     Raises:
@@ -80,6 +80,7 @@ def import_policy(
 
     readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(PATHS, Path)
     readers |= {"fields": read_fields, "bounds": read_bounds, "fallback": tuple}
+    readers |= {"states": lambda pairs: tuple(dict(pairs).items())}
     given = {"name": name, "task": task, "observations": observations, "vecnormalize": vecnormalize, **options}
     said = {option: readers.get(option, _as_it_is)(value) for option, value in given.items() if value is not None}
     done = imported(ImportOptions(Path(file), **said))

@@ -74,19 +74,19 @@ class ImportOptions:
     """Import a policy.
 
     Attributes:
-        file: a .zip of Stable-Baselines3, .onnx, .keras, a LEAPP folder; with --spec .pt, .pth, .npz, .safetensors
+        file: a .zip of Stable-Baselines3, .onnx, .keras, .h5, a LEAPP folder; .npz, .safetensors, .pt with --spec
         name: of the bundle in artifacts/ (default: the file's)
         task: it flies this task: observations are recorded there, and returns compared
-        observations: array 'observations', recorded from rollouts, without a task
+        observations: array 'observations', recorded from rollouts, without a task; int8 needs them or a task
         vecnormalize: the statistics beside a Stable-Baselines3 zip
-        actions: what the outputs mean, where the file does not say
+        actions: what the outputs mean, where the file does not say (default: as-is)
         bounds: of --actions clip or scale: one pair, or one for each output, by commas
         spec: of a plain file of weights: how they are used (docs/import.md)
         output: of an ONNX graph or a Keras model with several outputs: the one that acts
         states: of an ONNX graph: inputs that are states, with the outputs that replace them
         fields: the observation; a size is 3 or 84x84x4
         range: that an element takes beyond the recorded observations, and int8 follows; repeatable
-        period: between two decisions (default: the task's, or the file's)
+        period: between two decisions (default: the task's, the file's, or 0.02)
         delay: from observation to effect, as it was trained with
         fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
         golden: 'observations' and 'outputs' of the original, to compare with
