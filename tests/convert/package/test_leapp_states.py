@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from quarl.convert.importers.leapp.reader import read_leapp
 from quarl.convert.package.__main__ import main as package_main
 from quarl.policy.bundle import Bundle
 from quarl.policy.history import History
+from quarl.policy.places import ZOO
 from quarl.policy.reference import forward_float
 
 FILES = Path(__file__).parents[1] / "importers" / "files" / "leapp"
@@ -36,34 +38,36 @@ def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None
     bundle, policy = Bundle.load(tmp_path / "bundle"), read_leapp(folder)
     fields = {field.name: field for field in bundle.spec.observation}
     history, again = History(bundle.spec.observation), History(policy.inputs)
-    for field in policy.inputs:
+    for field in (each for each in policy.inputs if each.memory is None):
         own = fields[field.name]
         assert (field.unit, field.element_names) in [(own.unit, own.element_names), ("1", own.element_names)]
-        assert (field.memory is None) == (own.memory is None) and np.prod(field.shape) == own.size
     assert history.brought == again.brought
+    outputs = bundle.spec.output_size
     for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
-        action = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values)))[0]
-        np.testing.assert_allclose(run(policy, np.array(again.observe(values))[None])[0], action, atol=1e-5)
-        history.acted(action)
-        again.acted(action)
+        own = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values)))[0]
+        other = run(policy, np.array(again.observe(values))[None])[0]
+        np.testing.assert_allclose(other[:outputs], own[:outputs], atol=1e-5)
+        history.acted(own[:outputs], own[outputs:])
+        again.acted(other[:outputs], other[outputs:])
 
 
 def test_int8_keeps_its_states(tmp_path: Path) -> None:
-    folder = packed("terms", tmp_path, "int8")
-    described = describe(folder)
-    bundle = Bundle.load(tmp_path / "bundle")
-    initial = load_file(folder / "terms_initial_values.safetensors")
+    """A trained policy whose observation holds the last four periods."""
+    shutil.copytree(ZOO / "memory" / "II-looks-4", tmp_path / "bundle")
+    words = ["--policy", str(tmp_path / "bundle"), "--output-path", str(tmp_path / "looks"), "--precision", "int8"]
+    assert package_main([*words, "--format", "leapp"]) == 0
+    described, bundle = describe(tmp_path / "looks"), Bundle.load(tmp_path / "bundle")
+    (path,) = (tmp_path / "looks").glob("*.safetensors")
     artifact = onnxruntime.InferenceSession((tmp_path / "bundle" / "int8.onnx").read_bytes())
     session, history = onnxruntime.InferenceSession(described.model), History(bundle.spec.observation)
-    state = {name.removeprefix("terms/"): value for name, value in initial.items()}
-    assert state.keys() == described.feedback.keys() == {"base_ang_vel_in", "joint_pos_in"}
-    for values in np.random.default_rng(1).normal(0.0, 1.0, (12, history.values_size)).astype(np.float32):
+    state = {name.partition("/")[2]: value for name, value in load_file(path).items()}
+    assert state.keys() == described.feedback.keys() and state
+    for values in np.random.default_rng(1).uniform(0.1, 2.0, (12, history.values_size)).astype(np.float32):
         fed, start = dict(state), 0
         for field, size in history.brought:
             fed[field] = values[None, start : start + size]
             start += size
         made = dict(zip((each.name for each in session.get_outputs()), session.run(None, fed), strict=True))
         state = {name: made[output] for name, output in described.feedback.items()}
-        (wanted,) = artifact.run(["action"], {"observation": np.array(history.observe(values))[None]})
-        np.testing.assert_array_equal(made["action"], wanted)
-        history.acted(wanted[0])
+        (wanted,) = artifact.run(["logits"], {"observation": np.array(history.observe(values), np.float32)[None]})
+        np.testing.assert_array_equal(made["logits"], wanted)
