@@ -153,7 +153,7 @@ def _warnings(
     start, at_bounds = 0, (rows <= low) | (rows >= high)
     for field in (each for each in spec.observation if not each.is_state):
         start += field.size
-        cut = float((at_bounds[:, start - field.size : start]).mean()) if not spec.features else 0.0
+        cut = float((at_bounds[:, start - field.size : start]).mean())
         if cut > CUT_WARNING:
             found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
     if unchecked:

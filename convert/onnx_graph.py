@@ -9,7 +9,7 @@
     recurrent:   both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
                  to ``next_state``; between integers both are dequantized, and the hidden state has levels of its own
     discrete:   logits ─ ArgMax ─ action
-    continuous: Tanh or Clip ─ Mul gain ─ Add offset (─ targets) ─ action
+    continuous: Tanh or Clip ─ Mul gain ─ Add offset ─ action
 
 Between integers, that join is float: Relu and Concat of dequantized levels and the vector, then one QuantizeLinear for
 both, which gives the levels back unchanged.
@@ -39,9 +39,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from quarl.convert.features import onnx_part, onnx_program
 from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
 from quarl.convert.onnx_builder import GraphBuilder
+from quarl.convert.programs import onnx_part, onnx_program
 from quarl.device.agent.graph_executors import onnx_session_options
 from quarl.device.agent.runtimes import import_runtime
 from quarl.policy.activations import NONLINEARITIES
@@ -197,7 +197,7 @@ def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]
     """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
-    x = onnx_program(graph, spec.features, [OBSERVATION], "features")
+    x = OBSERVATION
     if mean.any():
         x = graph.node("Sub", [x, graph.constant("normaliser/mean", mean[None])], "normaliser/centred")
     x = graph.node("Mul", [x, graph.constant("normaliser/inverse_scale", inverse_scale[None])], "normaliser/scaled")
@@ -292,10 +292,7 @@ def _integer_layer(
 
 def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) -> bytes:
     if isinstance(spec.head, ContinuousHead):
-        action = _continuous_head(graph, spec.head, raw)
-        if spec.targets:
-            given = graph.node("Concat", [action, OBSERVATION], "targets/given", axis=1)
-            onnx_program(graph, spec.targets, [given], "targets")
+        _continuous_head(graph, spec.head, raw)
         graph.nodes[-1].output[0] = graph.nodes[-1].name = ACTION
         outputs = [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, spec.head.size])]
     else:

@@ -43,7 +43,7 @@ SCHEME = (
 )
 
 
-def why_not(spec: PolicySpec, precision: Precision, artifact_format: ArtifactFormat) -> str:
+def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Precision = Precision.INT8) -> str:
     """Return why an opaque program has no such artifact; empty where it has, and of any other policy."""
     opaque = spec.network.opaque
     if opaque is None or (artifact_format is ArtifactFormat.ONNX and precision in PRECISIONS):
@@ -56,7 +56,7 @@ def why_not(spec: PolicySpec, precision: Precision, artifact_format: ArtifactFor
 
 def require_possible(spec: PolicySpec, precision: Precision) -> None:
     """Raise QuantizationError if no runtime executes an opaque program in this precision."""
-    if reason := why_not(spec, precision, ArtifactFormat.ONNX):
+    if reason := impossible(spec, ArtifactFormat.ONNX, precision):
         raise QuantizationError(reason, "Type --bits 32, 16 or 8.")
 
 

@@ -14,7 +14,7 @@ from quarl.convert.acceptance import agreement, hold_to_floor
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import recipe_of, weight_bits
-from quarl.convert.native.writer import check_expressible, native_artifact
+from quarl.convert.native.writer import native_artifact
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import Reference, float_reference, integer_reference
 from quarl.device.engine.engine import library
@@ -183,7 +183,7 @@ def build(
 
 
 def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
-    if reason := impossible(spec, artifact_format, quantized.precision):
+    if reason := opaque.impossible(spec, artifact_format, quantized.precision):
         raise QuantizationError(reason, "Type --bits 32, 16 or 8, without --format." if quantized.program else "")
     if quantized.program:
         return ArtifactCandidate(quantized, artifact_format, quantized.program)
@@ -285,19 +285,7 @@ def convert_all(
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
     """The jobs whose format holds the precision and can express the policy."""
-    return [job for job in jobs if job[2].holds(job[1]) and not impossible(job[0].spec, job[2], job[1])]
-
-
-def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Precision = Precision.INT8) -> str:
-    """Return why a format cannot express a policy in a precision that it holds; empty where it can."""
-    if reason := opaque.why_not(spec, precision, artifact_format):
-        return reason
-    try:
-        if artifact_format is ArtifactFormat.NATIVE and precision.is_integer:
-            check_expressible(spec)
-    except QuantizationError as error:
-        return str(error)
-    return ""
+    return [job for job in jobs if job[2].holds(job[1]) and not opaque.impossible(job[0].spec, job[2], job[1])]
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl.convert.rounding import fixed_point_head_inputs, quantize_by_inverse, with_float_tables
-from quarl.policy.golden import DEVIATIONS, Doubles, float_tolerance, output_rounding
+from quarl.policy.golden import DEVIATIONS, Doubles, float_tolerance, head_rounding
 from quarl.policy.quantize import Floats
 from quarl.policy.reference import (
     IntegerNetwork,
@@ -120,15 +120,11 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     states = spread[:, spec.output_size :] + wide
     return Reference(
         observations,
-        outputs=apply_head(spec, ways[0], observations, exact=True),
-        own=tuple(apply_head(spec, each, observations, exact=True) for each in ways),
-        own_tolerance=tuple(
-            np.concatenate([_within(spec, each, observations, own_steps * level), rounding], axis=1) for each in raw
-        ),
-        tolerance=np.concatenate(
-            [_within(spec, raw[0], observations, (apart + DEVICE_STEPS + STEP_SLACK) * level), states], axis=1
-        ),
-        step=np.concatenate([output_steps(spec, network, raw[0], observations), wide.max(axis=0, initial=0.0)]),
+        outputs=apply_head(spec, ways[0], exact=True),
+        own=tuple(apply_head(spec, each, exact=True) for each in ways),
+        own_tolerance=tuple(np.concatenate([_within(spec, each, own_steps * level), rounding], axis=1) for each in raw),
+        tolerance=np.concatenate([_within(spec, raw[0], (apart + DEVICE_STEPS + STEP_SLACK) * level), states], axis=1),
+        step=np.concatenate([output_steps(spec, network), wide.max(axis=0, initial=0.0)]),
         most_off=None if floats else _most_off(spread, level),
     )
 
@@ -157,33 +153,18 @@ def _most_off(spread: Doubles, step: float) -> float:
     return MORE_OFF[0] * float((spread > OWN_STEPS * step).mean()) + MORE_OFF[1]
 
 
-def _within(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
-    """How far ``far`` (m,) of the head's raw outputs (n, m) takes each output, (n, m), its rounding included."""
-    return _moved(spec, raw, observations, far) + output_rounding(spec, raw, observations)
+def _within(spec: PolicySpec, raw: Floats, far: Doubles) -> Doubles:
+    """How far ``far`` (m,) of the head's raw outputs (n, m), up or down, takes each output, (n, m), its rounding
+    included; where a tanh is flat that is next to nothing."""
+    part = far.astype(np.float32)
+    middle = apply_head(spec, raw, True).astype(np.float64)
+    moved: Doubles = np.max([np.abs(apply_head(spec, end, True) - middle) for end in (raw - part, raw + part)], axis=0)
+    return moved + head_rounding(spec)
 
 
-def _moved(spec: PolicySpec, raw: Floats, observations: Floats, far: Doubles) -> Doubles:
-    """How far the outputs move, (n, m), where the head's raw ones (n, m) do by ``far`` (m,) up or down.
-
-    Where a tanh is flat that is next to nothing. Targets mix outputs: what each of them moves is added up.
-    """
-    middle = apply_head(spec, raw, observations, True).astype(np.float64)
-    alone = np.diag(far) if spec.targets else far[None]
-    moved = [
-        np.max([np.abs(apply_head(spec, end, observations, True) - middle) for end in (raw - part, raw + part)], axis=0)
-        for part in alone.astype(np.float32)
-    ]
-    total: Doubles = np.sum(moved, axis=0)
-    return total
-
-
-def output_steps(spec: PolicySpec, network: IntegerNetwork, raw: Floats, observations: Floats) -> Doubles:
-    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing, or a target on
-    these observations, makes of it."""
+def output_steps(spec: PolicySpec, network: IntegerNetwork) -> Doubles:
+    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing makes of it."""
     if not isinstance(spec.head, ContinuousHead):
         return np.full(spec.output_size, network.output_step)
-    if spec.targets:
-        moved = _moved(spec, raw, observations, np.full(raw.shape[1], network.output_step))
-        return np.maximum(moved.max(axis=0), np.finfo(np.float32).tiny)
     # |d tanh| and |d clip| are at most 1, then the gain
     return network.output_step * (np.array(spec.head.high) - np.array(spec.head.low)) / 2

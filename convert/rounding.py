@@ -66,7 +66,7 @@ def fixed_point_requantize(
 
 def forward_fixed_point(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:
     """``policy.reference.forward_integer`` in the arithmetic of TFLite's built-in kernels, bit by bit."""
-    return apply_head(spec, fixed_point_head_inputs(spec, network, observations), observations)
+    return apply_head(spec, fixed_point_head_inputs(spec, network, observations))
 
 
 def fixed_point_head_inputs(spec: PolicySpec, network: IntegerNetwork, observations: np.ndarray) -> Floats:

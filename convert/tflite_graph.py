@@ -8,7 +8,7 @@
       recurrent: both linear layers of the gates as any other, behind them the gates' program in float, from ``state``
       to ``next_state``; between integers both are dequantized, and the hidden state has levels of its own
     discrete:   logits ─ ARG_MAX ─ action
-    continuous: TANH or MINIMUM/MAXIMUM ─ MUL gain ─ ADD offset (─ targets) ─ action
+    continuous: TANH or MINIMUM/MAXIMUM ─ MUL gain ─ ADD offset ─ action
 
 What changes nothing is left out: an image's mean of 0, an infinite clip. A layer normalisation is float in every
 precision; see ``convert.tflite_layers``.
@@ -29,9 +29,9 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from quarl.convert import tflite_layers as layers
-from quarl.convert.features import join_rows, tflite_program
 from quarl.convert.flatbuffer import GraphWriter
 from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
+from quarl.convert.programs import join_rows, tflite_program
 from quarl.policy.reference import (
     IntegerNetwork,
     Weights,
@@ -154,7 +154,7 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
     observation = graph.tensor(OBSERVATION, [1, spec.sensed_size], np.float32)
     states = States(graph, spec)
-    x = _normalised(graph, spec, tflite_program(graph, spec.features, [observation], "features"))
+    x = _normalised(graph, spec, observation)
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
@@ -165,9 +165,6 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     raw = add_layers(graph, x, vector, states)
     if isinstance(spec.head, ContinuousHead):
         action = _continuous_head(graph, spec.head, raw)
-        if spec.targets:
-            given = join_rows(graph, [action, observation], "targets/given")
-            action = tflite_program(graph, spec.targets, [given], "targets")
         graph.tensors[action].name = ACTION.encode()
         outputs = {ACTION: action}
     else:

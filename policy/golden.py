@@ -23,16 +23,13 @@ from quarl.policy.reference import (
     exact_program,
     forward_float,
     head_constants,
-    head_outputs,
     hidden_activations,
     join,
     layer_names,
     normalised,
-    normaliser_constants,
     program_variance,
     split,
     states_of,
-    with_observations,
 )
 from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec
 
@@ -113,7 +110,7 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         return opaque_tolerance(forward_float(spec, weights, observations))
     raw = as_batch(spec, observations)
     x, vector = split(spec, normalised(spec, observations).astype(np.float64))
-    variance = _of_features(spec, raw[:, : spec.sensed_size]) if spec.features else np.zeros_like(x)
+    variance = np.zeros_like(x)
     states, following = states_of(spec, raw.astype(np.float64), spec.sensed_size), [np.zeros((len(raw), 0))]
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
@@ -140,27 +137,8 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
         x, variance = join(spec, name, x, vector), join(spec, name, variance, np.zeros_like(vector))
     # |d squash| ≤ 1, then the gain
     gain = (np.array(spec.head.high) - np.array(spec.head.low)) / 2 if isinstance(spec.head, ContinuousHead) else 1.0
-    if spec.targets:
-        tolerance: Doubles = _of_targets(spec, x, observations, DEVIATIONS * np.sqrt(variance) * gain).max(axis=0)
-    else:
-        tolerance = DEVIATIONS * np.sqrt(variance.max(axis=0)) * gain + head_rounding(spec)
+    tolerance = DEVIATIONS * np.sqrt(variance.max(axis=0)) * gain + head_rounding(spec)
     return np.concatenate([tolerance, DEVIATIONS * np.sqrt(np.concatenate(following, axis=1).max(axis=0))])
-
-
-def output_rounding(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray) -> Doubles:
-    """What roundings behind the last layer may do to each output, (output_size,), given its raw ones, (n, …)."""
-    if not spec.targets:
-        return head_rounding(spec)
-    largest: Doubles = _of_targets(spec, raw, observations, np.zeros(raw.shape)).max(axis=0)
-    return largest
-
-
-def _of_targets(spec: PolicySpec, raw: np.ndarray, observations: np.ndarray, tolerance: Doubles) -> Doubles:
-    """The tolerance (n, output_size) behind the targets, given that of the squashed raw outputs (n, m)."""
-    given = with_observations(spec, head_outputs(spec, raw.astype(np.float32)), observations)
-    spread = np.zeros(given.shape)
-    spread[:, : raw.shape[1]] = ((tolerance + head_rounding(spec)) / DEVIATIONS) ** 2
-    return DEVIATIONS * np.sqrt(program_variance(spec.targets, (given,), (spread,)))
 
 
 def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray, outputs: np.ndarray) -> Doubles:
@@ -171,9 +149,7 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
     both, given = float_tolerance(spec, weights, observations), outputs
     outputs, following = given[:, : spec.output_size], given[:, spec.output_size :]
     rounding = both[: spec.output_size]
-    if spec.targets:
-        span = np.ptp(outputs, axis=0)
-    elif isinstance(spec.head, ContinuousHead):
+    if isinstance(spec.head, ContinuousHead):
         rounding = rounding - head_rounding(spec)
         # Bounds may be far wider than what the actions reach: the head rounds what it gives, not what it could.
         _, offset = head_constants(spec.head)
@@ -194,13 +170,6 @@ def head_rounding(spec: PolicySpec) -> Doubles:
         return np.zeros(spec.output_size)
     low, high = np.array(spec.head.low), np.array(spec.head.high)
     return HEAD_ROUNDINGS * UNIT_ROUNDOFF * (high - low + np.maximum(np.abs(low), np.abs(high)))
-
-
-def _of_features(spec: PolicySpec, observations: np.ndarray) -> Doubles:
-    """Variance (n, feature_size) behind the normaliser, its clip left out."""
-    _, inverse_scale = normaliser_constants(spec.normaliser)
-    variance: Doubles = program_variance(spec.features, (observations,)) * inverse_scale.astype(np.float64) ** 2
-    return variance
 
 
 def _through_activation(network: NetworkSpec, layer: str, x: Doubles, variance: Doubles) -> tuple[Doubles, Doubles]:

@@ -40,11 +40,11 @@ from quarl.policy.spec import (
     weight_shapes,
 )
 
-# --- features -------------------------------------------------------------------------------------------------------
+# --- float programs -------------------------------------------------------------------------------------------------
 # The programs of :class:`policy.spec.FloatStep` in numpy, with how far float32 roundings may move their results.
 
 
-# A library's sine, exponential or tanh differs by a few units in the last place.
+# A library's exponential or tanh differs by a few units in the last place.
 LIBRARY_ROUNDINGS = 8.0
 ROWS_AT_ONCE = 64
 UNIT_ROUNDOFF = float(np.finfo(np.float32).eps) / 2  # half the distance between 1 and the next float32
@@ -54,41 +54,29 @@ _BINARY: dict[FloatOperator, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     Operator.ADD: np.add,
     Operator.SUBTRACT: np.subtract,
     Operator.MULTIPLY: np.multiply,
-    Operator.DIVIDE: np.divide,
-    Operator.MINIMUM: np.minimum,
-    Operator.MAXIMUM: np.maximum,
 }
 _UNARY: dict[FloatOperator, Callable[[np.ndarray], np.ndarray]] = {
-    Operator.SQUARE_ROOT: np.sqrt,
-    Operator.SINE: np.sin,
-    Operator.COSINE: np.cos,
-    Operator.ABSOLUTE: np.abs,
-    Operator.EXPONENTIAL: np.exp,
     Operator.TANH: np.tanh,
     Operator.SIGMOID: lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 
 
 def run_program(steps: tuple[FloatStep, ...], *given: Floats) -> Floats:
-    """Run a program on what it is given, (batch, n) each; returns (batch, m), the first value without steps.
+    """Run a program on what it is given, (batch, n) each; returns (batch, m).
 
-    Sums, products, quotients and roots are those of float32; what a library approximates is computed in double
-    precision and rounded once, so that it has the same bits on every processor.
+    Sums and products are those of float32; what a library approximates is computed in double precision and rounded
+    once, so that it has the same bits on every processor.
     """
-    if not steps:
-        return given[0]
-    return np.concatenate([_values(steps, rows) for rows in _chunks(given)])
+    return np.concatenate([_values(steps, rows)[-1] for rows in _chunks(given)])
 
 
 def exact_program(steps: tuple[FloatStep, ...], *given: np.ndarray) -> Doubles:
     """Run a program as :func:`run_program` does, in double precision throughout."""
     rows = [np.asarray(each, np.float64) for each in given]
-    return np.concatenate([_values(steps, part) for part in _chunks(rows)]) if steps else rows[0]
+    return np.concatenate([_values(steps, part)[-1] for part in _chunks(rows)])
 
 
-def program_variance(
-    steps: tuple[FloatStep, ...], given: Sequence[np.ndarray], variance: Sequence[Doubles] | None = None
-) -> Doubles:
+def program_variance(steps: tuple[FloatStep, ...], given: Sequence[np.ndarray], variance: Sequence[Doubles]) -> Doubles:
     """Variance (batch, m) of a program's results, of float32 roundings, all independent, and of what it is given.
 
     Each step carries its operands' variances by its derivatives, and adds (u · |y|)², of a library's function
@@ -97,13 +85,9 @@ def program_variance(
     Args:
         steps: the program.
         given: what it is given, (batch, n) each.
-        variance: of that, (batch, n) each; None where it is exact.
+        variance: of that, (batch, n) each.
     """
-    rows = [np.asarray(each, np.float64) for each in given]
-    spread = [np.zeros_like(each) for each in rows] if variance is None else variance
-    if not steps:
-        return spread[0]
-    parts = zip(_chunks(rows), _chunks(spread), strict=True)
+    parts = zip(_chunks([np.asarray(each, np.float64) for each in given]), _chunks(variance), strict=True)
     found = np.concatenate([_variance(steps, part, own) for part, own in parts])
     return np.where(np.isfinite(found), found, np.finfo(np.float32).max)
 
@@ -114,39 +98,32 @@ def _chunks(given: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     return [[rows[start : start + ROWS_AT_ONCE] for rows in given] for start in starts]
 
 
-def _values(steps: tuple[FloatStep, ...], given: list[np.ndarray]) -> np.ndarray:
+def _values(steps: tuple[FloatStep, ...], given: list[np.ndarray]) -> list[np.ndarray]:
     values = list(given)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         for step in steps:
-            values.append(np.asarray(_applied(step, [values[place] for place in step.operands]), given[0].dtype))
-    return values[-1]
+            values.append(_applied(step, [values[place] for place in step.operands]))
+    return values
 
 
-def _variance(steps: tuple[FloatStep, ...], rows: list[Doubles], spread: list[Doubles]) -> Doubles:
-    values, variances = list(rows), list(spread)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for step in steps:
-            x = [values[place] for place in step.operands]
-            y = np.asarray(_applied(step, x), np.float64)
-            variances.append(_carried(step, x, [variances[place] for place in step.operands], y))
-            values.append(y)
+def _variance(steps: tuple[FloatStep, ...], given: list[Doubles], spread: list[Doubles]) -> Doubles:
+    values, variances = _values(steps, given), list(spread)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step, y in zip(steps, values[len(given) :], strict=True):
+            x, own = ([each[place] for place in step.operands] for each in (values, variances))
+            variances.append(_carried(step, x, own, y))
     return variances[-1]
 
 
 def _applied(step: FloatStep, x: list[np.ndarray]) -> np.ndarray:
-    kind, operator = x[0].dtype, step.operator
-    if operator in _BINARY:
-        second = np.asarray(step.constants, np.float32).astype(kind) if step.constants else x[1]
-        return _BINARY[operator](x[0], second)
-    if operator is Operator.TAKE:
+    if step.operator in _BINARY:
+        return _BINARY[step.operator](x[0], x[1])
+    if step.operator is Operator.TAKE:
         taken: np.ndarray = x[0][:, list(step.places)]
         return taken
-    if operator is Operator.JOIN:
+    if step.operator is Operator.JOIN:
         return np.concatenate(x, axis=1)
-    if operator is Operator.SUM:
-        total: np.ndarray = x[0].astype(np.float64).sum(axis=1, keepdims=True).astype(kind)
-        return total
-    return _UNARY[operator](x[0].astype(np.float64)).astype(kind)
+    return _UNARY[step.operator](x[0].astype(np.float64)).astype(x[0].dtype)
 
 
 def _carried(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Doubles) -> Doubles:
@@ -155,27 +132,12 @@ def _carried(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Double
         return spread[0][:, list(step.places)]
     if operator is Operator.JOIN:
         return np.concatenate(spread, axis=1)
-    if operator is Operator.SUM:
-        size = np.abs(x[0]).sum(axis=1, keepdims=True)
-        total: Doubles = spread[0].sum(axis=1, keepdims=True) + x[0].shape[1] * (UNIT_ROUNDOFF * size) ** 2
-        return total
+    if operator is Operator.MULTIPLY:
+        return x[1] ** 2 * spread[0] + x[0] ** 2 * spread[1] + rounding
     if operator in _BINARY:
-        other = np.asarray(step.constants, np.float64) if step.constants else x[1]
-        own = spread[1] if len(spread) > 1 else np.zeros(1)
-        if operator is Operator.MULTIPLY:
-            return other**2 * spread[0] + x[0] ** 2 * own + rounding
-        if operator is Operator.DIVIDE:
-            return (spread[0] + y**2 * own) / other**2 + rounding
-        if operator in (Operator.ADD, Operator.SUBTRACT):
-            return spread[0] + own + rounding
-        return np.maximum(spread[0], own)
-    if operator is Operator.ABSOLUTE:
-        return spread[0]
-    library = (LIBRARY_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))) ** 2
-    if operator is Operator.SQUARE_ROOT:
-        return spread[0] / np.maximum(4.0 * y**2, np.sqrt(spread[0]) + 1e-30) + rounding
-    slope = np.abs(y) if operator is Operator.EXPONENTIAL else 0.25 if operator is Operator.SIGMOID else 1.0
-    return slope**2 * spread[0] + library
+        return spread[0] + spread[1] + rounding
+    slope = 0.25 if operator is Operator.SIGMOID else 1.0
+    return slope**2 * spread[0] + (LIBRARY_ROUNDINGS * UNIT_ROUNDOFF * (1.0 + np.abs(y))) ** 2
 
 
 # --- float32 --------------------------------------------------------------------------------------------------------
@@ -253,9 +215,8 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
 
 
 def normalised(spec: PolicySpec, observations: np.ndarray) -> Floats:
-    """Raw observations to what the first layer is fed before it is quantized, float32 (batch, feature_size)."""
-    sensed = as_batch(spec, observations)[:, : spec.sensed_size]
-    return normalise(spec.normaliser, run_program(spec.features, sensed))
+    """Raw observations to what the first layer is fed before it is quantized, float32 (batch, sensed_size)."""
+    return normalise(spec.normaliser, as_batch(spec, observations)[:, : spec.sensed_size])
 
 
 def states_of(spec: PolicySpec, rows: np.ndarray, first: int) -> dict[str, np.ndarray]:
@@ -282,12 +243,12 @@ def normaliser_bounds(normaliser: Normaliser) -> tuple[Floats, Floats]:
 
 
 def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(batch, feature_size) to what the first layer takes and to what passes the convolutions by.
+    """(batch, sensed_size) to what the first layer takes and to what passes the convolutions by.
 
-    The first is (batch, height, width, channels) for convolutions, else (batch, feature_size); the second is
+    The first is (batch, height, width, channels) for convolutions, else (batch, sensed_size); the second is
     (batch, vector_size), so that it is empty without vector fields behind an image.
     """
-    first = spec.feature_size - spec.vector_size
+    first = spec.sensed_size - spec.vector_size
     return rows[:, :first].reshape(len(rows), *observation_shape(spec)), rows[:, first:]
 
 
@@ -429,42 +390,26 @@ def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, 
     if spec.network.opaque:
         return execute(spec, weights[PROGRAM], as_batch(spec, observations))
     activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
-    return apply_head(spec, activations[-1], observations, exact)
+    return apply_head(spec, activations[-1], exact)
 
 
-def apply_head(spec: PolicySpec, raw: Floats, observations: np.ndarray, exact: bool = False) -> Floats:
+def apply_head(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
     """Squash and scale a continuous head's raw outputs (batch, result_size); logits and next states pass unchanged.
 
     Args:
         spec: the policy.
         raw: of the last layer, the next states behind it.
-        observations: raw, (batch, observation_size), for the spec's ``targets``.
         exact: with the same bits on every processor.
     """
     if not isinstance(spec.head, ContinuousHead):
         return raw
     raw, following = raw[:, : spec.output_size], raw[:, spec.output_size :]
-    outputs = head_outputs(spec, raw, exact)
-    if spec.targets:
-        outputs = run_program(spec.targets, with_observations(spec, outputs, observations))
-    return np.concatenate([outputs, following], axis=1) if spec.state_size else outputs
-
-
-def head_outputs(spec: PolicySpec, raw: Floats, exact: bool = False) -> Floats:
-    """Squash and scale raw outputs as :func:`apply_head` does, without the spec's ``targets``; (batch, n)."""
-    if not isinstance(spec.head, ContinuousHead):
-        return raw
     squashed = np.clip(raw, *head_limits(spec.head))
     if spec.head.squash is Squash.TANH:
         squashed = exactly.tanh(squashed) if exact else np.tanh(squashed)
     gain, offset = head_constants(spec.head)
-    return squashed * gain + offset
-
-
-def with_observations(spec: PolicySpec, outputs: np.ndarray, observations: np.ndarray) -> np.ndarray:
-    """What a spec's ``targets`` are given: outputs (batch, n), and behind them the raw observations."""
-    sensed = as_batch(spec, observations)[:, : spec.sensed_size]
-    return np.concatenate([outputs, sensed.astype(outputs.dtype)], axis=1)
+    outputs = squashed * gain + offset
+    return np.concatenate([outputs, following], axis=1) if spec.state_size else outputs
 
 
 def head_limits(head: ContinuousHead) -> tuple[float, float]:
@@ -722,7 +667,7 @@ def forward_integer(
     requantize: Requantize = float_multiplier,
 ) -> Floats:
     """Raw observations (batch, observation_size) to results (batch, result_size), float32; as :func:`head_inputs`."""
-    return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize), observations)
+    return apply_head(spec, head_inputs(spec, network, observations, quantize, requantize))
 
 
 def head_inputs(

@@ -521,4 +521,4 @@ def _layer(
 def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
     """Raw observations (batch, observation_size) to results (batch, result_size), float32, through the quantizers."""
     activations = hidden_activations(spec, simulated.weights, observations, simulated.quantized)
-    return apply_head(spec, activations[-1], observations)
+    return apply_head(spec, activations[-1])

@@ -13,7 +13,7 @@ import operator
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from itertools import accumulate
 from typing import Any, ClassVar, Optional, TypeVar, Union
@@ -256,120 +256,6 @@ def parse_enum(kind: type[E], value: object, what: str) -> E:
     return member
 
 
-# --- features -------------------------------------------------------------------------------------------------------
-# Float operators around the network: for example a rotation by a quaternion before it, or a target relative to a joint
-# behind it. A program is a list of steps. Its first values are its inputs, every step adds a vector, and the last
-# vector is the result. ``PolicySpec.features`` turns the raw observation into what the normaliser takes;
-# ``PolicySpec.targets`` turns the head's outputs, with the raw observation behind them, into the action; a recurrent
-# layer's program takes three values. Programs are computed in float32 at every precision.
-
-MOST_STEPS, MOST_ELEMENTS, MOST_TOGETHER = 256, 4096, 65_536
-"""Most steps of a program, elements of a value, and of all values: float operators stay small beside the network."""
-
-
-class FloatOperator(Enum):
-    """What a step does, element by element where nothing else is stated."""
-
-    TAKE = "take"
-    """The elements at ``places``."""
-    JOIN = "join"
-    """All operands, one behind the other."""
-    SUM = "sum"
-    """The sum of all elements: one number."""
-    ADD = "add"
-    SUBTRACT = "subtract"
-    MULTIPLY = "multiply"
-    DIVIDE = "divide"
-    MINIMUM = "minimum"
-    MAXIMUM = "maximum"
-    SQUARE_ROOT = "square_root"
-    SINE = "sine"
-    COSINE = "cosine"
-    ABSOLUTE = "absolute"
-    EXPONENTIAL = "exponential"
-    TANH = "tanh"
-    SIGMOID = "sigmoid"
-
-
-BINARY = (
-    FloatOperator.ADD,
-    FloatOperator.SUBTRACT,
-    FloatOperator.MULTIPLY,
-    FloatOperator.DIVIDE,
-    FloatOperator.MINIMUM,
-    FloatOperator.MAXIMUM,
-)
-
-
-@dataclass(frozen=True)
-class FloatStep:
-    """One operator on earlier values.
-
-    Attributes:
-        operator: see :class:`FloatOperator`.
-        operands: numbers of values. A binary operator has two, of the same size or one of size 1; or one and
-            ``constants``.
-        constants: the second operand of a binary operator, one number or one for each element.
-        places: of TAKE.
-    """
-
-    operator: FloatOperator
-    operands: tuple[int, ...]
-    constants: tuple[float, ...] = field(default=(), metadata=OMITTED)
-    places: tuple[int, ...] = field(default=(), metadata=OMITTED)
-
-    def __post_init__(self) -> None:
-        require_member(FloatOperator, self.operator, "the operator of a float step")
-        name = f"the float operator {self.operator.value!r}"
-        wanted = 2 - bool(self.constants) if self.operator in BINARY else 1
-        count = len(self.operands)
-        fits = count >= 1 if self.operator is FloatOperator.JOIN else count == wanted
-        require(fits, f"{name} has {count} operands; it takes {wanted}.")
-        require(not self.constants or self.operator in BINARY, f"{name} takes no constants.")
-        require(bool(self.places) == (self.operator is FloatOperator.TAKE), f"{name} has {len(self.places)} places.")
-        require(
-            all(abs(value) <= LARGEST_FLOAT32 for value in self.constants),
-            f"{name} has constants {shortened(self.constants)}; allowed are finite float32 numbers.",
-        )
-        require(
-            self.operator is not FloatOperator.DIVIDE or 0.0 not in self.constants, f"{name} divides by the constant 0."
-        )
-
-
-def size_of(step: FloatStep, sizes: Sequence[int]) -> int:
-    """Elements of a step's result, given those of the values before it."""
-    taken = [sizes[place] for place in step.operands]
-    if step.operator is FloatOperator.TAKE:
-        return len(step.places)
-    if step.operator is FloatOperator.JOIN:
-        return sum(taken)
-    return 1 if step.operator is FloatOperator.SUM else max([*taken, len(step.constants)])
-
-
-def sizes_of(steps: tuple[FloatStep, ...], given: Sequence[int], called: str = "features") -> tuple[int, ...]:
-    """Elements of every value: of what the program is given, then of each step's result; ``called`` names it in errors.
-
-    Raises:
-        SpecError: a step names a value that is not there yet, places that are none, or sizes that do not fit.
-    """
-    require(len(steps) <= MOST_STEPS, f"{called} has {len(steps)} steps; allowed are {MOST_STEPS}.")
-    sizes = list(given)
-    for number, step in enumerate(steps):
-        what = f"{called}[{number}] ({step.operator.value})"
-        require(all(0 <= place < len(sizes) for place in step.operands), f"{what} names a value that is not there yet.")
-        taken = [sizes[place] for place in step.operands] + ([len(step.constants)] if step.constants else [])
-        if step.operator in BINARY:
-            require(set(taken) <= {1, max(taken)}, f"{what} combines {taken} elements.")
-        elif step.operator is FloatOperator.TAKE:
-            require(all(0 <= place < taken[0] for place in step.places), f"{what} takes a place beyond {taken[0]}.")
-        size = size_of(step, sizes)
-        require(size <= MOST_ELEMENTS, f"{what} has {size} elements; allowed are {MOST_ELEMENTS}.")
-        sizes.append(size)
-    total = sum(sizes[len(given) :])
-    require(total <= MOST_TOGETHER, f"{called} has {total} elements in all steps; allowed are {MOST_TOGETHER}.")
-    return tuple(sizes)
-
-
 # --- recurrent layers -----------------------------------------------------------------------------------------------
 # A recurrent layer consists of two linear layers, ``recurrent_<i>`` of its input and ``state_<i>`` of its hidden state,
 # and a float program that computes the next state from their sums:
@@ -379,13 +265,45 @@ def sizes_of(steps: tuple[FloatStep, ...], given: Sequence[int], called: str = "
 #         r = σ(a_r + c_r),   z = σ(a_z + c_z),   n = tanh(a_n + r c_n),   h' = n + z (h − n)
 #     LSTM (Hochreiter & Schmidhuber 1997, with Gers's forget gate), gates i, f, g, o; its state is h with s behind it:
 #         s' = σ(a_f + c_f) s + σ(a_i + c_i) tanh(a_g + c_g),   h' = σ(a_o + c_o) tanh(s')
+#
+# A program is a list of steps. Its first values are a, c and the state, every step adds a vector, and the last vector
+# is the result. Programs are computed in float32 at every precision.
 
 MOST_UNITS = 1024
-"""Of a recurrent layer: its gates together are a value of a float program."""
+"""Of a recurrent layer."""
 STATE = "state_"
+"""Begins the name of the linear layer of a hidden state."""
 PROGRAM = "program"
 """The name of an opaque program among the weights: its bytes, uint8."""
-"""Begins the name of the linear layer of a hidden state."""
+
+
+class FloatOperator(Enum):
+    """What a step does, element by element where nothing else is stated."""
+
+    TAKE = "take"
+    """The elements at ``places``."""
+    JOIN = "join"
+    """All operands, one behind the other."""
+    ADD = "add"
+    SUBTRACT = "subtract"
+    MULTIPLY = "multiply"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True)
+class FloatStep:
+    """One operator on earlier values.
+
+    Attributes:
+        operator: see :class:`FloatOperator`.
+        operands: numbers of values; those of a binary operator have the same size.
+        places: of TAKE.
+    """
+
+    operator: FloatOperator
+    operands: tuple[int, ...]
+    places: range = range(0)
 
 
 class Cell(Enum):
@@ -430,18 +348,13 @@ class Recurrence:
         """Floats that it remembers; the first ``units`` are the hidden state."""
         return _VECTORS[self.cell] * self.units
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Elements of the three values that its program is given: both linear layers' sums, and the state."""
-        return self.gate_size, self.gate_size, self.state_size
-
     def program(self) -> tuple[FloatStep, ...]:
         """From the sums of what is fed (gate_size,), of the hidden state (likewise) and the state to the next state."""
         return _gru(self.units) if self.cell is Cell.GRU else _lstm(self.units)
 
 
 def _take(value: int, first: int, count: int) -> FloatStep:
-    return FloatStep(FloatOperator.TAKE, (value,), places=tuple(range(first, first + count)))
+    return FloatStep(FloatOperator.TAKE, (value,), range(first, first + count))
 
 
 def _gru(n: int) -> tuple[FloatStep, ...]:
@@ -1012,7 +925,7 @@ class PolicySpec:
     Attributes:
         name: e.g. ``"III"``.
         observation: the fields in the order in which they are concatenated; those of recurrent layers' states last.
-        normaliser: applied to the raw observation inside the graph; where there are ``features``, to what they make.
+        normaliser: applied to the raw observation inside the graph.
         network: the layers between the normalised observation and the head.
         head: what the outputs mean.
         control_period_s: time between two decisions, in seconds.
@@ -1022,8 +935,6 @@ class PolicySpec:
         delay_s: time from an observation to the effect of its action that the policy was trained with, in seconds.
         fallback: what to do where no action can be computed: the action's elements, in its unit; of a discrete head the
             action's index alone; empty where nothing is known to be safe.
-        features: float operators between the raw observation and the normaliser; as a rule none.
-        targets: float operators between the head and the action, one result for each output; as a rule none.
     """
 
     name: str
@@ -1037,8 +948,6 @@ class PolicySpec:
     quantization: Optional[TrainedQuantization] = field(default=None, metadata=OMITTED)
     delay_s: float = field(default=0.0, metadata=OMITTED)
     fallback: tuple[float, ...] = field(default=(), metadata=OMITTED)
-    features: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
-    targets: tuple[FloatStep, ...] = field(default=(), metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(
@@ -1054,14 +963,10 @@ class PolicySpec:
             f"policy.observation has {shortened(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
         )
         self._check_states()
-        found, wanted = len(self.normaliser.mean), self.feature_size
-        what = "the features" if self.features else "the observation"
-        require(found in (1, wanted), f"normaliser has {found} elements, {what} {wanted}.")
+        found, wanted = len(self.normaliser.mean), self.sensed_size
+        require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
         self._check_memory()
-        self._check_targets()
-        if self.network.opaque:
-            plain = not (self.features or self.targets or self.quantization)
-            require(plain, "an opaque program has neither features, targets nor quantization.")
+        require(not (self.network.opaque and self.quantization), "an opaque program has no quantization.")
         if self.network.convolutions:
             self.network.image_shapes(self.observation[0].shape)
             for behind in self.observation[1:]:
@@ -1110,20 +1015,12 @@ class PolicySpec:
         require(len(states) < len(self.observation), "policy.observation has nothing but states.")
 
     def _check_memory(self) -> None:
-        plain = not (self.features or self.targets or any(field.memory for field in self.observation))
-        message = "a network with convolutions has neither features, targets nor memory."
-        require(plain or not self.network.convolutions, message)
+        remembers = any(field.memory for field in self.observation)
+        require(not (self.network.convolutions and remembers), "a network with convolutions has no memory.")
         for each in self.observation:
             if each.memory is not None and each.memory.of is Remembered.ACTION:
                 fits = isinstance(self.head, ContinuousHead) and each.row_size == self.head.size
                 require(fits, f"{each.name!r} remembers actions of {each.row_size} elements, which the head has not.")
-
-    def _check_targets(self) -> None:
-        if not self.targets:
-            return
-        require(isinstance(self.head, ContinuousHead), "targets are given for a discrete head; allowed are none.")
-        made = sizes_of(self.targets, (self.output_size + self.sensed_size,), "targets")[-1]
-        require(made == self.output_size, f"targets make {made} elements of {self.output_size} outputs.")
 
     def check_fallback(self, fallback: tuple[float, ...]) -> None:
         """Let an action pass that this policy may fall back to.
@@ -1201,11 +1098,6 @@ class PolicySpec:
         return tuple(each.row for each in self.observation if each.is_brought)
 
     @property
-    def feature_size(self) -> int:
-        """Number of floats that the normaliser takes: the observation's, or what the features make of them."""
-        return sizes_of(self.features, (self.sensed_size,))[-1]
-
-    @property
     def vector_size(self) -> int:
         """Number of floats that follow the image and pass the convolutions by; 0 without convolutions."""
         return sum(f.size for f in self.observation[1:]) if self.network.convolutions else 0
@@ -1228,7 +1120,7 @@ class PolicySpec:
     @property
     def is_bounded(self) -> bool:
         """Whether no action leaves the bounds of a continuous head."""
-        return isinstance(self.head, ContinuousHead) and self.head.squash is not Squash.NONE and not self.targets
+        return isinstance(self.head, ContinuousHead) and self.head.squash is not Squash.NONE
 
     @property
     def is_discrete(self) -> bool:
@@ -1274,7 +1166,7 @@ class PolicySpec:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            SpecError: the text is no JSON, of a future version, or lacks a field (which is named).
+            SpecError: the text is no JSON, of a future version, lacks a field or has an unknown one (which is named).
         """
         try:
             data = json_values.parse_object(text)
@@ -1285,6 +1177,13 @@ class PolicySpec:
             type(version) is int and version == SPEC_FORMAT_VERSION,  # True and 1.0 equal 1
             f"policy.json has format_version {shortened(version)}; this program reads {SPEC_FORMAT_VERSION}.",
             "Use the program version that wrote it, or train the policy again.",
+        )
+        # Without what it stands for, another policy would run.
+        unknown = sorted(data.keys() - {"format_version", *(each.name for each in fields(cls))})
+        require(
+            not unknown,
+            f"policy.json has fields that this version does not know: {shortened(unknown)}.",
+            "Import the policy again, or use the program version that wrote it.",
         )
         try:
             spec: PolicySpec = json_values.read(cls, data)
@@ -1306,11 +1205,11 @@ def network_values(network: NetworkSpec) -> dict[str, Any]:
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """What the network's first layer takes: (height, width, channels) for convolutions, else (feature_size,).
+    """What the network's first layer takes: (height, width, channels) for convolutions, else (sensed_size,).
 
     Of an image and vector fields it is the image's; :func:`split` parts them.
     """
-    return spec.observation[0].shape if spec.network.convolutions else (spec.feature_size,)
+    return spec.observation[0].shape if spec.network.convolutions else (spec.sensed_size,)
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:

@@ -47,7 +47,7 @@ def greedy(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> Decide:
             inputs = normalise(spec.normaliser, observation)
         else:
             return forward_float(spec, weights, observation)
-        return apply_head(spec, outputs(computed, inputs), observation)
+        return apply_head(spec, outputs(computed, inputs))
 
     return deciding(spec, results)
 

@@ -209,7 +209,7 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
 
     And fewer bits where they are packed.
     """
-    from quarl.convert.pipeline import impossible
+    from quarl.convert.opaque import impossible
 
     runtimes = [each for each in runtimes if not impossible(bundle.spec, each.artifact_format)]
     found = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)

@@ -13,7 +13,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from quarl.convert.pipeline import convert_each, impossible, missing
+from quarl.convert.opaque import impossible
+from quarl.convert.pipeline import convert_each, missing
 from quarl.convert.rebuild import check_artifact
 from quarl.device.engine import building
 from quarl.device.engine.engine import Engine, library, memory_needed

@@ -16,7 +16,8 @@ import numpy as np
 from quarl.convert.executor import available, runtime_processes
 from quarl.convert.importers.chain import Floats, ForeignError, ForeignPolicy, run
 from quarl.convert.importers.onnx.original import HALF_ROUNDING, HALF_TOLERANCE
-from quarl.convert.pipeline import build_graph, impossible
+from quarl.convert.opaque import impossible
+from quarl.convert.pipeline import build_graph
 from quarl.policy.golden import foreign_tolerance
 from quarl.policy.history import History
 from quarl.policy.reference import Weights, forward_float

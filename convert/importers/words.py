@@ -69,17 +69,8 @@ def network_words(spec: PolicySpec) -> str:
     return f"{' × '.join(layers)}{', ' if activated else ''}{', '.join(kinds) if activated else ''}" or "linear"
 
 
-def squashed_words(spec: PolicySpec) -> str:
-    """``as they are``; ``clipped to -2 … 2``; ``by tanh to -2 … 2``: the least and the largest of all elements.
-
-    With how many float operators make the action of them, where any do.
-    """
-    assert isinstance(spec.head, ContinuousHead)
-    behind = f", then {len(spec.targets)} float operators on them and the observation" if spec.targets else ""
-    return _squashed(spec.head) + behind
-
-
-def _squashed(head: ContinuousHead) -> str:
+def squashed_words(head: ContinuousHead) -> str:
+    """``as they are``; ``clipped to -2 … 2``; ``by tanh to -2 … 2``: the least and the largest of all elements."""
     low, high = np.array(head.low), np.array(head.high)
     if head.squash is Squash.NONE:
         if head.limit == math.inf:
@@ -95,7 +86,7 @@ def words(done: Imported) -> str:
     spec, head = done.spec, done.spec.head
     actions = f"one of {spec.output_size}"
     if isinstance(head, ContinuousHead):
-        actions = f"{head.size} number{'s' * (head.size > 1)}, {squashed_words(spec)}"
+        actions = f"{head.size} number{'s' * (head.size > 1)}, {squashed_words(head)}"
     return environment.from_string(TEMPLATE).render(
         policy=done.policy,
         spec=spec,

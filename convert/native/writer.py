@@ -24,7 +24,7 @@ from quarl.policy.quantize import INT8_MAX, INT8_MIN, Affine, dequantize_affine
 from quarl.policy.reference import (
     IntegerLayer,
     IntegerNetwork,
-    head_outputs,
+    apply_head,
     normaliser_bounds,
     normaliser_constants,
     requantization_multipliers,
@@ -57,9 +57,8 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     """The file's bytes: exactly the integers and scales of ``network``.
 
     Raises:
-        QuantizationError: float operators around the network, or a layer of more than 65,535 inputs.
+        QuantizationError: a layer of more than 65,535 inputs.
     """
-    check_expressible(spec)
     file = _File(HEAD_BYTES + LAYER_BYTES * len(network.layers), bytearray())
     shape: tuple[int, ...] = observation_shape(spec)
     records = []
@@ -102,19 +101,6 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         state=spec.state_size,
     )
     return b"".join([record.packed(), *(each.packed() for each in records), bytes(file.data)])
-
-
-def check_expressible(spec: PolicySpec) -> None:
-    """Refuse a policy with float operators around its network.
-
-    Raises:
-        QuantizationError: says what it has.
-    """
-    if spec.features or spec.targets:
-        raise QuantizationError(
-            f"policy {spec.name!r} has float operators before or behind its network, which the native engine has not.",
-            "Run it with LiteRT, tflite-runtime or onnxruntime.",
-        )
 
 
 def _layer(
@@ -212,4 +198,4 @@ def _actions(spec: PolicySpec, output: Affine) -> np.ndarray:
     """The action of every output for each of the 256 levels, float32 (outputs, 256)."""
     levels = np.arange(INT8_MIN, INT8_MAX + 1)
     raw = np.repeat(dequantize_affine(levels, output)[:, None], spec.output_size, axis=1)
-    return np.ascontiguousarray(head_outputs(spec, raw, exact=True).T.astype("<f4"))
+    return np.ascontiguousarray(apply_head(spec, raw, exact=True).T.astype("<f4"))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 
-from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
+from quarl.policy.spec import ContinuousHead, DiscreteHead, Squash
 
 
-def action_bounds(spec: PolicySpec) -> list[tuple[float, float]]:
+def action_bounds(head: DiscreteHead | ContinuousHead) -> list[tuple[float, float]]:
     """The least and the largest value of each element of an action, in its unit; none where actions have no bounds."""
-    return [] if spec.targets or not isinstance(spec.head, ContinuousHead) else head_bounds(spec.head)
-
-
-def head_bounds(head: ContinuousHead) -> list[tuple[float, float]]:
-    """The least and the largest value of each of a head's outputs, in its unit; none where they have no bounds."""
+    if not isinstance(head, ContinuousHead):
+        return []
     pairs = list(zip(head.low, head.high, strict=True))
     if head.squash is not Squash.NONE:
         return pairs

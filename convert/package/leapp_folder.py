@@ -228,7 +228,7 @@ def _outputs(spec: PolicySpec) -> Iterator[dict[str, Any]]:
     if head.names:
         made["element_names"] = [list(head.names)]
     made["unit"] = head.unit
-    if bounds := action_bounds(spec):
+    if bounds := action_bounds(head):
         made |= {"low": [low for low, _ in bounds], "high": [high for _, high in bounds]}
     yield made
 

@@ -11,7 +11,6 @@ from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.reference import output_steps
 from quarl.policy.bundle import Bundle, write_bundle
-from quarl.policy.reference import head_inputs
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -84,6 +83,4 @@ def test_each_action_has_a_step_of_its_own(tmp_path: Path) -> None:
     # The third action spans 9, so that one step of the raw output moves it by at most 4.5 steps.
     half_spans = (np.array(HIGH) - np.array(LOW)) / 2
     assert half_spans[2] == 4.5
-    rows = bundle.calibration()
-    raw = head_inputs(bundle.spec, network, rows)
-    np.testing.assert_allclose(output_steps(bundle.spec, network, raw, rows), half_spans * network.output_step)
+    np.testing.assert_allclose(output_steps(bundle.spec, network), half_spans * network.output_step)

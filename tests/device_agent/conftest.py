@@ -167,7 +167,7 @@ def add_artifacts(bundle: Bundle, tolerance_steps: float = 3.0) -> Bundle:
     """Real fp32 and int8 artifacts in every format, with the tolerances of conversion."""
     from quarl.convert import onnx_graph, tflite_graph
     from quarl.convert.native.writer import native_artifact
-    from quarl.convert.pipeline import impossible
+    from quarl.convert.opaque import impossible
     from quarl.convert.reference import integer_reference
 
     spec, weights, golden = bundle.spec, bundle.weights(), bundle.golden()

@@ -13,8 +13,6 @@ from quarl.policy.reference import forward_float
 from quarl.policy.spec import (
     ContinuousHead,
     EnvironmentSpec,
-    FloatOperator,
-    FloatStep,
     Memory,
     NetworkSpec,
     Normaliser,
@@ -33,16 +31,11 @@ SPEC = PolicySpec(
         ObservationField("joints", (3, 2), "rad", ("hip", "knee"), Memory(Remembered.OBSERVATION, (0.5, -0.5))),
         ObservationField("previous_action", (1, 2), "rad", (), Memory(Remembered.ACTION, (0.1, 0.2))),
     ),
-    normaliser=Normaliser((0.0,) * 11, (2.0,) * 11),
+    normaliser=Normaliser((0.0,) * 10, (2.0,) * 10),
     network=NetworkSpec((12,)),
     head=ContinuousHead((-1.0, -1.0), (1.0, 1.0), Squash.TANH),
     control_period_s=0.02,
     environment=EnvironmentSpec("Test-v0"),
-    features=(
-        FloatStep(FloatOperator.TAKE, (0,), places=(0,)),
-        FloatStep(FloatOperator.SINE, (1,)),
-        FloatStep(FloatOperator.JOIN, (0, 2)),
-    ),
 )
 
 

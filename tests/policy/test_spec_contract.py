@@ -85,6 +85,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["head"].update(kind=[]), r"head.kind \[\].*discrete, continuous"),
         (lambda d: d["head"].update(kind={}), r"head.kind \{\}.*discrete, continuous"),
         (lambda d: d.update(quantization=None), "quantization is null"),
+        (lambda d: d.update(features=[], targets=[]), r"not know: \['features', 'targets'\]"),
         (lambda d: d["network"].update(activation="gelu"), "network.activation 'gelu'.*allowed are relu"),
         (lambda d: d["network"].update(hidden=[64, 0]), "network.hidden"),
         (lambda d: d["network"].update(hidden="64"), "network.hidden is '64'; it must be a list"),

@@ -73,7 +73,7 @@ class Decider:
         self._fresh = False
         self._observation = self._golden = serving.observations[0]
         self._values: Any = ()
-        self._still = () if spec.features else spec.normaliser.still
+        self._still = spec.normaliser.still
         self._brought: Any = None
 
     def inbox(self, room: int) -> Inbox:

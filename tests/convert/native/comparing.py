@@ -28,7 +28,7 @@ def levels_of(spec: PolicySpec, network: IntegerNetwork, rows: np.ndarray) -> li
 
 def outputs_of(spec: PolicySpec, network: IntegerNetwork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What the engine has to give: float32 (rows, outputs), and the choices, 0 of a continuous policy."""
-    outputs = apply_head(spec, head_inputs(spec, network, rows), rows, exact=True)
+    outputs = apply_head(spec, head_inputs(spec, network, rows), exact=True)
     return outputs, outputs.argmax(axis=1) if spec.is_discrete else np.zeros(len(rows), np.int64)
 
 

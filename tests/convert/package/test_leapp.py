@@ -17,7 +17,7 @@ import pytest
 
 from quarl.bench.study.speed import PEERS_PYTHON
 from quarl.convert.package.__main__ import main
-from quarl.convert.package.actions import head_bounds
+from quarl.convert.package.actions import action_bounds
 from quarl.convert.package.card import CARD_FILE
 from quarl.convert.package.leapp_folder import description, with_fields
 from quarl.convert.package.yaml_text import document
@@ -217,7 +217,7 @@ def test_raw_actions_have_no_bounds(bundle: Bundle) -> None:
     ],
 )
 def test_bounds_of_actions_by_hand(squash: Squash, limit: float, bounds: list[tuple[float, float]]) -> None:
-    assert head_bounds(ContinuousHead((-1.0,), (3.0,), squash, limit)) == bounds
+    assert action_bounds(ContinuousHead((-1.0,), (3.0,), squash, limit)) == bounds
 
 
 def test_the_emitter_by_hand() -> None:
