@@ -23,7 +23,7 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.heads import head_of
 from quarl.convert.importers.layers import Layer, layers_of, network_of
-from quarl.convert.importers.onnx.opaque import finished
+from quarl.convert.importers.onnx.opaque import finish_graph
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
 from quarl.policy.spec import (
     PROGRAM,
@@ -90,7 +90,7 @@ def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
     """The policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
     after = [each for each in policy.steps[1:] if isinstance(each, Affine | Clip)]
     is_discrete = isinstance(policy.actions, Discrete)
-    data, behind = finished(step, after, is_discrete)
+    data, behind = finish_graph(step, after, is_discrete)
     network = NetworkSpec((), opaque=OpaqueProgram(len(data), step.reason, step.states))
     head: DiscreteHead | ContinuousHead
     if isinstance(policy.actions, Continuous):

@@ -119,7 +119,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
     elif task is not None:
         rows = recordings.flown(policy, task, arguments.range)
     else:
-        rows = recordings.made_up(policy, arguments.range)
+        rows = recordings.draw_observations(policy, arguments.range)
     if task is not None:
         check_outputs(policy, task)
     outputs = count_outputs(policy)

@@ -141,7 +141,7 @@ def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> R
     return Recorded(calibration[::step], rows[golden], outlying, warnings)
 
 
-def made_up(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
+def draw_observations(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
     """Return observations that nobody recorded, which prove floats and calibrate nothing.
 
     They are those that the policy's own normaliser expects, and a unit normal where it has none; grey levels of images.

@@ -59,7 +59,7 @@ def reach_of(file: OnnxFile, output: str, found: Iterable[Found] = ()) -> Reach:
     return Reach(tuple(sorted(nodes)), frozenset(tensors))
 
 
-def states_by_name(file: OnnxFile) -> dict[str, str]:
+def find_states(file: OnnxFile) -> dict[str, str]:
     """Return the inputs whose names say that they are states, with the outputs that are called alike."""
     outputs = {value.name for value in file.model.graph.output}
     found = {}
@@ -73,7 +73,7 @@ def states_by_name(file: OnnxFile) -> dict[str, str]:
     return found
 
 
-def reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) -> dict[str, str]:
+def keep_reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) -> dict[str, str]:
     """Return the states that lead to an output, or to the next value of one that does.
 
     Raises:

@@ -36,8 +36,8 @@ from quarl.convert.importers.onnx.inputs import (
     LARGEST_OBSERVATION,
     LARGEST_STATE,
     OUTPUT_OPTION,
+    keep_reached_states,
     reach_of,
-    reached_states,
 )
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
 from quarl.convert.importers.onnx.original import Feed, Original
@@ -61,7 +61,7 @@ MONOTONE = (*DISTRIBUTIONS, "Log")
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeGraph:
     """The file's own program: rows (batch, n + s) to the chosen output and the next states (batch, m + s).
 
     Attributes:
@@ -97,11 +97,11 @@ def read_opaque(
     """
     graph = file.model.graph
     _check_names(graph, states)
-    chosen, is_choice = _before_the_choice(graph, output)
-    states = reached_states(file, chosen, states)
+    chosen, is_choice = _find_logits(graph, output)
+    states = keep_reached_states(file, chosen, states)
     names = [chosen, *states.values()]
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
-    for node in _within(graph.node[index] for index in nodes):
+    for node in _nodes_within(graph.node[index] for index in nodes):
         if node.op_type in NO_LOOPS:
             raise ForeignError(f"Node {node.name!r} is a {node.op_type}, which may not end.")
     needed = frozenset[str]().union(*(reach_of(file, name).tensors for name in names))
@@ -114,13 +114,13 @@ def read_opaque(
     inputs = [value for value in values if value not in ones]
     if is_choice and chosen != output:
         whole = _part(file, reach_of(file, output).nodes, inputs, ones, [output])
-        if (made := _outputs(whole, [*observed, *held], [output])[0]).size != 1:
+        if (made := _probe_outputs(whole, [*observed, *held], [output])[0]).size != 1:
             raise ForeignError(f"The output {output!r} makes {made.size} choices; read is one.", OUTPUT_OPTION)
     part = _part(file, nodes, inputs, ones, names)
-    sizes = _sizes(_outputs(part, [*observed, *held], names), [*observed, *held], names, [each.size for each in held])
+    sizes = _count_outputs(_probe_outputs(part, [*observed, *held], names), observed, held, names)
     is_half = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
-    original = Whole(Original(part, (*observed, *held), tuple(names)), tuple(sizes), is_half)
-    data = _wrapped(_widened(part) if is_half else part, observed, held, names, sizes)
+    original = WholeGraph(Original(part, (*observed, *held), tuple(names)), tuple(sizes), is_half)
+    data = _wrap_graph(_convert_half(part) if is_half else part, observed, held, names, sizes)
     fields = [
         Input(feed.name, _field_shape(feed), element_names=names_that_fit(file.model, feed.size, "observation_names"))
         for feed in observed
@@ -157,7 +157,9 @@ def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
             raise ForeignError(f"The input {feed.name!r} has {feed.size} elements; allowed are 1 … {most}.")
 
 
-def _sizes(made: Sequence[Made], feeds: Sequence[Feed], names: Sequence[str], states: Sequence[int]) -> list[int]:
+def _count_outputs(
+    made: Sequence[OutputKind], observed: Sequence[Feed], held: Sequence[Feed], names: Sequence[str]
+) -> list[int]:
     """Return the elements of each output for one observation.
 
     Raises:
@@ -168,15 +170,15 @@ def _sizes(made: Sequence[Made], feeds: Sequence[Feed], names: Sequence[str], st
             f"The output {names[0]!r} holds whole numbers, no outputs of which the largest is the action.",
             "Type --output NAME with the logits of one choice, or export the policy with them.",
         )
-    copies = max(feed.copies for feed in feeds)
+    copies = max(feed.copies for feed in (*observed, *held))
     sizes = [each.size // copies for each in made]
-    for name, size, wanted in zip(names[1:], sizes[1:], states, strict=True):
-        if size != wanted:
-            raise ForeignError(f"The next state {name!r} has {size} elements, and the state {wanted}.")
+    for name, size, state in zip(names[1:], sizes[1:], held, strict=True):
+        if size != state.size:
+            raise ForeignError(f"The next state {name!r} has {size} elements, and {state.name!r} {state.size}.")
     return sizes
 
 
-def finished(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) -> tuple[bytes, Prefix]:
+def finish_graph(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) -> tuple[bytes, Prefix]:
     """Return the step's graph as an artifact's, and what stands behind it: z = clip(a x + b, low, high)."""
     model = onnx.load_model_from_string(step.data)
     graph, behind = model.graph, Prefix.of(step.outputs, list(after))
@@ -207,7 +209,7 @@ def finished(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) ->
     return data, behind
 
 
-def _before_the_choice(graph: onnx.GraphProto, output: str) -> tuple[str, bool]:
+def _find_logits(graph: onnx.GraphProto, output: str) -> tuple[str, bool]:
     """Return the tensor of whose largest element an output is the number, and True; else the output, and False.
 
     A distribution is such a tensor, too.
@@ -256,7 +258,7 @@ def _part(
 ) -> bytes:
     """Return the model of these nodes alone, from these inputs to these tensors."""
     graph = file.model.graph
-    needed = {name for node in _within(graph.node[index] for index in nodes) for name in node.input}
+    needed = {name for node in _nodes_within(graph.node[index] for index in nodes) for name in node.input}
     constants = [tensor for tensor in graph.initializer if tensor.name in needed]
     for value in ones:
         kind = value.type.tensor_type
@@ -271,12 +273,12 @@ def _part(
     return data
 
 
-def _within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield these nodes, and those of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            yield from _within(attribute.g.node)
+            yield from _nodes_within(attribute.g.node)
 
 
 PROBE = """
@@ -291,7 +293,7 @@ print(*(f"{made.size}:{made.dtype.kind}" for made in map(numpy.asarray, session.
 """
 
 
-def _widened(part: bytes) -> bytes:
+def _convert_half(part: bytes) -> bytes:
     """Return a float16 graph in float32: processors without half arithmetic compute in float32 anyhow."""
     model = onnx.load_model_from_string(part)
     half, whole = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -311,14 +313,14 @@ def _widened(part: bytes) -> bytes:
     return data
 
 
-class Made(NamedTuple):
+class OutputKind(NamedTuple):
     """An output as it came out: how many elements, and whether they are floats."""
 
     size: int
     is_float: bool
 
 
-def _outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> list[Made]:
+def _probe_outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> list[OutputKind]:
     """Execute a graph on ones, in a process with limits, and return what these outputs are.
 
     Raises:
@@ -335,10 +337,10 @@ def _outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> list[M
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
         raise ForeignError(f"onnxruntime does not execute the file ({lines[-1][:500]}).", "Export the policy again.")
     words = [word.split(":") for word in done.stdout.split()]
-    return [Made(int(size), kind == "f") for size, kind in words]
+    return [OutputKind(int(size), kind == "f") for size, kind in words]
 
 
-def _wrapped(
+def _wrap_graph(
     part: bytes, observed: Sequence[Feed], held: Sequence[Feed], names: Sequence[str], sizes: Sequence[int]
 ) -> bytes:
     """Return the graph with one row of observation and of states in, and one of outputs and of next states out."""

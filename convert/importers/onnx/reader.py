@@ -36,10 +36,10 @@ from quarl.convert.importers.onnx.inputs import (
     OUTPUT_OPTION,
     Reach,
     feeds_of,
+    find_states,
+    keep_reached_states,
     reach_of,
-    reached_states,
     state_feeds,
-    states_by_name,
 )
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
 from quarl.convert.importers.onnx.opaque import read_opaque
@@ -85,7 +85,7 @@ def read_onnx(path: Path, output: str | None = None, states: Mapping[str, str] |
         ForeignError: no such file, no such output, or a graph that onnxruntime does not execute.
     """
     file = load(path)
-    return read_graph(file, choose_output(file.model.graph, output), states_by_name(file) if states is None else states)
+    return read_graph(file, choose_output(file.model.graph, output), find_states(file) if states is None else states)
 
 
 def read_graph(
@@ -102,7 +102,7 @@ def read_graph(
     def opaque(reason: str) -> ForeignPolicy:
         with malformed_refused():
             policy = read_opaque(file, output, states, initial or {}, " ".join(reason.split())[:LONGEST_REASON])
-        return _with_notes(file, output, policy, reached_states(file, output, states), initial)
+        return _with_notes(file, output, policy, keep_reached_states(file, output, states), initial)
 
     try:
         return replace(read_chain(file, output, states, initial), as_opaque=opaque)
@@ -133,7 +133,7 @@ def read_chain(
             computes. Names the node.
     """
     with malformed_refused(), np.errstate(all="ignore"):  # what is not finite is refused where it is compared
-        states = reached_states(file, chosen, fed_back)
+        states = keep_reached_states(file, chosen, fed_back)
         return _with_notes(file, chosen, _chain(file, chosen, states, initial or {}), states, initial)
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quarl.convert.importers.chain import ForeignPolicy, run
 from quarl.convert.importers.onnx.file import load
-from quarl.convert.importers.onnx.inputs import states_by_name
+from quarl.convert.importers.onnx.inputs import find_states
 from quarl.convert.importers.onnx.reader import choose_output, read_chain
 
 GENERATOR = np.random.default_rng(7)
@@ -81,7 +81,7 @@ class Graph:
 def read_as_chain(path: Path, output: str | None = None) -> ForeignPolicy:
     """The policy as a chain; what there is no chain for is refused, where read_onnx takes it as an opaque program."""
     file = load(path)
-    return read_chain(file, choose_output(file.model.graph, output), states_by_name(file))
+    return read_chain(file, choose_output(file.model.graph, output), find_states(file))
 
 
 def agrees(policy: ForeignPolicy) -> None:
