@@ -17,7 +17,7 @@ PyTorch or Stable-Baselines3; of a zip with VecNormalize the steps as they were 
 compared with it.
 int8: the least and the largest agreement with fp32 on drawn observations, not on rollouts; deployed: fp32 to the \
 local device, which held it to its golden vectors.
-Refused: {{ facts.refused }}.
+Refused by name: {{ facts.refused }}.
 Measured on {{ results.machine }}; code {{ results.code }}.
 """
 
@@ -50,7 +50,7 @@ def facts(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the notes say of all files together."""
     rows = document["policies"]
     forms = [row["form"] for row in rows]
-    refused = [f"{row['id']} ({row['reason'].rstrip('.')})" for row in rows if row["form"] == "refused"]
+    refused = [row["id"] for row in rows if row["form"] == "refused"]
     return {
         "facts": {
             "files": len(rows),
@@ -59,7 +59,7 @@ def facts(document: Mapping[str, Any]) -> dict[str, Any]:
             "share": round(100 * (1 - forms.count("refused") / len(rows))),
             "contract": forms.count("contract"),
             "opaque": forms.count("opaque"),
-            "refused": "; ".join(refused) or "none",
+            "refused": ", ".join(refused) or "none",
         }
     }
 
