@@ -43,6 +43,8 @@ INTEGERS = {
     ArtifactFormat.ONNX: onnx_graph.integer_graph,
     ArtifactFormat.NATIVE: native_artifact,
 }
+INTEGER_KERNELS = "QLinear", "QGemm", "MatMulInteger"
+"""What the names of onnxruntime's integer kernels begin with."""
 FLOATS = {ArtifactFormat.TFLITE: tflite_graph.float_graph, ArtifactFormat.ONNX: onnx_graph.float_graph}
 
 
@@ -370,6 +372,9 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
         return "float32 arithmetic"
     if recipe is None:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
+    if candidate.quantized.program:
+        kernels = [name for name in onnx_graph.executed_operators(candidate.data) if name.startswith(INTEGER_KERNELS)]
+        return f"{len(kernels)} integer kernels (onnxruntime), everything else float32"
     if candidate.format is ArtifactFormat.NATIVE:
         words = "packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine)"
         return "; ".join([words, *floats])

@@ -23,7 +23,7 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.heads import head_of
 from quarl.convert.importers.layers import Layer, layers_of, network_of
-from quarl.convert.importers.onnx.opaque import finish_graph
+from quarl.convert.importers.onnx.wrapping import finish_graph
 from quarl.convert.importers.prefix import Prefix, refuse_odd_images
 from quarl.policy.spec import (
     PROGRAM,

@@ -187,6 +187,12 @@ def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None)
     made = with_assumptions(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(made)):
         raise ForeignError(f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(made)} outputs.")
+    if task is not None and arguments.fields:
+        seen, given = (
+            sum(int(np.prod(part.shape)) for part in parts) for parts in (task.observation, arguments.fields)
+        )
+        if seen != given:
+            raise ForeignError(f"--fields has {given} elements, and {task.name} shows {seen}.", "Leave --fields out.")
     made = with_task(made, task, arguments.fields, arguments.actions, arguments.bounds)
     if policy.as_opaque is not None:
         try:

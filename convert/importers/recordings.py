@@ -31,7 +31,6 @@ from quarl.policy.spec import (
     ObservationField,
     OpaqueProgram,
     PolicySpec,
-    Remembered,
     Squash,
 )
 
@@ -230,7 +229,7 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
 
 def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
-    brought = [part.name for part in policy.inputs if not part.memory or part.memory.of is Remembered.OBSERVATION]
+    brought = [part.name for part in policy.inputs if part.memory is None]
     found: dict[str, Floats] = {}
     starts = None
     members = open_zip(read_untrusted(path), str(path))

@@ -21,8 +21,6 @@ from quarl.convert.importers.chain import (
     state_size,
     through,
 )
-from quarl.policy.history import remembers
-from quarl.policy.spec import Remembered
 
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
 ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
@@ -63,11 +61,6 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
     elif low is not None and high is not None:
         one = np.ones(1)
         added = Clip(-one, one), Affine((high - low) / 2, (high + low) / 2)
-    if added and any(part.memory and part.memory.of is Remembered.ACTION for part in policy.inputs):
-        raise ForeignError(
-            f"{policy.source}: it remembers its actions as the file makes them, and --actions {actions} changes them.",
-            "Leave --actions out.",
-        )
     return followed(replace(policy, actions=policy.actions or Continuous()), added)
 
 
@@ -106,11 +99,6 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
         ForeignError: they have another size.
     """
     own_inputs = sensed(policy.inputs)
-    if remembers(own_inputs):
-        raise ForeignError(
-            f"{policy.source}: its observation holds earlier periods, which --fields and a task cannot say.",
-            "Leave --fields out, and record --observations where the policy runs.",
-        )
     own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (own_inputs, fields))
     if own != given:
         raise ForeignError(

@@ -85,11 +85,6 @@ class Description:
     versions: dict[str, str]
 
 
-def is_leapp(path: Path) -> bool:
-    """Whether a path is what :func:`describe` takes: a folder, or a YAML file."""
-    return path.is_dir() or path.suffix.lower() in (".yaml", ".yml")
-
-
 def describe(path: Path) -> Description:
     """Read and check a folder's YAML, given the folder or the file.
 

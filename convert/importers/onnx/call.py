@@ -16,7 +16,8 @@ Result = list[Value | np.ndarray]
 
 ONE, ZERO, INFINITE = (np.float64(number).reshape(()) for number in (1.0, 0.0, np.inf))
 REASONS = {
-    "it is recurrent, of a kind that no bundle's policy is": "RNN Loop Scan If",
+    "it is recurrent, of a kind that no bundle's policy is": "RNN Loop Scan",
+    "it computes one of two branches": "If",
     "it draws random numbers": "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli",
     "its result's places depend on the data": "TopK NonZero Unique Compress OneHot NonMaxSuppression",
     "the file is quantized already": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearMatMul "
@@ -24,6 +25,7 @@ REASONS = {
 }
 WAYS_OUT = {
     "RNN": "Train a GRU or an LSTM, or a policy without memory; stack the last observations instead.",
+    "If": "Export the graph of one decision.",
     "RandomNormal": "Export the deterministic action.",
     "TopK": "Export the output before it.",
     "QuantizeLinear": "Export the float model: the quantization is done here.",

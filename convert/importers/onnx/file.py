@@ -60,7 +60,7 @@ def load(path: Path) -> OnnxFile:
         if not model.HasField("graph") or not model.graph.node:
             raise ForeignError(f"{path.name} holds no ONNX graph.", "Export the policy again.")
         opset = _plain(model)
-        assumed = _without_chance(model)
+        assumed = _replace_random_nodes(model)
         hashes = {path.name: hashlib.sha256(data).hexdigest()} | _fill(model, path.parent, LARGEST_MODEL - len(data))
         onnx.checker.check_model(model)
         constants = {tensor.name: array_of(tensor) for tensor in model.graph.initializer}
@@ -135,27 +135,40 @@ def _plain(model: onnx.ModelProto) -> int:
     return int(versions[0])
 
 
-def _without_chance(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Let nodes that draw at random give their mean, or the likeliest class, and let sums with such a mean of 0 be what
-    it is added to."""
+def _replace_random_nodes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Let nodes that draw around a mean of 0 give 0, and a draw of an action the likeliest; return what was assumed.
+
+    A sum with such a 0 is the other operand, where that has the sum's shape.
+    """
     assumed, nodes, zeros = [], list(model.graph.node), set[str]()
     for at, node in enumerate(nodes):
-        if node.op_type in ("Mul", "Identity", "Cast") and zeros & set(node.input):
-            zeros |= set(node.output)
-        elif node.op_type == "Add" and len(rest := [name for name in node.input if name not in zeros]) == 1:
-            nodes[at] = helper.make_node("Identity", rest, list(node.output), name=node.name)
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if node.op_type == "RandomNormalLike" and not attributes.get("mean"):
+        keywords = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type == "RandomNormalLike" and not keywords.get("mean"):
             zero = f"{node.output[0]}/zero"
             model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), zero))
             nodes[at] = helper.make_node("Mul", [node.input[0], zero], list(node.output), name=node.name)
             zeros |= set(node.output)
-            assumed.append(f"Node {node.name!r} draws noise around a mean: the mean is taken.")
-        elif node.op_type == "Multinomial" and attributes.get("sample_size", 1) == 1:
+            assumed.append(f"{node.output[0]!r} is drawn around a mean: the mean is taken.")
+        elif node.op_type == "Multinomial" and keywords.get("sample_size", 1) == 1:
             nodes[at] = helper.make_node("ArgMax", list(node.input), list(node.output), name=node.name, axis=1)
-            assumed.append(f"Node {node.name!r} draws an action: the likeliest is taken.")
+            assumed.append(f"{node.output[0]!r} is a drawn action: the likeliest is taken.")
+        elif node.op_type in ("Mul", "Identity", "Cast") and zeros & set(node.input):
+            zeros |= set(node.output)
+    if not assumed:
+        return ()
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {
+        value.name: tuple(side.dim_value or side.dim_param for side in value.type.tensor_type.shape.dim)
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+    for node in model.graph.node:
+        rest = [name for name in node.input if name not in zeros]
+        known = shapes.get(node.output[0], ("",)) if node.op_type == "Add" and len(rest) == 1 else ("",)
+        if "" not in known and known == shapes.get(rest[0]):
+            node.CopyFrom(helper.make_node("Identity", rest, list(node.output), name=node.name))
     return tuple(assumed)
 
 

@@ -8,21 +8,14 @@ of outputs and of next states.
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from quarl.convert.importers.chain import (
-    Affine,
-    Clip,
     Discrete,
     Doubles,
     Floats,
@@ -32,6 +25,7 @@ from quarl.convert.importers.chain import (
     Opaque,
 )
 from quarl.convert.importers.onnx.file import OnnxFile
+from quarl.convert.importers.onnx.fold import attributes, named
 from quarl.convert.importers.onnx.inputs import (
     LARGEST_OBSERVATION,
     LARGEST_STATE,
@@ -40,24 +34,22 @@ from quarl.convert.importers.onnx.inputs import (
     reach_of,
 )
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
-from quarl.convert.importers.onnx.original import Feed, Original
-from quarl.convert.importers.prefix import Prefix
-from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
+from quarl.convert.importers.onnx.original import SEED, Feed, Original
+from quarl.convert.importers.onnx.wrapping import OutputInfo, computes_in_half, convert_half, probe_outputs, wrap_graph
 from quarl.policy.spec import Memory, Remembered
 
-FILE, OUTPUTS = "file/", "outputs"
-"""What stands before every name of the file in the wrapped graph, and what its chosen output is called there."""
-LARGEST_MEMORY, LONGEST_S = 8 << 30, 60
-"""Bytes and CPU seconds that a graph may take for its first observations."""
 ONES = ("action_masks",)
 """Inputs that choose among actions: 1 allows each (ML-Agents)."""
+ALIKE = 1e-5
+"""Share of the largest output by which the rows of a batch may differ that are alike."""
 NO_LOOPS = ("Loop", "Scan", "SequenceMap")
 NUMBERS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT8, TensorProto.INT8}
 NUMBERS |= {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+WHOLE = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
+"""Types that hold the number of any action."""
 PASSING = ("Cast", "Concat", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 DISTRIBUTIONS = ("Softmax", "LogSoftmax")
-MONOTONE = (*DISTRIBUTIONS, "Log")
-"""Operators that leave the order of a row's elements as it is."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,16 @@ class WholeGraph:
 
     def __call__(self, rows: Floats) -> Floats:
         """Execute the file for each row."""
-        tensors = self.original.tensors(rows)
+        try:
+            tensors = self.original.tensors(rows)
+        except Exception as error:  # onnxruntime raises whatever it likes
+            raise ForeignError(
+                f"onnxruntime does not execute the file on these observations ({error}).",
+                "Give --observations that the policy has seen.",
+            ) from error
+        copies = max(feed.copies for feed in self.original.feeds)
+        if [made.shape[1] for made in tensors] != [size * copies for size in self.sizes]:
+            raise ForeignError("The size of an output depends on the observation.", "Export it with a fixed size.")
         return np.concatenate([made[:, :size] for made, size in zip(tensors, self.sizes, strict=True)], axis=1)
 
 
@@ -96,31 +97,37 @@ def read_opaque(
         ForeignError: an input or output whose size is not fixed, a loop, or a graph that onnxruntime does not execute.
     """
     graph = file.model.graph
-    _check_names(graph, states)
     chosen, is_choice = _find_logits(graph, output)
     states = keep_reached_states(file, chosen, states)
     names = [chosen, *states.values()]
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
     for node in _nodes_within(graph.node[index] for index in nodes):
         if node.op_type in NO_LOOPS:
-            raise ForeignError(f"Node {node.name!r} is a {node.op_type}, which may not end.")
+            raise ForeignError(f"{named(node)} may not end.", "Export the policy without a loop.")
+        if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]):
+            raise ForeignError(f"{named(node)} draws at random.", "Export the deterministic action.")
     needed = frozenset[str]().union(*(reach_of(file, name).tensors for name in names))
     values = [value for value in graph.input if value.name in needed and value.name not in file.constants]
     ones = [value for value in values if value.name in ONES]
-    feeds = {value.name: _feed(graph, nodes, value) for value in values if value not in ones}
+    feeds = {value.name: _feed(graph, nodes, value, value.name in states) for value in values if value not in ones}
     held = [feeds[name] for name in states]
     observed = [feed for name, feed in feeds.items() if name not in states]
     _check_inputs(observed, held)
     inputs = [value for value in values if value not in ones]
     if is_choice and chosen != output:
         whole = _part(file, reach_of(file, output).nodes, inputs, ones, [output])
-        if (made := _probe_outputs(whole, [*observed, *held], [output])[0]).size != 1:
-            raise ForeignError(f"The output {output!r} makes {made.size} choices; read is one.", OUTPUT_OPTION)
+        if (size := probe_outputs(whole, [*observed, *held], [output])[0].size) != 1:
+            raise ForeignError(f"The output {output!r} makes {size} choices; read is one.", OUTPUT_OPTION)
     part = _part(file, nodes, inputs, ones, names)
-    sizes = _count_outputs(_probe_outputs(part, [*observed, *held], names), observed, held, names)
-    is_half = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
+    made = probe_outputs(part, [*observed, *held], names)
+    if copies := _batch(part, [*observed, *held], made, names):
+        observed, held = ([replace(f, size=f.size // copies, copies=copies) for f in each] for each in (observed, held))
+    sizes = _count_outputs(made, copies or 1, held, names)
+    if chosen == output and is_choice:
+        is_choice = made[0].shape in ((1, sizes[0]), (sizes[0],))
+    is_half = computes_in_half(part)
     original = WholeGraph(Original(part, (*observed, *held), tuple(names)), tuple(sizes), is_half)
-    data = _wrap_graph(_convert_half(part) if is_half else part, observed, held, names, sizes)
+    data = wrap_graph(convert_half(part) if is_half else part, observed, held, names, sizes)
     fields = [
         Input(feed.name, _field_shape(feed), element_names=names_that_fit(file.model, feed.size, "observation_names"))
         for feed in observed
@@ -138,7 +145,8 @@ def read_opaque(
     )
 
 
-def _check_names(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
+def check_states(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
+    """Raise ForeignError if --states names what is no input or no output of the graph."""
     inputs, outputs = ({value.name for value in values} for values in (graph.input, graph.output))
     for name, made in states.items():
         if name not in inputs or made not in outputs:
@@ -157,9 +165,7 @@ def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
             raise ForeignError(f"The input {feed.name!r} has {feed.size} elements; allowed are 1 … {most}.")
 
 
-def _count_outputs(
-    made: Sequence[OutputKind], observed: Sequence[Feed], held: Sequence[Feed], names: Sequence[str]
-) -> list[int]:
+def _count_outputs(made: Sequence[OutputInfo], copies: int, held: Sequence[Feed], names: Sequence[str]) -> list[int]:
     """Return the elements of each output for one observation.
 
     Raises:
@@ -170,7 +176,6 @@ def _count_outputs(
             f"The output {names[0]!r} holds whole numbers, no outputs of which the largest is the action.",
             "Type --output NAME with the logits of one choice, or export the policy with them.",
         )
-    copies = max(feed.copies for feed in (*observed, *held))
     sizes = [each.size // copies for each in made]
     for name, size, state in zip(names[1:], sizes[1:], held, strict=True):
         if size != state.size:
@@ -178,74 +183,74 @@ def _count_outputs(
     return sizes
 
 
-def finish_graph(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) -> tuple[bytes, Prefix]:
-    """Return the step's graph as an artifact's, and what stands behind it: z = clip(a x + b, low, high)."""
-    model = onnx.load_model_from_string(step.data)
-    graph, behind = model.graph, Prefix.of(step.outputs, list(after))
-    last, constants = OUTPUTS, []
-    operators = (
-        ("Mul", behind.scale, 1.0),
-        ("Add", behind.offset, 0.0),
-        ("Max", behind.low, -np.inf),
-        ("Min", behind.high, np.inf),
-    )
-    for operator, values, neutral in operators:
-        if not (values == neutral).all():
-            constants.append(numpy_helper.from_array(values.astype(np.float32)[None], f"head/{operator}"))
-            graph.node.append(helper.make_node(operator, [last, constants[-1].name], [f"head/{operator}_made"]))
-            last = f"head/{operator}_made"
-    graph.initializer.extend(constants)
-    name = LOGITS if is_discrete else ACTION
-    graph.node.append(helper.make_node("Identity", [last], [name]))
-    following = [value for value in graph.output if value.name == NEXT_STATE]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, step.outputs]), *following]
-    if is_discrete:
-        graph.node.append(helper.make_node("ArgMax", [LOGITS], [ACTION], axis=1, keepdims=0))
-        outputs.append(helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]))
-    del graph.output[:]
-    graph.output.extend(outputs)
-    onnx.checker.check_model(model)
-    data: bytes = model.SerializeToString()
-    return data, behind
-
-
 def _find_logits(graph: onnx.GraphProto, output: str) -> tuple[str, bool]:
     """Return the tensor of whose largest element an output is the number, and True; else the output, and False.
 
-    A distribution is such a tensor, too.
+    A distribution over the last axis is such a tensor, too.
     """
     makers = {name: node for node in graph.node for name in node.output}
     tensor = output
     while (node := makers.get(tensor)) is not None and node.op_type in PASSING:
-        if node.op_type == "Concat" and len(node.input) > 1:
+        keywords = attributes(node)
+        if (len(node.input) > 1 and node.op_type == "Concat") or keywords.get("to", TensorProto.INT64) not in WHOLE:
             break
         tensor = node.input[0]
-    if node is not None and node.op_type == "ArgMax":
+    if node is not None and node.op_type == "ArgMax" and not attributes(node).get("select_last_index"):
         tensor = node.input[0]
-        while (node := makers.get(tensor)) is not None and node.op_type in (*MONOTONE, "Reshape"):
+        while (node := makers.get(tensor)) is not None and node.op_type in ("Log", "Reshape"):
             tensor = node.input[0]
         return str(tensor), True
-    return output, tensor == output and node is not None and node.op_type in DISTRIBUTIONS
+    node = makers.get(output)
+    return output, node is not None and node.op_type in DISTRIBUTIONS and attributes(node).get("axis", -1) == -1
 
 
-def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoProto) -> Feed:
+def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoProto, is_state: bool) -> Feed:
     kind = value.type.tensor_type
     if not kind.HasField("shape") or kind.elem_type not in NUMBERS:
         raise ForeignError(
             f"The input {value.name!r} is no tensor of numbers with a shape.",
             "Export the policy for one observation, all sizes fixed.",
         )
-    shape = tuple(max(axis.dim_value, 1) for axis in kind.shape.dim) or (1,)
-    copies = shape[0] if len(shape) == 2 else 1
+    batches = {each.type.tensor_type.shape.dim[0].dim_param for each in graph.input if each.type.tensor_type.shape.dim}
+    for axis, side in enumerate(kind.shape.dim):
+        is_batch = axis == 0 or "batch" in side.dim_param.lower() or side.dim_param in batches - {""}
+        if side.dim_value < 1 and not is_batch and not (is_state and axis == 1):
+            raise ForeignError(
+                f"The input {value.name!r} leaves the size of its axis {axis} open ({side.dim_param or '?'}).",
+                "Export the policy with every size but the batch fixed.",
+            )
+    shape = tuple(max(side.dim_value, 1) for side in kind.shape.dim) or (1,)
     takers = [graph.node[index].op_type for index in nodes if value.name in graph.node[index].input]
-    image = (shape[2], shape[3], shape[1]) if len(shape) == 4 and takers[:1] == ["Conv"] else None
+    image = (shape[2], shape[3], shape[1]) if len(shape) == 4 and takers[:1] == ["Conv"] and shape[0] == 1 else None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
-    return Feed(value.name, math.prod(shape) // copies, shape, image, image is not None, dtype, False, copies)
+    return Feed(value.name, math.prod(shape), shape, image, image is not None, dtype, False)
+
+
+def _batch(part: bytes, feeds: Sequence[Feed], made: Sequence[OutputInfo], names: Sequence[str]) -> int:
+    """Return the rows of a batch that the file fixes, each computed by itself; 0 where there is no such batch."""
+    sides = {feed.shape[0] if len(feed.shape) > 1 else 0 for feed in feeds}
+    sides |= {each.shape[0] if each.shape else 0 for each in made}
+    if len(sides) > 1 or min(sides) < 2:
+        return 0
+    (rows,) = sides
+    generator, alike, unlike = np.random.default_rng(SEED), [], []
+    for feed in feeds:
+        first, others = generator.standard_normal((2, rows, feed.size // rows))
+        alike.append(np.repeat(first[:1], rows, axis=0).ravel())
+        unlike.append(np.concatenate([first[:1], others[1:]]).ravel())
+    given = np.stack([np.concatenate(alike), np.concatenate(unlike)]).astype(np.float32)
+    for tensor in Original(part, tuple(feeds), tuple(names)).tensors(given):
+        parts = tensor.reshape(2, rows, -1)
+        apart = np.abs(parts[0] - parts[0, :1]).max(), np.abs(parts[0, 0] - parts[1, 0]).max()
+        if not max(apart) <= ALIKE * float(np.abs(parts).max()):
+            return 0
+    return rows
 
 
 def _field_shape(feed: Feed) -> tuple[int, ...]:
     """Return the shape of one observation's part, without a batch."""
-    inner = feed.shape[1:] if len(feed.shape) > 1 else feed.shape
+    has_batch = len(feed.shape) > 1 and (feed.copies > 1 or feed.shape[0] == 1)
+    inner = feed.shape[1:] if has_batch else feed.shape
     return feed.image or tuple(side for side in inner if side > 1) or (1,)
 
 
@@ -279,120 +284,3 @@ def _nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for attribute in node.attribute:
             yield from _nodes_within(attribute.g.node)
-
-
-PROBE = """
-import resource, sys
-import numpy, onnxruntime
-memory, seconds, model, given, *names = sys.argv[1:]
-resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
-resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
-onnxruntime.set_default_logger_severity(4)
-session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-print(*(f"{made.size}:{made.dtype.kind}" for made in map(numpy.asarray, session.run(names, dict(numpy.load(given))))))
-"""
-
-
-def _convert_half(part: bytes) -> bytes:
-    """Return a float16 graph in float32: processors without half arithmetic compute in float32 anyhow."""
-    model = onnx.load_model_from_string(part)
-    half, whole = TensorProto.FLOAT16, TensorProto.FLOAT
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i == half:
-                attribute.i = whole
-            if attribute.t.data_type == half:
-                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float32)))
-    for tensor in model.graph.initializer:
-        if tensor.data_type == half:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    for value in model.graph.input:
-        if value.type.tensor_type.elem_type == half:
-            value.type.tensor_type.elem_type = whole
-    data: bytes = model.SerializeToString()
-    return data
-
-
-class OutputKind(NamedTuple):
-    """An output as it came out: how many elements, and whether they are floats."""
-
-    size: int
-    is_float: bool
-
-
-def _probe_outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> list[OutputKind]:
-    """Execute a graph on ones, in a process with limits, and return what these outputs are.
-
-    Raises:
-        ForeignError: onnxruntime refuses the graph, crashes, or takes more time or memory than LONGEST_S and
-            LARGEST_MEMORY.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        model, given = Path(folder) / "part.onnx", Path(folder) / "given.npz"
-        model.write_bytes(part)
-        np.savez(given, **{feed.name: np.ones(feed.shape, feed.kind) for feed in feeds})
-        command = [sys.executable, "-c", PROBE, str(LARGEST_MEMORY), str(LONGEST_S), str(model), str(given), *names]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise ForeignError(f"onnxruntime does not execute the file ({lines[-1][:500]}).", "Export the policy again.")
-    words = [word.split(":") for word in done.stdout.split()]
-    return [OutputKind(int(size), kind == "f") for size, kind in words]
-
-
-def _wrap_graph(
-    part: bytes, observed: Sequence[Feed], held: Sequence[Feed], names: Sequence[str], sizes: Sequence[int]
-) -> bytes:
-    """Return the graph with one row of observation and of states in, and one of outputs and of next states out."""
-    model = onnx.compose.add_prefix(onnx.load_model_from_string(part), FILE)
-    graph = model.graph
-    opening, closing, constants, inputs = [], [], [], []
-
-    def indices(name: str, values: Iterable[int]) -> str:
-        constants.append(numpy_helper.from_array(np.array(list(values), np.int64), name))
-        return name
-
-    for whole, feeds in ((OBSERVATION, observed), (STATE, held)):
-        start = 0
-        for feed in feeds:
-            steps: list[tuple[str, str, dict[str, Any]]] = [
-                ("Gather", indices(f"{feed.name}/places", range(start, start + feed.size)), {"axis": 1})
-            ]
-            shape = (1, *feed.shape[1:]) if feed.copies > 1 else feed.shape
-            if feed.image:
-                steps.append(("Reshape", indices(f"{feed.name}/image", (1, *feed.image)), {}))
-                steps.append(("Transpose", "", {"perm": [0, 3, 1, 2]}))
-            steps.append(("Reshape", indices(f"{feed.name}/shape", shape), {}))
-            if feed.copies > 1:
-                steps.append(("Expand", indices(f"{feed.name}/copies", feed.shape), {}))
-            kind = np.dtype(np.float32) if feed.kind == np.float16 else feed.kind
-            steps.append(("Cast", "", {"to": helper.np_dtype_to_tensor_dtype(kind)}))
-            last = whole
-            for at, (operator, constant, attributes) in enumerate(steps):
-                made = FILE + feed.name if at == len(steps) - 1 else f"{feed.name}/{at}"
-                given = [last, constant] if constant else [last]
-                opening.append(helper.make_node(operator, given, [made], **attributes))
-                last = made
-            start += feed.size
-        if feeds:
-            inputs.append(helper.make_tensor_value_info(whole, TensorProto.FLOAT, [1, start]))
-    row = indices("row", (1, -1))
-    for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
-        result = OUTPUTS if at == 0 else f"next/{at}"
-        closing += [
-            helper.make_node("Cast", [FILE + name], [f"{result}/float"], to=TensorProto.FLOAT),
-            helper.make_node("Reshape", [f"{result}/float", row], [f"{result}/row"]),
-            helper.make_node("Gather", [f"{result}/row", indices(f"{result}/places", range(size))], [result], axis=1),
-        ]
-    outputs = [helper.make_tensor_value_info(OUTPUTS, TensorProto.FLOAT, [1, sizes[0]])]
-    if held:
-        rows = [f"next/{at}" for at in range(1, len(names))]
-        closing.append(helper.make_node("Concat", rows, [NEXT_STATE], axis=1))
-        outputs.append(helper.make_tensor_value_info(NEXT_STATE, TensorProto.FLOAT, [1, sum(sizes[1:])]))
-    nodes = [*opening, *graph.node, *closing]
-    for field, added in ((graph.node, nodes), (graph.input, inputs), (graph.output, outputs)):
-        del field[:]
-        field.extend(added)
-    graph.initializer.extend(constants)
-    data: bytes = model.SerializeToString()
-    return data

@@ -62,7 +62,7 @@ class Feed:
             rows = rows.reshape(-1, *self.image).transpose(0, 3, 1, 2)
         shape = (len(rows), *self.shape[1:]) if self.batched else self.shape
         if self.copies > 1:
-            rows = np.broadcast_to(rows, (self.copies, self.size))
+            rows = np.broadcast_to(rows.reshape(1, -1), (self.copies, self.size))
         return np.ascontiguousarray(rows.reshape(shape).astype(self.kind))
 
 

@@ -42,7 +42,7 @@ from quarl.convert.importers.onnx.inputs import (
     state_feeds,
 )
 from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of, source_of
-from quarl.convert.importers.onnx.opaque import read_opaque
+from quarl.convert.importers.onnx.opaque import check_states, read_opaque
 from quarl.convert.importers.onnx.operators import apply
 from quarl.convert.importers.onnx.original import Feed, original_of, verify
 from quarl.convert.importers.onnx.simplify import simplified
@@ -85,6 +85,8 @@ def read_onnx(path: Path, output: str | None = None, states: Mapping[str, str] |
         ForeignError: no such file, no such output, or a graph that onnxruntime does not execute.
     """
     file = load(path)
+    if states is not None:
+        check_states(file.model.graph, states)
     return read_graph(file, choose_output(file.model.graph, output), find_states(file) if states is None else states)
 
 

@@ -196,7 +196,7 @@ def test_control_flow_is_refused(operator: str, tmp_path: Path) -> None:
         x = graph.n("Scan", "obs", body=scanned, num_scan_inputs=1)
     path = tmp_path / "policy.onnx"
     path.write_bytes(graph.model(graph.n("Relu", x)).SerializeToString())
-    with pytest.raises(ForeignError, match=rf"{operator} \(node .*recurrent"):
+    with pytest.raises(ForeignError, match=rf"{operator} \(node"):
         read_as_chain(path)
 
 

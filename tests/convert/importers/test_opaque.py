@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -140,27 +141,122 @@ def test_an_input_that_is_a_state_by_its_name_is_no_observation(tmp_path: Path) 
     assert read_onnx(path, states={"h_in": "something"}).inputs[-1].shape == (1, 4)
 
 
-def test_inputs_of_other_types_shapes_and_batches(tmp_path: Path) -> None:
-    g = Graph(17, one=[3], rows=[4, 2])
+def test_inputs_of_other_types_and_shapes(tmp_path: Path) -> None:
+    g = Graph(17, one=[3], window=[4, 2])
     g.inputs.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, [1, 1]))
     g.inputs.append(helper.make_tensor_value_info("frames", TensorProto.INT32, [1, 2, 3]))
-    first = g.n("Reshape", "one", g.c([1, 3]))
+    first, rows = g.n("Reshape", "one", g.c([1, 3])), g.n("Reshape", "window", g.c([1, 8]))
     last = g.n("Reshape", g.n("Cast", "frames", to=TensorProto.FLOAT), g.c([1, 6]))
     flag = g.n("Cast", "flag", to=TensorProto.FLOAT)
-    joined = g.n("Concat", first, last, flag, axis=1)
-    x = g.n("Add", g.dense(joined, 10, 4), g.dense("rows", 2, 4))  # (4, 4): a batch of four
-    path = saved(tmp_path, g, g.n("Erf", x))
+    path = saved(tmp_path, g, g.n("Erf", g.dense(g.n("Concat", first, rows, last, flag, axis=1), 18, 4)))
     policy = read_onnx(path)
     assert [(part.name, part.shape) for part in policy.inputs] == [
-        ("one", (3,)), ("rows", (2,)), ("flag", (1,)), ("frames", (2, 3)),
+        ("one", (3,)), ("window", (4, 2)), ("flag", (1,)), ("frames", (2, 3)),
     ]  # fmt: skip
-    row = np.array([[1.0, -2.0, 0.5, 3.0, 4.0, 1.0, 1, 2, 3, 4, 5, 6]])
-    session = onnxruntime.InferenceSession(path)
-    wanted = session.run(None, {
-        "one": row[0, :3].astype(np.float32), "rows": np.tile(row[:, 3:5], (4, 1)).astype(np.float32),
-        "flag": np.array([[True]]), "frames": row[:, 6:].reshape(1, 2, 3).astype(np.int32),
-    })[0][:1]  # fmt: skip
+    row = np.array([[1.0, -2.0, 0.5, *range(8), 1.0, 1, 2, 3, 4, 5, 6]])
+    wanted = onnxruntime.InferenceSession(path).run(None, {
+        "one": row[0, :3].astype(np.float32), "window": row[:, 3:11].reshape(4, 2).astype(np.float32),
+        "flag": np.array([[True]]), "frames": row[:, 12:].reshape(1, 2, 3).astype(np.int32),
+    })[0]  # fmt: skip
     np.testing.assert_allclose(run(policy, row), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_fixed_batch_is_one_observation_in_each_row(rank: int, tmp_path: Path) -> None:
+    g = Graph(17, obs=[4, 6] if rank == 2 else [4, 2, 3])
+    x = "obs" if rank == 2 else g.n("Reshape", "obs", g.c([4, 6]))
+    path = saved(tmp_path, g, g.n("Erf", g.dense(x, 6, 3)))
+    policy = read_onnx(path)
+    assert policy.inputs[0].shape == ((6,) if rank == 2 else (2, 3))
+    rows = ROWS[:8, :1] * np.linspace(1, 2, 6, dtype=np.float32)
+    batch = np.tile(rows[:1], (4, 1)).reshape(4, *policy.inputs[0].shape)
+    wanted = onnxruntime.InferenceSession(path).run(None, {"obs": batch})[0][:1]
+    np.testing.assert_allclose(run(policy, rows)[:1], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["window", "entities", "across"])
+def test_rows_that_are_no_batch_are_all_observed(kind: str, tmp_path: Path) -> None:
+    g = Graph(17, obs=[4, 6])
+    if kind == "window":
+        y = g.dense(g.n("Reshape", "obs", g.c([1, 24])), 24, 3)
+    elif kind == "entities":
+        y = g.n("Transpose", g.dense("obs", 6, 1), perm=[1, 0])
+    else:
+        y = g.n("Sub", g.dense("obs", 6, 3), g.n("ReduceMean", g.dense("obs", 6, 3), axes=[0]))
+    path = saved(tmp_path, g, g.n("Erf", y))
+    policy = read_onnx(path)
+    assert policy.inputs[0].shape == (4, 6)
+    rows = np.random.default_rng(2).normal(size=(5, 24)).astype(np.float32)
+    session = onnxruntime.InferenceSession(path)
+    wanted = [session.run(None, {"obs": row.reshape(4, 6)})[0].reshape(-1) for row in rows]
+    np.testing.assert_allclose(run(policy, rows), wanted, rtol=1e-6)
+
+
+def test_an_open_size_that_is_no_batch_is_refused(tmp_path: Path) -> None:
+    g = Graph(17, obs=["batch", "n"])
+    path = saved(tmp_path, g, g.n("Erf", g.n("Mul", "obs", g.c(numbers(1, 6)))))
+    with pytest.raises(ForeignError, match="axis 1 open"):
+        read_onnx(path)
+
+
+CHOICES: dict[str, Callable[[Graph, str], str]] = {
+    "softmax over the batch": lambda g, x: g.n("ArgMax", g.n("Softmax", g.n("Erf", x), axis=0), axis=1),
+    "softmax of parts": lambda g, x: g.n(
+        "ArgMax", g.n("Reshape", g.n("Softmax", g.n("Reshape", g.n("Erf", x), g.c([2, 2]))), g.c([1, 4])), axis=1
+    ),
+    "logarithm": lambda g, x: g.n("ArgMax", g.n("Log", g.n("Softmax", g.n("Erf", x))), axis=1),
+    "plain": lambda g, x: g.n("Cast", g.n("ArgMax", g.n("Erf", x), axis=1), to=TensorProto.INT32),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_action_is_the_one_that_the_file_chooses(choice: str, tmp_path: Path) -> None:
+    g = Graph(17, obs=[1, 5])
+    path = saved(tmp_path, g, CHOICES[choice](g, g.dense("obs", 5, 4)))
+    policy = read_onnx(path)
+    assert isinstance(policy.actions, Discrete)
+    chosen = of_onnxruntime(path, obs=ROWS).reshape(-1)
+    assert (run(policy, ROWS).argmax(axis=1) == chosen).mean() > 0.99  # two logarithms may be equal in float32
+
+
+def test_what_is_no_choice_of_the_first_largest_is_refused(tmp_path: Path) -> None:
+    for last in (
+        lambda g, x: g.n("Cast", g.n("Cast", g.n("ArgMax", x, axis=1), to=TensorProto.BOOL), to=TensorProto.INT64),
+        lambda g, x: g.n("ArgMax", x, axis=1, select_last_index=1),
+    ):
+        g = Graph(17, obs=[1, 5])
+        path = saved(tmp_path, g, last(g, g.n("Erf", g.dense("obs", 5, 4))))
+        with pytest.raises(ForeignError, match="whole numbers"):
+            read_onnx(path)
+
+
+@pytest.mark.parametrize(("operator", "given"), [("RandomUniformLike", {}), ("RandomNormalLike", {"mean": 1.0})])
+def test_other_chance_is_refused_by_name(operator: str, given: dict[str, float], tmp_path: Path) -> None:
+    g = Graph(17, obs=[1, 5])
+    x = g.dense("obs", 5, 4)
+    path = saved(tmp_path, g, g.n("Add", x, g.n(operator, x, outputs=None, **given)))
+    with pytest.raises(ForeignError, match=operator):
+        read_onnx(path)
+
+
+def test_noise_that_widens_its_mean_stays_as_wide(tmp_path: Path) -> None:
+    g = Graph(17, obs=[1, 5])
+    wide = g.n("RandomNormalLike", g.dense("obs", 5, 4))
+    path = saved(tmp_path, g, g.n("Add", g.dense("obs", 5, 1), wide))
+    assert run(read_onnx(path), ROWS[:2]).shape == (2, 4)
+
+
+def test_names_of_the_file_meet_no_name_of_the_frame(tmp_path: Path) -> None:
+    for name in ("outputs", "file", "observation", "state", "action"):
+        g = Graph(17, **{name: [1, 5]})
+        path = saved(tmp_path, g, g.n("Erf", g.dense(name, 5, 2)))
+        assert imported(path, "--replace").spec.observation[0].name == name
+
+
+def test_an_output_whose_size_depends_on_the_observation_is_refused(tmp_path: Path) -> None:
+    g = Graph(17, obs=[1, 5])
+    path = saved(tmp_path, g, g.n("Compress", "obs", g.n("Reshape", g.n("Greater", "obs", g.c(0.0)), g.c([5])), axis=1))
+    assert main([str(path), "--output-path", str(tmp_path / "it")]) == 1
 
 
 def test_noise_is_its_mean_and_a_draw_its_likeliest(tmp_path: Path) -> None:
