@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -203,6 +203,13 @@ class ForeignPolicy:
     def state_size(self) -> int:
         """Elements of its states."""
         return state_size(self.steps)
+
+
+def relabel(policy: ForeignPolicy, change: Callable[[ForeignPolicy], ForeignPolicy]) -> ForeignPolicy:
+    """Return the policy with names, units and the like changed, also where it is read as one ONNX graph later."""
+    as_opaque = policy.as_opaque
+    made = change(policy)
+    return made if as_opaque is None else replace(made, as_opaque=lambda reason: relabel(as_opaque(reason), change))
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quarl.convert.importers.chain import ForeignError, ForeignPolicy
+from quarl.convert.importers.chain import ForeignError, ForeignPolicy, relabel
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.registry import Importer
@@ -68,12 +68,16 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
         policy = read_onnx(folder / "policy.onnx", output)
     version, others = reply["keras"], reply["others"]
     assumed = (f"Layers compute in {', '.join(others)}; they are read as float32.",) if others else ()
-    return replace(
-        policy,
-        source=f"a {path.suffix.lower()} file, by Keras {version}",
-        assumed=(*assumed, *policy.assumed),
-        provenance={**(policy.provenance or {}), "program": "Keras", "version": version},
-    )
+
+    def label(policy: ForeignPolicy) -> ForeignPolicy:
+        return replace(
+            policy,
+            source=f"a {path.suffix.lower()} file, by Keras {version}",
+            assumed=(*assumed, *policy.assumed),
+            provenance={**(policy.provenance or {}), "program": "Keras", "version": version},
+        )
+
+    return relabel(policy, label)
 
 
 IMPORTER = Importer("Keras", (".keras", ".h5", ".hdf5"), read_keras, ("output",))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quarl.convert.importers.chain import Continuous, Doubles, ForeignError, ForeignPolicy, Input
+from quarl.convert.importers.chain import Continuous, Doubles, ForeignError, ForeignPolicy, Input, relabel
 from quarl.convert.importers.leapp.description import Description, Tensor, describe
 from quarl.convert.importers.onnx.file import OnnxFile, load
 from quarl.convert.importers.onnx.inputs import reach_of
@@ -45,7 +45,7 @@ def read_described(described: Description, file: OnnxFile, output: str | None) -
     _check_inputs(described, file)
     chosen = _choose(described, file, output)
     policy = read_graph(file, chosen, described.feedback, _initial_values(described))
-    return _named(described, policy, described.outputs[chosen])
+    return relabel(policy, lambda each: _named(described, each, described.outputs[chosen]))
 
 
 def _check_inputs(described: Description, file: OnnxFile) -> None:
@@ -99,7 +99,6 @@ def _initial_values(described: Description) -> dict[str, Doubles]:
 
 def _named(described: Description, policy: ForeignPolicy, target: Tensor) -> ForeignPolicy:
     """Return the policy with the folder's names, units and period."""
-    as_opaque = policy.as_opaque
     actions = policy.actions
     if not policy.is_discrete:
         actions = Continuous(target.element_names if len(target.element_names) == target.size else (), target.unit)
@@ -110,7 +109,6 @@ def _named(described: Description, policy: ForeignPolicy, target: Tensor) -> For
         actions=actions,
         period_s=None if described.frequency is None else 1.0 / described.frequency,
         provenance={"node": described.node, **(policy.provenance or {}), **described.versions},
-        as_opaque=None if as_opaque is None else lambda reason: _named(described, as_opaque(reason), target),
     )
 
 
