@@ -7,7 +7,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,13 @@ class Options(answer_command.Answering):
 
 
 def _ask(options: Options) -> dict[str, Any]:
+    from quarl.api import Device
+
     with options.files.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        device = stack.enter_context(_local_device()) if options.deploy else None
+        device = stack.enter_context(Device("local")) if options.deploy else None
         for row in rows:
             kinds = {each["kind"] for each in found if each.get("deployed")}
             folder = Path(scratch) / row["id"]
@@ -86,21 +88,15 @@ def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -
         if device is not None:
             result["deployed"] = _deployed(device, floats)
     except PolicyError as error:
-        result |= (
-            {"form": "refused", "code": error.code, "reason": error.message}
-            if "form" not in result
-            else {"reason": error.message}
-        )
+        if "form" not in result:
+            result |= {"form": "refused", "code": error.code}
+        result["reason"] = error.message
     return result
 
 
 def _typed(row: Mapping[str, str]) -> list[str]:
     """Return the options that somebody has to type, of both commands."""
-    return [
-        word
-        for word in f"{row['export'].lstrip('-') if row['export'] == '-' else row['export']} {row['options']}".split()
-        if word.startswith("--")
-    ]
+    return [word for word in f"{row['export']} {row['options']}".split() if word.startswith("--")]
 
 
 def _exported(path: Path, words: str, python: Path, folder: Path) -> tuple[Path, Path]:
@@ -126,7 +122,7 @@ def _imported(path: Path, words: list[str], target: Path) -> Any:
 
 
 def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | None:
-    """Return how far int8 acts as fp32 on drawn observations, calibrated on others; None where there is no int8."""
+    """Return how far int8 acts as fp32 on drawn observations, calibrated on others, or None without int8."""
     import numpy as np
 
     from quarl.convert.pipeline import convert_all
@@ -141,12 +137,6 @@ def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | No
     except QuantizationError:
         return None
     return made.entry.fp32_agreement
-
-
-def _local_device() -> Any:
-    from quarl.api import Device
-
-    return Device("local")
 
 
 def _deployed(device: Any, bundle: Any) -> bool:
@@ -165,14 +155,11 @@ def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
     return {IMPORTS.name: IMPORTS.table}
 
 
-def _amounts(document: answer_command.Document) -> Iterator[tuple[tuple[str, ...], int]]:
-    for each in document["policies"]:
-        yield (each["id"],), 1
+def _amounts(document: answer_command.Document) -> dict[tuple[str, ...], int]:
+    return {(each["id"],): 1 for each in document["policies"]}
 
 
-ANSWER = answer_command.AnswerCommand(
-    name="imports", ask=_ask, tables=_tables, amounts=lambda document: dict(_amounts(document)), unit="files"
-)
+ANSWER = answer_command.AnswerCommand(name="imports", ask=_ask, tables=_tables, amounts=_amounts, unit="files")
 
 
 @cli.verb()

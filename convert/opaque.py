@@ -142,7 +142,7 @@ def _quantized(spec: PolicySpec, program: np.ndarray, calibration: Floats) -> by
                 activation_type=quantization.QuantType.QInt8,
                 weight_type=quantization.QuantType.QInt8,
             )
-        except Exception as error:  # the tool raises whatever it likes
+        except Exception as error:  # onnxruntime's quantizer documents no exception classes
             raise QuantizationError(
                 f"onnxruntime does not quantize policy {spec.name!r} ({type(error).__name__}: {error}).",
                 "Take BITS=16, or --bits 16.",

@@ -52,7 +52,7 @@ def execute(spec: PolicySpec, program: np.ndarray, observations: Floats) -> Floa
             outputs = session.run(None, feeds)
             made[index, : spec.output_size] = outputs[0][0]
             made[index, spec.output_size :] = outputs[1][0] if spec.state_size else ()
-    except Exception as error:  # onnxruntime raises whatever it likes
+    except Exception as error:  # onnxruntime documents no exception classes
         raise ProgramError(f"onnxruntime does not execute policy {spec.name!r} ({error}).") from error
     return made
 

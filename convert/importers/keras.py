@@ -25,7 +25,7 @@ from quarl.convert.importers.zip_members import read_untrusted
 
 TIMEOUT_S = 600.0
 HDF5 = b"\x89HDF\r\n\x1a\n"
-"""Of a file that Keras would name .h5, whatever its name is."""
+"""The first bytes of every HDF5 file: a name without .h5 does not hide it."""
 BACKENDS = ("tensorflow", "jax", "torch")
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
 ENVIRONMENT |= {"MALLOC_ARENA_MAX": "4", "OPENBLAS_NUM_THREADS": "1"}  # each thread would reserve addresses

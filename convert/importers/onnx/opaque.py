@@ -70,7 +70,7 @@ class WholeGraph:
         """Execute the file for each row."""
         try:
             tensors = self.original.tensors(rows)
-        except Exception as error:  # onnxruntime raises whatever it likes
+        except Exception as error:  # onnxruntime documents no exception classes
             raise ForeignError(
                 f"onnxruntime does not execute the file on these observations ({error}).",
                 "Give --observations that the policy has seen.",

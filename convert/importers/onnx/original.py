@@ -163,7 +163,7 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         expected = [original.tensors(group)[:2] for group in groups]
     except PolicyError:
         raise
-    except Exception as error:  # onnxruntime raises whatever it likes
+    except Exception as error:  # onnxruntime documents no exception classes
         message = f"onnxruntime does not run the file ({type(error).__name__}: {error})."
         raise ForeignError(message, "Export the policy again with --opset 17 or the like.") from error
     everything = np.concatenate([outputs for outputs, _ in expected])

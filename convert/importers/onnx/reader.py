@@ -68,9 +68,8 @@ ACTION_OUTPUTS = (
 """What exporters call the output that a policy is about, the surest first."""
 CELLS_ALONE = "Export it with PyTorch's GRU or LSTM alone between observation and hidden layers."
 DISCRETE_OUTPUTS = ("logits", "q_values", "q")
-
-
 LONGEST_REASON = 300
+"""Characters of the reason why a bundle is opaque."""
 
 
 def read_onnx(path: Path, output: str | None = None, states: Mapping[str, str] | None = None) -> ForeignPolicy:

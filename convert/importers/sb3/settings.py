@@ -85,7 +85,7 @@ class Settings:
         lstm: units of each LSTM layer between features and hidden layers; none of a policy that forgets.
         quantiles: outputs of each action, of which the mean counts.
         has_bias: whether the Linear layers have biases.
-        norm_epsilon: of the batch normalisation in front of each Linear layer; None where there is none.
+        norm_epsilon: of the batch normalisation in front of each Linear layer, or None without one.
     """
 
     algorithm: str
