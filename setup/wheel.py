@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from quarl.device.deploy.static_agent.building import agent
+from quarl.device.deploy.static_agent.building import agent, loop_library
 from quarl.device.engine import PREBUILT, building
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,11 +48,12 @@ def copy_sources(folder: Path) -> None:
 
 
 def add_binaries(folder: Path) -> None:
-    """Compile the library and the agent for every processor into the copy."""
+    """Compile engine, loop and policy-agent for every processor into the copy."""
     prebuilt = folder / "quarl" / "device" / "engine" / PREBUILT.name
     prebuilt.mkdir()
     for machine in building.TARGETS:
         shutil.copy(building.library(machine), prebuilt / f"engine-{machine}.so")
+        shutil.copy(loop_library(machine), prebuilt / f"loop-{machine}.so")
         shutil.copy(agent(machine), prebuilt / f"agent-{machine}")
 
 

@@ -10,6 +10,7 @@ Its imports are the release's own client, the standard library and numpy. Prints
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -25,10 +26,9 @@ from typing import Any
 import numpy as np
 
 from quarl.device.agent.conditions import look
-from quarl.device.agent.loop import real_time
 from quarl.device.agent.loop.client import Client, LoopError, request
 from quarl.device.agent.loop.frames import Header, Kind
-from quarl.device.agent.loop.histogram import Histogram
+from quarl.device.agent.measure import PERCENTILES, percentile, required_runs
 
 START_S, PRIORITY = 120.0, 40
 SENSORS = 2
@@ -78,10 +78,11 @@ def beside(command: list[str]) -> Iterator[subprocess.Popen[str] | None]:
 def pairs(wanted: dict[str, Any]) -> dict[str, Any]:
     """Round trips of an echo and of an observation in turn, between the same two processes over the same socket."""
     values = np.array(wanted["values"], np.float32)
-    echo, answered = Histogram(), Histogram()
+    echo: list[int] = []
+    answered: list[int] = []
     clock = time.monotonic_ns
     with served(wanted["loop"], wanted["socket"]) as client:
-        granted = real_time.prepare(PRIORITY, None)
+        granted = be_punctual()
         connection = client.socket
         for index in range(WARM_UP + wanted["pairs"]):
             row = values[index % len(values)]
@@ -89,13 +90,13 @@ def pairs(wanted: dict[str, Any]) -> dict[str, Any]:
             begin = clock()
             connection.send(packet)
             connection.recv(len(packet))
-            echo.add(clock() - begin)
+            echo.append(clock() - begin)
             now = clock()
             packet = Header(Kind.OBSERVATION, 0, len(row), index, 0, now, now).pack() + row.tobytes()
             begin = clock()
             connection.send(packet)
             reply = connection.recv(65536)
-            answered.add(clock() - begin)
+            answered.append(clock() - begin)
             header = Header.read(reply)
             if header is None or header.kind is not Kind.ACTION or header.flags:
                 raise SystemExit(f"no action of the policy came back: {reply[:200]!r}")
@@ -105,11 +106,32 @@ def pairs(wanted: dict[str, Any]) -> dict[str, Any]:
                 request(wanted["socket"], op="loop", reset=True)
         status = request(wanted["socket"], op="loop")
     return {
-        "echo_ns": echo.to_dict(),
-        "round_trip_ns": answered.to_dict(),
-        "granted": [vars(each) for each in granted],
+        "echo_ns": summarise(echo),
+        "round_trip_ns": summarise(answered),
+        "granted": granted,
         "status": status,
     }
+
+
+def be_punctual() -> list[dict[str, Any]]:
+    """Request a real-time priority, and freeze the garbage collector. Returns what was granted."""
+    reason = ""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+    except OSError as error:
+        reason = str(error.strerror)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    return [{"name": f"SCHED_FIFO {PRIORITY}", "granted": not reason, "reason": reason}]
+
+
+def summarise(times: list[int]) -> dict[str, Any]:
+    """Count, percentiles that the count supports, and maximum; ns."""
+    ordered = sorted(times)
+    known = {name: share for name, share in PERCENTILES.items() if len(ordered) >= required_runs(share)}
+    found = {name: percentile(ordered, share) for name, share in known.items()}
+    return {"count": len(ordered), "percentiles": found, "max": ordered[-1]}
 
 
 def clock(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +142,7 @@ def clock(wanted: dict[str, Any]) -> dict[str, Any]:
         time.sleep(SETTLE_S)
         kernel = cyclictest(period_ns, wanted["seconds"]) if wanted["cyclictest"] else []
         with beside(kernel) as other:
-            real_time.prepare(PRIORITY, None)
+            be_punctual()
             before = look()
             request(wanted["socket"], START_S, op="loop", reset=True)
             refused = drive(client, values, period_ns // SENSORS, wanted["seconds"])
@@ -146,7 +168,7 @@ def drive(client: Client, values: Any, interval_ns: int, seconds: float) -> int:
     end = due + round(1e9 * seconds)
     while due < end:
         due += interval_ns
-        real_time.sleep_until(due)
+        time.sleep(max(due - time.monotonic_ns(), 0) / 1e9)
         index += 1
         try:
             client.send(values[index % len(values)])

@@ -58,7 +58,7 @@ def main(compiled_loop: Path, what: str) -> None:
     else:
         artifact = Path(what).read_bytes()
         engine = Engine(library(), artifact, spec.observation_size, spec.output_size)
-        function, owner = engine.in_c
+        function, _, owner = engine.in_c
         made = len(artifact)
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(function.value or 0)
     at = ctypes.c_long(0)

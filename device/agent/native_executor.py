@@ -88,6 +88,12 @@ class NativeExecutor:
             raise runtime_error(RuntimeName.NATIVE, ValueError("it decides otherwise in another mode of its layers"))
 
     @property
+    def in_c(self) -> tuple[Any, Any, Any]:
+        """See :attr:`device.engine.engine.Engine.in_c`."""
+        functions: tuple[Any, Any, Any] = self._engine.in_c
+        return functions
+
+    @property
     def modes(self) -> tuple[str, ...]:
         """How each layer is executed: ``dense``, all rows of weights, or ``sparse``, those that count."""
         return tuple(mode.name.lower() for mode in self._engine.modes)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device import engine as native
+from quarl.device.deploy.static_agent.building import loop_library
 from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
@@ -41,7 +42,7 @@ LOOP_HEADER = Path("quarl/device/agent/loop/quarl_loop.h")
 """The same for one in C."""
 # Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
 # engine's compiler.
-STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building"]
+STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building", "quarl.device.deploy"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def build_payload(
     Raises:
         BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
     """
-    files = code_files(root, wheel_set.machine if RuntimeName.NATIVE in runtimes else None)
+    files = [*code_files(root), *library_files(wheel_set.machine, RuntimeName.NATIVE in runtimes)]
     if wheel_set.python.version[:2] == sys.version_info[:2]:
         files += [compiled(file) for file in files if file.path.endswith(".py")]
     files += bundle_files(bundle, precisions, runtimes)
@@ -160,12 +161,11 @@ class OwnModules(ModuleFinder):
         return super().find_module(name, path, parent)
 
 
-def code_files(root: Path = IMPORTED_FROM, engine_for: str | None = None) -> list[PayloadFile]:
+def code_files(root: Path = IMPORTED_FROM) -> list[PayloadFile]:
     """The agent's code: every module of the package that ``python -m quarl.device.agent`` may come to import.
 
     Args:
         root: the folder that holds the package ``quarl``.
-        engine_for: the processor that the native engine's library is added for; None: without it.
     """
     finder = OwnModules([str(root)], excludes=STAYS_AT_HOME)
     finder.run_script(str(root / "quarl" / "device" / "agent" / "__main__.py"))  # reads; nothing is executed
@@ -175,10 +175,20 @@ def code_files(root: Path = IMPORTED_FROM, engine_for: str | None = None) -> lis
     paths = sorted(Path(file) for file in files if file is not None)
     files_of_code = [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
     files_of_code.append(PayloadFile(f"{CODE}/{LOOP_HEADER}", (root / LOOP_HEADER).read_bytes()))
-    if engine_for is not None:
-        engine = building.library(engine_for).read_bytes()
-        files_of_code.append(PayloadFile(f"{CODE}/quarl/device/engine/{native.SHIPPED.name}", engine))
     return files_of_code
+
+
+def library_files(machine: str, with_engine: bool) -> list[PayloadFile]:
+    """Return the compiled libraries for a processor: the robot's loop and, where asked for, the native engine.
+
+    Raises:
+        BuildError: the engine is not built for this processor, or cannot be compiled here.
+    """
+    libraries = {native.SHIPPED: building.library(machine)} if with_engine else {}
+    if machine in building.TARGETS:  # on another one, the agent answers lines alone
+        libraries[native.SHIPPED_LOOP] = loop_library(machine)
+    folder = f"{CODE}/quarl/device/engine"
+    return [PayloadFile(f"{folder}/{name}", path.read_bytes()) for name, path in libraries.items()]
 
 
 def compiled(file: PayloadFile) -> PayloadFile:

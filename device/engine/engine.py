@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from quarl.device.engine import shipped
+from quarl.device.engine import SHIPPED, shipped
 
 LINE = 64
 MOST_THREADS = 4
@@ -161,9 +161,11 @@ class Engine:
         self.helpers = ()
 
     @property
-    def in_c(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        """``native_decide`` and this engine, for a caller that decides in C, one call at a time."""
-        return ctypes.cast(self._c.native_decide, ctypes.c_void_p), self._engine
+    def in_c(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]:
+        """``native_decide``, ``native_has_moved`` and this engine, for a caller in C, one call at a time."""
+        functions = (self._c.native_decide, self._c.native_has_moved)
+        decide, has_moved = (ctypes.cast(each, ctypes.c_void_p) for each in functions)
+        return decide, has_moved, self._engine
 
     def _bound(self) -> Callable[[Any], int]:
         """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
@@ -228,7 +230,7 @@ class Engine:
 @functools.cache
 def library() -> Path:
     """The shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
-    if (found := shipped()) is not None:
+    if (found := shipped(SHIPPED)) is not None:
         return found
     from quarl.device.engine import building  # no release has it
 

@@ -18,7 +18,7 @@ import pytest
 from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from quarl.device.deploy.static_agent.building import agent
+from quarl.device.deploy.static_agent.building import AGENT_SOURCES, agent
 from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle, Expected, add_artifact, write_bundle
@@ -283,11 +283,9 @@ def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs gcc")
     made = tmp_path_factory.mktemp("sanitized") / "agent"
     made.with_name("constants.h").write_text(header())
-    options = (
-        "-std=gnu11 -g -O1 -DAGENT_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
-    )
-    quiet = "-Wno-unused-function -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno"
-    sources = ["agent/agent.c", "engine.c", "plain.c", "x86.c", "neon.c"]
+    options = "-std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
+    quiet = "-Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
+    sources = ["engine.c", "plain.c", "x86.c", "neon.c", *AGENT_SOURCES]
     subprocess.run(
         ["gcc", *options.split(), *quiet.split(), f"-I{made.parent}", "-o", str(made), *sources, "-lm"],
         cwd=building.HERE,

@@ -15,7 +15,7 @@ import pytest
 
 from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
 from quarl.device.agent.loop.client import Client
-from quarl.device.deploy.payload import code_files
+from quarl.device.deploy.payload import code_files, library_files
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.reference import choose_actions
@@ -31,7 +31,7 @@ HERE = platform.machine()
 
 def code(folder: Path, machine: str) -> str:
     """What a release brings of the agent's code, in a folder."""
-    for file in code_files(IMPORTED_FROM, machine):
+    for file in (*code_files(), *library_files(machine, with_engine=True)):
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_bytes(file.data)
     return str(folder / "lib")

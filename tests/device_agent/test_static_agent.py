@@ -19,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarl.convert.package import static_agent as command
-from quarl.device.agent.loop.histogram import Histogram
 from quarl.device.agent.measure import PERCENTILES, Statistics, required_runs
 from quarl.device.agent.operations import OPERATIONS
 from quarl.device.deploy.static_agent.building import agent as agent_for
 from quarl.device.deploy.static_agent.constants import header
-from quarl.device.engine import building
+from quarl.device.engine.building import HERE
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import Precision
@@ -135,7 +134,7 @@ def test_what_it_measures_is_what_the_protocol_says(agent: StaticAgent, bundle: 
     memory = agent.ask("memory", runs=10)
     assert memory["artifact_bytes"] == bundle.manifest.artifacts["int8.native"].record.size
     if agent.process.args == [str(agent_for("x86_64")), str(pack)]:
-        assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 250_000, "resident: its weights and 0.25 MB"
+        assert memory["memory"]["after_load"] <= memory["artifact_bytes"] + 350_000, "resident: its weights and 0.35 MB"
     assert agent.ask("bye")["decisions"] == 3 + 5 + 3 + 1500 + 3 + 700 + 10
 
 
@@ -214,32 +213,23 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         patch.setitem(PERCENTILES, *ONE_MORE)
         (folder / "constants.h").write_text(header())
     (folder / "numbers.c").write_text(
-        '#include "number.h"\n#include "loop/histogram.h"\n'
-        "double parse(const char *s, const char *end, int *whole) { return read_number(s, end, whole); }\n"
+        '#include "agent/number.h"\n#include "agent/measure.c"\n#include "loop/punctuality.c"\n'
+        "double parse(const char *s, int *whole) { const char *end; return read_number(s, &end, whole); }\n"
         "size_t show(double x, char *to, size_t n)\n"
-        "{ struct text t = {to, to, to + n}; put_double(&t, x); return (size_t)(t.at - to); }\n"
+        "{ struct text t = text_of(to, n); put_double(&t, x); return text_size(&t); }\n"
         "int rank(int n) { return median_rank(n); }\n"
         "void statistics(uint32_t *x, int n, char *to, size_t room)\n"
-        "{ struct text t = {to, to, to + room}; sort(x, n);\n"
+        "{ struct text t = text_of(to, room); sort(x, n);\n"
         "  put_char(&t, '{'), put_statistics(&t, x, n), put_char(&t, '}'); }\n"
         "void histogram(const uint32_t *x, int n, char *to, size_t room)\n"
-        "{ static struct histogram h; struct text t = {to, to, to + room};\n"
+        "{ static struct histogram h; struct text t = text_of(to, room);\n"
         "  for (int i = 0; i < n; i++) add_duration(&h, x[i]); put_histogram(&t, &h); }\n"
     )
-    command = [
-        "gcc",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-w",
-        f"-I{building.HERE / 'agent'}",
-        f"-I{folder}",
-        "-o",
-        str(folder / "numbers.so"),
-    ]
-    subprocess.run([*command, str(folder / "numbers.c")], check=True)
+    options = ["-O2", "-shared", "-fPIC", "-w", "-D_GNU_SOURCE", f"-I{HERE}", f"-I{folder}"]
+    sources = [folder / "numbers.c", *(HERE / "agent" / name for name in ("text.c", "number.c"))]
+    subprocess.run(["gcc", *options, "-o", folder / "numbers.so", *sources, "-lm"], check=True)
     library = ctypes.CDLL(str(folder / "numbers.so"))
-    library.parse.restype, library.parse.argtypes = ctypes.c_double, [ctypes.c_void_p] * 3
+    library.parse.restype, library.parse.argtypes = ctypes.c_double, [ctypes.c_void_p] * 2
     library.show.restype, library.show.argtypes = ctypes.c_size_t, [ctypes.c_double, ctypes.c_char_p, ctypes.c_size_t]
     return library
 
@@ -252,15 +242,15 @@ def median_rank(numbers: ctypes.CDLL) -> Callable[[int], int]:
 def test_a_percentile_more_in_python_is_one_more_in_c(numbers: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PERCENTILES, *ONE_MORE)
     drawn = np.random.default_rng(5).lognormal(11, 1, required_runs(ONE_MORE[1])).astype(np.uint32)
-    usual = Histogram()
-    for value in drawn.tolist():
-        usual.add(value)
     text = [ctypes.create_string_buffer(100_000) for _ in range(2)]
     numbers.histogram(drawn.ctypes, len(drawn), text[0], ctypes.c_size_t(100_000))
     numbers.statistics(drawn.ctypes, len(drawn), text[1], ctypes.c_size_t(100_000))
     histogram, statistics = (json.loads(each.value) for each in text)
-    assert histogram == json.loads(json.dumps(usual.to_dict())) and ONE_MORE[0] in histogram["percentiles"]
     expected = Statistics.of(sorted(drawn.tolist()))
+    assert histogram["percentiles"].keys() == expected.percentiles.keys() and histogram["max"] == expected.max
+    assert sum(count for _, count in histogram["buckets"]) == histogram["count"] == len(drawn)
+    for name, exact in expected.percentiles.items():  # to the width of a bucket
+        assert exact <= histogram["percentiles"][name] <= exact + exact // 32
     assert statistics["percentiles"] == expected.percentiles and ONE_MORE[0] in expected.percentiles
     assert statistics["percentiles_withheld"] == {}
 
@@ -277,10 +267,14 @@ DECIMALS = st.one_of(
 @given(text=DECIMALS)
 def test_a_number_is_read_as_python_reads_it_to_the_bit(numbers: ctypes.CDLL, text: str) -> None:
     buffer, whole = ctypes.create_string_buffer(text.encode()), ctypes.c_int()
-    begin = ctypes.addressof(buffer)
-    found = numbers.parse(begin, begin + len(text), ctypes.byref(whole))
+    found = numbers.parse(buffer, ctypes.byref(whole))
     assert struct.pack("d", found) == struct.pack("d", float(text))
     assert bool(whole.value) == (text.lstrip("-").isdigit())
+
+
+def digits_of(text: str) -> str:
+    """The significant digits."""
+    return text.lower().split("e")[0].replace("-", "").replace(".", "").strip("0")
 
 
 @settings(max_examples=2000, deadline=None)
@@ -290,6 +284,7 @@ def test_a_number_that_is_written_is_read_as_the_same(numbers: ctypes.CDLL, valu
     size = numbers.show(value, buffer, 2000)
     text = buffer.raw[:size].decode()
     assert float(text) == json.loads(text) == value
+    assert digits_of(text) == digits_of(repr(value))  # the fewest that do
 
 
 @pytest.mark.parametrize("cut", [0, 7, 40, 200, 5000, -1])
@@ -297,7 +292,7 @@ def test_what_is_no_pack_is_refused(pack: Path, tmp_path: Path, cut: int) -> Non
     file = tmp_path / "cut.pack"
     file.write_bytes(pack.read_bytes()[:cut])
     done = subprocess.run([agent_for(platform.machine()), file], capture_output=True, check=False, input=b"")
-    assert done.returncode == 1 and b"policy-agent: it is" in done.stderr
+    assert done.returncode == 1 and b"it is" in done.stderr
 
 
 def test_an_artifact_that_was_changed_is_not_loaded(pack: Path, tmp_path: Path) -> None:

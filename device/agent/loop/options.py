@@ -1,8 +1,7 @@
-"""The options of a loop: read on the device as they were typed on the host, which checks them first."""
+"""The options of a loop: checked on the host; read on the device by the loop in C, from constants that are made of these."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -93,11 +92,3 @@ def read_action(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"{text!r} is no action; allowed is an index, or numbers: 0,0,0") from None
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :class:`LoopOptions` to a device's parser."""
-    kinds: dict[str, Any] = {"rate": float, "pace": Pace, "on_miss": OnMiss, "fallback": read_action}
-    for each in fields(LoopOptions):
-        kind = kinds.get(each.name, float if each.name.endswith("_ms") else int)
-        parser.add_argument(f"--{each.name.replace('_', '-')}", type=kind, default=each.default)

@@ -1,4 +1,4 @@
-"""The agent without Python, compiled: kept until a source, or a number that it shares with the other one, changes."""
+"""What is compiled of the loop and of the agent without Python: kept until a source, or a shared number, changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from pathlib import Path
 
 from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine import PREBUILT, building
-from quarl.device.engine.building import FLAGS, SOURCES, TARGETS, BuildError
+from quarl.device.engine.building import SOURCES, TARGETS, BuildError
 from quarl.policy.files import locked, write_atomically
 
-STATIC = ("-static", "-s", "-Wno-unused-function", "-Wl,--build-id=none")
+FLAGS = (
+    *("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-stack-protector", "-fno-sanitize=undefined"),
+    *("-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-s", "-Wl,--build-id=none"),
+    *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
+)
+_SHARED = ("text", "number", "json", "replies")
+_AGENT = ("agent", "operations", "pack", "device", "measure", "sha256")
+_LOOP = ("options", "connections", "decide", "pacing", "punctuality", "real_time", "requests", "serve", "supervisor")
+LOOP_SOURCES = [*(f"agent/{name}.c" for name in _SHARED), *(f"loop/{name}.c" for name in _LOOP)]
+AGENT_SOURCES = [*LOOP_SOURCES, *(f"agent/{name}.c" for name in _AGENT)]
+"""Below device/engine; the agent has the engine's, too."""
+OLDEST_GLIBC = "2.17"
+"""What the library asks of the C library of the process that loads it; the agent brings musl."""
 
 
 def agent(machine: str) -> Path:
-    """The static agent for a processor, one program that needs nothing beside it; brought or compiled as a library is.
+    """Return policy-agent for a processor, one program that needs nothing beside it.
 
     Args:
         machine: one of ``TARGETS``.
@@ -23,22 +36,32 @@ def agent(machine: str) -> Path:
     Raises:
         BuildError: as :func:`device.engine.building.library`.
     """
+    sources = [*AGENT_SOURCES, *(source for source in SOURCES if source != "python.c")]
+    return _compiled(f"agent-{machine}", machine, "musl", ("-static", "-fno-pie", "-no-pie"), sources)
+
+
+def loop_library(machine: str) -> Path:
+    """Return the robot's loop as a shared library for a processor; raises as :func:`agent`."""
+    options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--hash-style=gnu")
+    return _compiled(f"loop-{machine}.so", machine, "gnu", options, LOOP_SOURCES)
+
+
+def _compiled(name: str, machine: str, library: str, options: tuple[str, ...], sources: list[str]) -> Path:
+    """Return a file that a wheel brings, or that is compiled now if it is not there yet."""
     if machine not in TARGETS:
-        raise BuildError(f"the static agent is not built for {machine!r}; known are {', '.join(TARGETS)}.")
-    if (prebuilt := PREBUILT / f"agent-{machine}").is_file():
+        raise BuildError(f"{name} is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+    if (prebuilt := PREBUILT / name).is_file():
         return prebuilt
-    constants = header().encode()
-    digest = hashlib.sha256(building.fingerprint("agent/**/*.[ch]").encode() + constants).hexdigest()
-    path = building.KEPT / f"agent-{machine}-{digest[:16]}"
+    system = library + ("eabihf" if machine.startswith("arm") else "") + (f".{OLDEST_GLIBC}" if library == "gnu" else "")
+    target = [word.replace("linux-none", f"linux-{system}") for word in TARGETS[machine]]
+    flags = [*target, *FLAGS, *options, "-I."]
+    made_of = building.fingerprint("agent/*.[ch]", "loop/*.[ch]") + header() + repr(flags)
+    path = building.KEPT / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # As for a machine without a system: what the compiler needs then, long divisions for example, it adds itself.
-        system = "freestanding-eabihf" if machine.startswith("arm") else "freestanding"
-        target = [word.replace("linux-none", system) for word in TARGETS[machine]]
-        flags = [*(flag for flag in FLAGS if flag not in ("-nostdlib", "-fPIC")), *STATIC]
-        sources = ["agent/agent.c", *(source for source in SOURCES if source != "python.c")]
         with locked(path.parent), tempfile.TemporaryDirectory() as scratch:
-            Path(scratch, "constants.h").write_bytes(constants)
-            made = building.compiled_with(building.HERE, [*target, *flags, f"-I{scratch}"], sources, machine)
-            write_atomically(path, made, mode=0o755)
+            if not path.exists():
+                Path(scratch, "constants.h").write_text(header())
+                made = building.compiled_with(building.HERE, [*flags, f"-I{scratch}"], sources, machine)
+                write_atomically(path, made, mode=0o755)
     return path

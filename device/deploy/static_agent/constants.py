@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from enum import Enum
+from fractions import Fraction
 from types import ModuleType
 
 from quarl.device import engine
 from quarl.device.agent import conditions, fingerprint, measure, operations, protocol, server
-from quarl.device.agent.loop import connections, frames, histogram, notifying, options, punctuality, service
+from quarl.device.agent.loop import frames, options
 from quarl.policy.spec import Precision, RuntimeName
 
 NUMBERS: tuple[tuple[ModuleType, str], ...] = (
@@ -20,10 +22,6 @@ NUMBERS: tuple[tuple[ModuleType, str], ...] = (
     (measure, "INTERVAL_CONFIDENCE MAX_SAMPLES CHUNK_NS REWARM_RUNS TIMER_PAIRS"),
     (server, "PROGRESS_INTERVAL_NS"),
     (frames, "MAGIC CONTINUOUS"),
-    (histogram, "SUB_BITS BUCKETS LARGEST_DURATION"),
-    (connections, "MOST_CONNECTIONS MOST_PACKETS MOST_OF_OTHERS MOST_REQUESTS JSON_ROOM"),
-    (notifying, "USUAL_HEARTBEAT_NS"),
-    (service, "LARGEST_FRAME REQUEST_BYTES BYTES_PER_VALUE STALE_PERIODS HOLD_PERIODS EXIT_REFUSED EXIT_MISSED"),
 )
 """Constants of the agent's modules, which have the same names in C."""
 NAMES = {
@@ -34,10 +32,10 @@ NAMES = {
     "THROTTLE": conditions.THROTTLE_FLAGS,
     "PACE": [each.value for each in options.Pace],
     "ON_MISS": [each.value for each in options.OnMiss],
-    "TIME": punctuality.TIMES,
-    "LOOP_OPERATION": ("loop", *service.PASSED_ON),
 }
 """Lists of names. C gets each as an enum, as an array of strings that ends with 0, and as one string."""
+POWERS = range(-292, 325)
+"""Exponents of ten that the digits of a double need."""
 _literal = json.dumps
 _C_TYPES = dict(zip("BHIQiq", ("uint8_t", "uint16_t", "uint32_t", "uint64_t", "int32_t", "int64_t"), strict=True))
 
@@ -56,14 +54,27 @@ def header() -> str:
         lines += [f"#define {title}_TEXT {_literal(', '.join(names))}"]
     shares = [(name, round(share * 1e6), measure.required_runs(share)) for name, share in measure.PERCENTILES.items()]
     lines += _table("PERCENTILES", "const char *name; int millionths, needed;", shares)
-    lines += _table("COUNTED", "const char *name; int bit;", punctuality.COUNTED.items())
+    counted = [flag for flag in frames.Flag if flag not in (frames.Flag.MISSED, frames.Flag.START)]
+    lines += _table("COUNTED", "const char *name; int bit;", [(str(flag.name).lower(), int(flag)) for flag in counted])
     lines += _table("ARM_PARTS", "const char *code, *name;", fingerprint.ARM_PARTS.items())
-    return "\n".join([*lines, *_operations(), *_loop_options(), *_frames(), ""])
+    return "\n".join([*lines, *_powers_of_ten(), *_operations(), *_loop_options(), *_frames(), ""])
 
 
 def _table(name: str, members: str, rows: Iterable[tuple[str | int, ...]]) -> list[str]:
     text = ", ".join(f"{{{', '.join(map(_literal, row))}}}" for row in rows)
     return [f"static const struct {{ {members} }} {name}[] = {{ {text} }};"]
+
+
+def _powers_of_ten() -> list[str]:
+    """10^k in 128 bits, the first of them set, rounded up: what the shortest digits of a double are found with."""
+    rows = []
+    for power in POWERS:
+        exponent = (power * 1741647) >> 19  # floor(log2(10^power))
+        scaled = Fraction(10) ** power * Fraction(2) ** (127 - exponent)
+        high, low = divmod(math.ceil(scaled), 2**64)
+        rows.append(f"{{{high:#x}u, {low:#x}u}}")
+    table = f"static const uint64_t POWERS_OF_TEN[][2] = {{ {', '.join(rows)} }};"
+    return [f"#define LEAST_POWER ({POWERS.start})", table]
 
 
 def _operations() -> list[str]:
@@ -89,7 +100,7 @@ def _loop_options() -> list[str]:
     text = ""
     for name, what in re.findall(r"^ +(\w+): (.+)$", options.LoopOptions.__doc__ or "", re.MULTILINE):
         choices = [each.value for each in type(defaults[name])] if isinstance(defaults[name], Enum) else []
-        text += f"  --{typed[name]}={'|'.join(choices)}: {what}\n"
+        text += f"  --{typed[name]}{'=' if choices else ''}{'|'.join(choices)}: {what}\n"
     return [
         f"#define EACH_LOOP_RANGE(X) {ranges}",
         f"#define LOOP_DEFAULTS {own}",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.agent.loop.client import open_socket
-from quarl.device.agent.loop.service import PASSED_ON
 from quarl.device.agent.operations import OPERATIONS
 from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
@@ -144,6 +143,6 @@ def test_every_operation_of_a_loop_is_answered_alike(
                 client.send(json.dumps(request).encode())
                 answered.append(json.loads(client.recv(1 << 20)))
         replies.append(answered)
-    assert {request["op"] for request in IN_LOOP} >= {"loop", *PASSED_ON}
+    assert {request["op"] for request in IN_LOOP} >= {"loop", "help", "hello", "act"}
     found = [each for compared in zip(IN_LOOP, *replies, strict=True) for each in differences(*compared)]
     assert not found, "\n".join(found)

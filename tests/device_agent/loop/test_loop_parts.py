@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quarl.device.agent import loop
 from quarl.device.agent.loop.frames import BODY, HEADER, MAGIC, Description, Flag, Header, Kind, release_number
-from quarl.device.agent.loop.histogram import LARGEST_DURATION, Histogram
-from quarl.device.agent.loop.options import LoopOptions, Pace, add_options
+from quarl.device.agent.loop.library import Library, Options, find_library
+from quarl.device.agent.loop.options import LoopOptions, Pace
 
 C_SIDE = """
 #include <stdio.h>
@@ -59,10 +57,19 @@ def test_how_long_an_action_is_held_is_left_to_the_device_where_it_is_not_typed(
 
 
 def test_what_is_typed_on_the_host_is_read_on_the_device() -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    asked = LoopOptions(rate=20.0, deadline_ms=3.5, pace=Pace.OBSERVATION, fallback=(-1.0, 0.5), core=1, spin_us=40)
-    assert LoopOptions(**vars(parser.parse_args(asked.typed()))) == asked
+    library = Library(find_library())
+    typed = LoopOptions(rate=20.0, deadline_ms=3.5, pace=Pace.OBSERVATION, fallback=(-1.0, 0.5), core=1, spin_us=40)
+    options = library.read_options(["--socket=/run/III.sock", *typed.typed()])
+    assert options is not None
+    found = {name: getattr(options, name) for name, *_ in Options._fields_}
+    assert found == {
+        **{"socket": b"/run/III.sock", "precision": None, "runtime": None, "release": b"", "fallback": b"-1,0.5"},
+        **{"rate": 20.0, "deadline_ms": 3.5, "stale_ms": 0.0, "hold_for_ms": 0.0},
+        **{"pace": 1, "on_miss": 0, "priority": 50, "core": 1, "spin_us": 40, "threads": 1},
+    }
+    separate = library.read_options(["--socket", "/run/III.sock", "--rate", "20"])
+    assert separate is not None and (separate.socket, separate.rate) == (b"/run/III.sock", 20.0)
+    assert library.read_options(["--help"]) is None
     with pytest.raises(ValueError, match="--priority is 100; allowed are 0 … 99"):
         LoopOptions(priority=100)
 
@@ -73,29 +80,3 @@ def test_what_is_typed_on_the_host_is_read_on_the_device() -> None:
 )
 def test_a_release_name_is_a_number_of_64_bits(name: str, number: int) -> None:
     assert release_number(name) == number
-
-
-def test_percentiles_of_a_histogram_are_those_of_the_values_to_the_width_of_a_bucket() -> None:
-    generator = np.random.default_rng(3)
-    values = np.sort(np.concatenate([generator.integers(0, 100, 500), generator.lognormal(11, 2, 20_000).astype(int)]))
-    histogram = Histogram()
-    for value in generator.permutation(values).tolist():
-        histogram.add(value)
-    assert histogram.count == len(values) == sum(count for _, count in histogram.buckets())
-    assert histogram.largest == values[-1] == histogram.quantile(1.0)
-    for share in (0.001, 0.1, 0.5, 0.9, 0.99, 0.999):
-        exact = values[int(np.ceil(share * len(values))) - 1]
-        assert exact <= histogram.quantile(share) <= exact + max(exact // 32, 0)
-    limit = 127  # a bucket ends here
-    assert histogram.above(limit) == np.count_nonzero(values > limit)
-
-
-def test_a_histogram_takes_any_integer_and_begins_anew_when_cleared() -> None:
-    histogram = Histogram()
-    for value in (-5, 0, LARGEST_DURATION, 2**70):
-        histogram.add(value)
-    assert histogram.buckets() == [(0, 2), (LARGEST_DURATION, 2)]
-    assert histogram.to_dict()["max"] == 2**70
-    assert histogram.to_dict()["percentiles"] == {}  # four values support none
-    histogram.clear()
-    assert (histogram.count, histogram.largest, histogram.buckets(), histogram.quantile(0.5)) == (0, 0, [], 0)

@@ -82,7 +82,7 @@ def watched(
 ) -> Iterator[LoopProcess]:
     """A loop that gcc's sanitizers watch."""
     command = [sanitized_program, pack_of(pilot.path), "loop"]
-    loop = LoopProcess(command, tmp_path_factory.mktemp("watched") / "loop.sock", "--rate=2000", "--priority=0")
+    loop = LoopProcess(command, tmp_path_factory.mktemp("watched") / "loop.sock", "--rate=200", "--priority=0", "--fallback=19")
     try:
         loop.connect().socket.close()
         yield loop
@@ -140,7 +140,8 @@ def test_any_packets_do_no_harm(watched: LoopProcess, packets: list[bytes], cont
         (("--precision=int9",), "'int9'; allowed is one of fp32"),
         (("--runtime=torch",), f"'torch'; allowed is one of {', '.join(each.value for each in RuntimeName)}"),
         (("--socket=III.sock",), "allowed is a whole path"),
-        (("--rate", "50"), "unrecognized argument: --rate"),
+        (("--rate",), "argument --rate: a value is missing"),
+        (("--speed=50",), "unrecognized argument: --speed"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(
