@@ -15,7 +15,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 from quarl.device.agent import AGENT_VERSION  # noqa: E402
-from quarl.device.agent.protocol import MAX_LINE_BYTES, AgentError, ErrorCode, encode  # noqa: E402
+from quarl.device.agent.protocol import BLANKS, MAX_LINE_BYTES, AgentError, ErrorCode, encode  # noqa: E402
 from quarl.device.agent.server import Agent, error_reply  # noqa: E402
 
 DRAIN_BYTES = 65536
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         agent.ready()
         serve(agent, sys.stdin.buffer, emit)
-    except BrokenPipeError:  # whoever asked is gone
+    except BrokenPipeError:  # the client is gone
         return 0
     except KeyboardInterrupt:
         return 130
@@ -103,7 +103,7 @@ def serve(agent: Agent, requests: BinaryIO, emit: Callable[[bytes], None]) -> No
                 "Send fewer observations in one request.",
             )
             emit(encode({"ok": False, "op": None, "error": error_reply(error)}))
-        elif line.strip():
+        elif line.strip(BLANKS):
             emit(agent.handle(line))
 
 

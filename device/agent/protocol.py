@@ -1,8 +1,10 @@
 """The agent's protocol: one JSON object a line, one request one reply, on stdin and stdout. stderr is the log.
 
 Start ``python -m device.agent --bundle PATH`` and type ``{"op": "help"}``. End of input or SIGTERM ends it (exit 0).
-Blank lines are ignored. A request may carry an ``"id"`` (string or integer), which its reply repeats. While a long
-request runs, lines ``{"progress": {"op", "done", "total"}}`` may precede its reply. Every reply is one of
+A line is UTF-8 without a byte order mark; one of spaces, tabs and carriage returns alone is ignored, and the last line
+needs no newline. A request may carry an ``"id"`` (a string or an integer of at most 200 characters), which its reply
+repeats. While a long request runs, lines ``{"progress": {"op", "done", "total"}}`` may precede its reply.
+Every reply is one of
 
     {"ok": true, "op": …, …}
     {"ok": false, "op": …|null, "error": {"code", "message", "next"}}            code: one of ErrorCode's values
@@ -55,6 +57,7 @@ DEVICE       model, machine, cores, cpu_model, mhz_nominal, memory_total_bytes, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -68,11 +71,13 @@ MAX_LINE_BYTES = 16 * 2**20
 MAX_VALUES = 1_900_000
 """Values a line may hold, an object, list or word counted several times: some 32 bytes each, once they are read."""
 MAX_WIDE_BYTES = 2**16
-"""Bytes of a line that is not ASCII: one wide sign makes four bytes of each."""
+"""Bytes of a line that is not ASCII: one wide character makes four bytes of each."""
 MAX_DEPTH = 16
 """Lists and objects within each other; a request needs three."""
 MAX_ID = 200
-"""Characters of a request's id."""
+"""Characters of a request's id: of a string with its escapes resolved, or of an integer's digits and sign."""
+BLANKS = b" \t\r\n"
+"""What JSON takes as blank; a line of these alone is ignored."""
 _WEIGHTS = {b",": 1, b":": 3, b"[": 3, b"{": 6, b'"': 2}
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -125,7 +130,7 @@ def short(value: object) -> str:
 
 
 def parse_json(line: bytes) -> dict[str, Any]:
-    """One line as a JSON object.
+    """Return one line as a JSON object.
 
     Raises:
         AgentError: BAD_JSON or BAD_REQUEST, saying where it breaks; LINE_TOO_LONG of more values than are held.
@@ -133,7 +138,7 @@ def parse_json(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_WIDE_BYTES and not line.isascii():
         raise AgentError(
             ErrorCode.LINE_TOO_LONG,
-            f"the line has {len(line):,} bytes and signs beyond ASCII; of such lines {MAX_WIDE_BYTES:,} are read.",
+            f"the line has {len(line):,} bytes and non-ASCII characters; of such lines {MAX_WIDE_BYTES:,} are read.",
             "Send numbers, and words in ASCII.",
         )
     values = sum(weight * line.count(sign) for sign, weight in _WEIGHTS.items())
@@ -143,49 +148,72 @@ def parse_json(line: bytes) -> dict[str, Any]:
             f"the line holds about {values:,} values; {MAX_VALUES:,} are allowed.",
             "Send fewer observations in one request.",
         )
+    reason = ""
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and over-long integers are ValueErrors
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        # A NUL is refused wherever it stands: the decoder stops here, unless something before is wrong.
+        text, reason = line[: error.start].decode() + "\0", str(error)
+    try:
+        data = _decode(text)
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        if _exceeds_depth(text[: error.pos]):  # it is read from the left: the first fault is the one that is reported
+            raise _too_deep() from None
         raise AgentError(
             ErrorCode.BAD_JSON,
-            f"the line is not valid JSON ({reason}): {short(line[:60].decode('utf-8', 'replace'))}.",
+            f"the line is not valid JSON ({reason or error}): {short(line[:60].decode('utf-8', 'replace'))}.",
             'Type one JSON object a line, for example {"op": "help"}',
         ) from None
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _exceeds_depth(text):
+        raise _too_deep()
     if not isinstance(data, dict):
         raise AgentError(
             ErrorCode.BAD_REQUEST,
             f"the line is {_kind(data)}; a request is a JSON object.",
             'Type one with an "op", for example {"op": "help"}',
         )
-    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
-        raise AgentError(
-            ErrorCode.BAD_REQUEST,
-            f"the line's lists and objects are nested more than {MAX_DEPTH} deep.",
-            'Type {"op": "help"} for examples.',
-        )
     return data
+
+
+def _decode(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # an integer of more digits than int() reads: too large for everything, but valid
+        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= MAX_ID else float)(digits))
 
 
 def _kind(data: object) -> str:
     return f"a list of {len(data)}" if isinstance(data, list) else short(data)
 
 
-def _depth(data: Any) -> int:
-    """How deep lists and objects are within each other, counted no further than MAX_DEPTH + 1."""
-    depth, level = 0, [data]  # breadth first: recursion would end in the interpreter's own limit
-    while level and depth <= MAX_DEPTH:
-        level = [each for each in level if isinstance(each, (list, dict))]
-        depth += bool(level)
-        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
-    return depth
+def _exceeds_depth(text: str) -> bool:
+    """Return whether lists and objects are nested too deeply; ``text`` is JSON, or the valid beginning of it."""
+    outside = "".join(text.replace(r"\\", "").replace(r"\"", "").split('"')[::2])  # of strings
+    depth = 0
+    for bracket in re.findall(r"[][{}]", outside):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def _too_deep() -> AgentError:
+    return AgentError(
+        ErrorCode.BAD_REQUEST,
+        f"the line's lists and objects are nested more than {MAX_DEPTH} deep.",
+        'Type {"op": "help"} for examples.',
+    )
 
 
 def request_id(data: Mapping[str, Any]) -> str | int | None:
-    """The request's id, to be repeated in its reply.
+    """Return the request's id, to be repeated in its reply.
 
     Raises:
-        AgentError: it is neither a string nor an integer.
+        AgentError: it is neither a string nor an integer, or has more than MAX_ID characters.
     """
     value = data.get("id")
     if value is not None and (type(value) not in (str, int) or len(str(value)) > MAX_ID):

@@ -5,6 +5,13 @@
 #include "team.h"
 
 enum { MOST_LAYERS = 64 };
+/* Bytes of memory that an artifact may need: NEED_OF_RESULTS, and NEED_PER_BYTE for each byte of its file.
+ * Two buffers of results, one of an image's lower bits and the lists of rows have a largest size that the format limits.
+ * Everything else belongs to arrays in the file. An output of a convolution has n weights of at least 2 bits, a bias and a
+ * multiplier there, 8 + n / 4 bytes; here it has MOST_WINDOWS sums and, from pack_quads, n bytes, each line of a window
+ * filled up to a multiple of 8: at most 6.5 times as much, of a side of 9 and one channel. Only an artifact whose layers
+ * share their weights, which are unpacked for each layer, can need more. */
+enum { NEED_OF_RESULTS = 4 * NATIVE_LARGEST_ELEMENTS, NEED_PER_BYTE = 8 };
 
 struct native {
     const struct native_file *file;
@@ -117,6 +124,8 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
 }
 
+static uint64_t laid_out(struct native *e, const struct native_file *f);
+
 static enum native_error check(const void *file, size_t bytes)
 {
     const struct native_file *f = file;
@@ -150,7 +159,9 @@ static enum native_error check(const void *file, size_t bytes)
     if (f->state != state || last->cell) return NATIVE_BAD_CHAIN;
     if (is_conv(last) || last->out != f->outputs || last->base != -128 || last->gamma || last->table) return NATIVE_BAD_CHAIN;
     if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
-    return are_zero(f->pad, sizeof f->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
+    if (!are_zero(f->pad, sizeof f->pad)) return NATIVE_BAD_PADDING;
+    const uint64_t need = laid_out(0, f);
+    return need > NEED_OF_RESULTS + (uint64_t)NEED_PER_BYTE * bytes || need > SIZE_MAX / 2 ? NATIVE_LARGE_NEED : NATIVE_OK;
 }
 
 const char *native_message(enum native_error error)
@@ -159,7 +170,8 @@ const char *native_message(enum native_error error)
         "", "is no native artifact, or does not lie at a multiple of 64 bytes", "has another version of the format",
         "has another size than it says", "has a size that is 0, too large, or does not fit the others", "has an array that does not lie inside of it",
         "has a layer whose numbers contradict each other", "has layers that do not fit each other", "has a number that is not finite, or no level",
-        "has padding that is not zero", "does not fit the memory that was given"};
+        "has padding that is not zero", "does not fit the memory that was given",
+        "needs more memory than 64 MiB and 8 times its size: its layers share arrays"};
     return WORDS[error];
 }
 
@@ -213,7 +225,7 @@ static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * 
 static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
 
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
-static size_t laid_out(struct native *e, const struct native_file *f)
+static uint64_t laid_out(struct native *e, const struct native_file *f)
 {
     uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
     const int windows = takes_windows();
@@ -258,7 +270,7 @@ static size_t laid_out(struct native *e, const struct native_file *f)
     }
     n->low = reserved(&a, low + SLACK);
     n->large = reserved(&a, 8 * large + 4 * SLACK);
-    return (size_t)a.used;
+    return a.used;
 }
 
 /* A weight as it is stored, less what it is stored too large. */
@@ -292,7 +304,7 @@ static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_
         }
 }
 
-size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : laid_out(0, file); }
+size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : (size_t)laid_out(0, file); }
 
 enum native_error native_open(void *memory, size_t size, const void *file, size_t bytes)
 {
@@ -301,7 +313,7 @@ enum native_error native_open(void *memory, size_t size, const void *file, size_
     const struct native_file *f = file;
     if ((uintptr_t)memory % NATIVE_LINE || size < laid_out(0, f)) return NATIVE_SMALL_MEMORY;
     struct native *e = memory;
-    memset(e, 0, laid_out(0, f));
+    memset(e, 0, (size_t)laid_out(0, f));
     laid_out(e, f);
     e->file = f;
     for (int mask = 0; mask < 256; mask++)

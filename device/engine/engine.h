@@ -16,7 +16,8 @@ enum native_error {                 /* of native_open; native_message puts them 
     NATIVE_BAD_CHAIN,
     NATIVE_BAD_NUMBER,
     NATIVE_BAD_PADDING,
-    NATIVE_SMALL_MEMORY
+    NATIVE_SMALL_MEMORY,
+    NATIVE_LARGE_NEED
 };
 
 enum native_mode {                  /* of a layer: all rows of weights, or those whose value is not zero */

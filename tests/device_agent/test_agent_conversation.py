@@ -155,30 +155,6 @@ def test_one_observation_and_rows_of_them_are_decided_alike(agent: Any, fresh_ob
     assert rows["actions"] == single and all(isinstance(action, int) for action in single)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ("[NaN" + ", 0" * 31 + "]", "observation[0] (ranges[0]) is nan"),
-        ("[0, NaN" + ", 0" * 30 + "]", "observation[1] (ranges[1]) is nan"),  # min and max see one in front only
-        ("[" + "0, " * 25 + "Infinity" + ", 0" * 6 + "]", "observation[25] (goal_distance) is inf"),
-        ("[" + "0, " * 31 + "-1e999]", "observation[31] (last_command[2]) is -inf"),
-        ("[" + "0, " * 24 + "1e39" + ", 0" * 7 + "]", "(goal_bearing) is beyond the range of float32"),
-        ("[" + "9" * 400 + ", 0" * 31 + "]", "(ranges[0]) is beyond the range of float32"),
-        ("[true" + ", 0" * 31 + "]", "(ranges[0]) is true"),
-        ('["1"' + ", 0" * 31 + "]", '(ranges[0]) is "1"'),
-        ("[null" + ", 0" * 31 + "]", "(ranges[0]) is null"),
-        ("[[0]" + ", 0" * 31 + "]", "(ranges[0]) is [0]"),
-        ("[0, 1, 2]", "observation is 3 values; policy 'pilot' takes a list of 32 numbers: ranges (24)"),
-        ("[" + "0, " * 32 + "0]", "observation is 33 values"),
-        ("[Infinity, -Infinity" + ", 0" * 30 + "]", "(ranges[0]) is inf"),
-    ],
-)
-def test_a_wrong_observation_is_refused_by_name(agent: Any, values: str, message: str) -> None:
-    reply = agent.send(b'{"op": "act", "observation": ' + values.encode() + b"}")
-    assert reply["ok"] is False and reply["error"]["code"] == "bad_observation"
-    assert message in reply["error"]["message"]
-
-
 def test_a_wrong_row_is_refused_by_number(agent: Any, fresh_observations: np.ndarray) -> None:
     rows = fresh_observations[:3].tolist()
     rows[1][26] = math.inf
@@ -188,38 +164,15 @@ def test_a_wrong_row_is_refused_by_number(agent: Any, fresh_observations: np.nda
     assert "observations[1] is 5" in reply["error"]["message"]
 
 
-def test_act_takes_exactly_one_kind_of_observation(agent: Any, fresh_observations: np.ndarray) -> None:
-    row = fresh_observations[0].tolist()
-    assert agent.request("act")["error"]["code"] == "missing_field"
-    assert agent.request("act", observation=row, observations=[row])["error"]["code"] == "bad_field"
-
-
-def test_the_largest_floats_are_taken(agent: Any) -> None:
-    largest = float(np.finfo(np.float32).max)
-    assert agent.ask("act", observation=[largest] * 16 + [-largest] * 16)["action"] in range(25)
-
-
 NUMBERS = st.integers() | st.floats() | st.none() | st.booleans() | st.text(max_size=3)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(NUMBERS, min_size=32, max_size=32))
-def test_any_observation_gets_a_decision_or_a_refusal(agent: Any, values: list[Any]) -> None:
+def test_any_observation_gets_an_action_or_its_elements_name(agent: Any, values: list[Any]) -> None:
     reply = agent.send(json.dumps({"op": "act", "observation": values}).encode())
-    good = all(type(v) in (int, float) and abs(v) <= 3.4e38 for v in values)
-    if good:
-        assert reply["action"] in range(25)
-    elif not reply["ok"]:
+    good = [type(value) in (int, float) and abs(value) <= np.finfo(np.float32).max for value in values]
+    assert reply["ok"] == all(good), reply
+    if not reply["ok"]:
         assert reply["error"]["code"] == "bad_observation"
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(line=st.binary(min_size=1, max_size=80).filter(lambda b: b.strip() and b"\n" not in b and b"bye" not in b))
-def test_any_line_gets_one_reply_and_the_agent_goes_on_serving(agent: Any, line: bytes) -> None:
-    reply = agent.send(line)
-    assert reply["ok"] or reply["error"]["code"] != "internal"
-
-
-def test_after_all_that_it_still_decides(agent: Any, fresh_observations: np.ndarray) -> None:
-    assert agent.ask("act", observation=fresh_observations[0].tolist())["action"] in range(25)
-    assert agent.process.poll() is None
+        assert f"[{good.index(False)}] (" in reply["error"]["message"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -116,23 +115,6 @@ def test_what_a_runtime_prints_never_reaches_the_replies(pilot: Bundle) -> None:
         assert noise in log
 
 
-def test_blank_lines_are_ignored_and_the_end_of_input_ends_it(pilot: Bundle, converse: Converse) -> None:
-    replies, _ = converse(pilot.path, [b"", b"   ", b'{"op": "help"}', b"\t\r", b""])
-    assert [reply["op"] for reply in replies] == ["help"]
-    assert converse(pilot.path, [])[0] == []
-
-
-def test_a_last_line_without_its_newline_is_answered(pilot: Bundle) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "quarl.device.agent", "--bundle", str(pilot.path)],
-        input=b'{"op": "help"}',
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
-    assert json.loads(done.stdout)["op"] == "help"
-
-
 def test_what_follows_bye_is_not_answered(pilot: Bundle, converse: Converse) -> None:
     replies, _ = converse(pilot.path, [b'{"op": "bye"}', b'{"op": "help"}'])
     assert [reply["op"] for reply in replies] == ["bye"]
@@ -149,19 +131,6 @@ def test_an_overlong_line_is_refused_whole_and_the_next_one_is_answered(pilot: B
 def test_an_overlong_last_line_ends_it_too(pilot: Bundle, converse: Converse) -> None:
     replies, _ = converse(pilot.path, [b"x" * (17 * 2**20)])
     assert [reply["error"]["code"] for reply in replies] == ["line_too_long"]
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_sigterm_ends_it_cleanly(busy: bool, pilot: Bundle, start_agent: Start) -> None:
-    agent = start_agent(pilot.path)
-    agent.ask("load", precision="int8")
-    if busy:  # in the middle of a measurement that would take long
-        agent.process.stdin.write(b'{"op": "episodes", "episodes": 1000000}\n')
-        agent.process.stdin.flush()
-        assert "progress" in json.loads(agent.process.stdout.readline())
-    agent.process.send_signal(signal.SIGTERM)
-    assert agent.process.wait(timeout=30) == 0
-    assert b"Traceback" not in agent.process.stderr.read()
 
 
 def test_it_ends_quietly_when_whoever_asked_is_gone(pilot: Bundle) -> None:

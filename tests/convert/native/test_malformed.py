@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, SOURCES
+from quarl.device.engine.engine import Engine, NativeError, library, memory_needed
 from tests.convert.native.networks import made
 from tests.convert.native.random_networks import LayerPlan, Plan, built
 
@@ -79,6 +82,30 @@ def test_many_more_mistakes_are_refused_or_do_no_harm(malformed: Path, name: str
     path = tmp_path / "artifact"
     path.write_bytes(artifact(name))
     ran(malformed, path, FEW, (MISTAKES // 3 if name.startswith("picture") else MISTAKES) - FEW)
+
+
+def sharing(layers: int, width: int) -> bytes:
+    """An artifact whose layers, convolutions of an image of one pixel and a last dense one, have the same arrays."""
+    arrays = HEAD_BYTES + LAYER_BYTES * layers
+    multiplier, number, weights = arrays + 4 * width, arrays + 8 * width, arrays + 8 * width + 64
+    last = LayerRecord(2, width, width, width, weights, arrays, multiplier)
+    convolution = replace(last, height=1, width=1, channels=width, side=1, stride=1)
+    size = weights + width * width // 4
+    head = FileRecord(size, layers, width, width, 0, 0, 1, *(number,) * 4, 0, 1.0, 0, -128, 0.0, 0, 0, 1.0, 0)
+    records = [convolution.packed()] * (layers - 1) + [last.packed()]
+    return b"".join([head.packed(), *records, bytes(8 * width + 64), b"\x55" * (width * width // 4)])
+
+
+def test_an_artifact_whose_layers_share_weights_gets_no_more_memory_than_its_size_allows() -> None:
+    width, few = 2048, sharing(2, 2048)
+    assert 0 < memory_needed(library(), few) < 2**26 + 8 * len(few)
+    Engine(library(), few, width, width)
+    many = sharing(64, width)
+    if memory_needed(library(), many):  # no kernels of this processor unpack weights
+        assert memory_needed(library(), many) < 2**23
+    else:
+        with pytest.raises(NativeError, match="its layers share arrays"):
+            Engine(library(), many, width, width)
 
 
 def test_the_sanitizers_see_an_access_outside(malformed: Path, tmp_path: Path) -> None:
