@@ -11,7 +11,6 @@ from quarl.bench.qemu_counter.building import kept, made_once
 from quarl.bench.qemu_counter.sysroot import SERIES
 from quarl.device.deploy.payload import CODE, code_files, library_files
 from quarl.device.deploy.wheels import NUMPY, Wheel, fetch, load_pins
-from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.spec import RuntimeName
 
 MACHINE = "aarch64"

@@ -283,7 +283,9 @@ def sanitized_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs gcc")
     made = tmp_path_factory.mktemp("sanitized") / "agent"
     made.with_name("constants.h").write_text(header())
-    options = "-std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
+    options = (
+        "-std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Wextra -Werror"
+    )
     quiet = "-Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fno-math-errno -I."
     sources = ["engine.c", "plain.c", "x86.c", "neon.c", *AGENT_SOURCES]
     subprocess.run(

@@ -17,7 +17,6 @@ from quarl.bench.qemu_counter.unpacking import STOCK_PYTHONS, StockPython
 from quarl.device.agent.loop.client import Client
 from quarl.device.deploy.payload import code_files, library_files
 from quarl.policy.bundle import Bundle
-from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.reference import choose_actions
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import LoopProcess, in_python

@@ -1,4 +1,4 @@
-"""The options of a loop: checked on the host; read on the device by the loop in C, from constants that are made of these."""
+"""The options of a loop: checked on the host, and read on the device by the loop in C, whose table is made of these."""
 
 from __future__ import annotations
 

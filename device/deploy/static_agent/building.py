@@ -13,9 +13,9 @@ from quarl.policy.files import locked, write_atomically
 
 FLAGS = (
     *("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable"),
-    *("-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-stack-protector", "-fno-sanitize=undefined"),
-    *("-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-s", "-Wl,--build-id=none"),
-    *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-stack-protector"),
+    *("-fno-sanitize=undefined", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables"),
+    *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s", "-Wl,--build-id=none"),
 )
 _SHARED = ("text", "number", "json", "replies")
 _AGENT = ("agent", "operations", "pack", "device", "measure", "sha256")
@@ -52,7 +52,9 @@ def _compiled(name: str, machine: str, library: str, options: tuple[str, ...], s
         raise BuildError(f"{name} is not built for {machine!r}; known are {', '.join(TARGETS)}.")
     if (prebuilt := PREBUILT / name).is_file():
         return prebuilt
-    system = library + ("eabihf" if machine.startswith("arm") else "") + (f".{OLDEST_GLIBC}" if library == "gnu" else "")
+    system = (
+        library + ("eabihf" if machine.startswith("arm") else "") + (f".{OLDEST_GLIBC}" if library == "gnu" else "")
+    )
     target = [word.replace("linux-none", f"linux-{system}") for word in TARGETS[machine]]
     flags = [*target, *FLAGS, *options, "-I."]
     made_of = building.fingerprint("agent/*.[ch]", "loop/*.[ch]") + header() + repr(flags)

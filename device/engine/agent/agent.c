@@ -1,7 +1,8 @@
-/* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, without Python and without
- * anything beside it: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without episodes,
- * period and several threads; its errors have the same codes. Numbers, names and frames are those of constants.h, which
- * device/deploy/static_agent/constants.py prints. `policy-agent policy.pack loop` serves in a robot's loop (../loop). */
+/* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, without Python and
+ * without anything beside it: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without
+ * episodes, period and several threads; its errors have the same codes. Numbers, names and frames are those of
+ * constants.h, which device/deploy/static_agent/constants.py prints. `policy-agent policy.pack loop` serves in a
+ * robot's loop (../loop). */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,8 +37,8 @@ int write_all(int file, const char *from, size_t n)
 /* The members of hello, from the comma behind its head on. */
 static void put_hello(struct text *t)
 {
-    print(t, "\"protocol\":" STRINGIFY(PROTOCOL_VERSION) ",\"agent\":{\"version\":\"1 (static)\",\"pid\":%d,\"ready_ns\":",
-          (int)getpid());
+    put(t, "\"protocol\":" STRINGIFY(PROTOCOL_VERSION) ",\"agent\":{\"version\":\"1 (static)\",");
+    print(t, "\"pid\":%d,\"ready_ns\":", (int)getpid());
     if (agent.ready_ns) put_signed(t, agent.ready_ns - agent.began_ns);
     else put(t, "null");
     put(t, "},\"device\":"), put_device(t);
@@ -225,8 +226,9 @@ static void end_at_once(int number)
 
 int main(int count, char **words)
 {
-    static const char USAGE[] = "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n"
-                                "policy-agent policy.pack loop --help: in a robot's loop\n";
+    static const char USAGE[] =
+        "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n"
+        "policy-agent policy.pack loop --help: in a robot's loop\n";
     agent.began_ns = now_ns();
     const int in_loop = count >= 3 && !strcmp("loop", words[2]);
     int is_known = count >= 2;

@@ -134,7 +134,8 @@ struct emulation { int emulated, virtualised; const char *evidence; };
 static struct emulation find_emulation(int is_arm)
 {
     const char *speed = line_with("BogoMIPS"), *flags = line_with("flags");
-    const int is_foreign = is_arm && !line_with("CPU implementer"), is_qemu = is_arm && speed && begins(speed, "125.00");
+    const int is_foreign = is_arm && !line_with("CPU implementer");
+    const int is_qemu = is_arm && speed && begins(speed, "125.00");
     char first[4096] = {0};         /* of a line that may be long */
     if (flags) memcpy(first, flags, line_length(flags) < sizeof first ? line_length(flags) : sizeof first - 1);
     if (is_foreign) return (struct emulation){1, -1, "/proc/cpuinfo describes another processor: qemu-user"};
@@ -147,7 +148,8 @@ static struct emulation find_emulation(int is_arm)
     if (strstr(first, " hypervisor")) return (struct emulation){0, 1, "the processor's flags name a hypervisor"};
     read_file("/proc/device-tree/compatible");
     if (begins(scratch, "linux,dummy-virt")) return (struct emulation){-1, 1, "the device tree is QEMU's virt machine"};
-    if (begins(scratch, "raspberrypi,") || flags) return (struct emulation){0, 0, "nothing hints at a hypervisor or an emulator"};
+    if (begins(scratch, "raspberrypi,") || flags)
+        return (struct emulation){0, 0, "nothing hints at a hypervisor or an emulator"};
     return (struct emulation){-1, -1, 0};
 }
 

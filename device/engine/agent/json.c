@@ -42,7 +42,8 @@ const char *skip_utf8(const char *s, const char *end)
     else if (c >= 0xf0 && c < 0xf5) more = 3;
     if (more < 0 || end - s <= more) return 0;
     const unsigned char d = (unsigned char)s[1];
-    if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) || (c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90)) return 0;
+    if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0)) return 0;
+    if ((c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90)) return 0;
     for (int i = 1; i <= more; i++) if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
     return s + 1 + more;
 }
@@ -229,13 +230,14 @@ const char *read_members(const char *s, const char *end, struct object *to, cons
         size_t characters;
         const char *const begin = s;
         if (!(s = skip_key(s, end, why))) return 0;
-        const size_t length = resolve((struct value){STRING, begin, skip_string(begin, end)}, key, MAX_KEY, &characters);
+        const struct value name = {STRING, begin, skip_string(begin, end)};
+        const size_t length = resolve(name, key, MAX_KEY, &characters);
         const struct value value = read_value(s, end, 1, why);
         if (value.kind == MISSING) return 0;
         int i = 0;
         for (; i < to->count; i++)
             if (length <= MAX_KEY && to->member[i].length == length && !memcmp(to->member[i].key, key, length)) break;
-        if (i == MAX_MEMBERS) i--;
+        if (i == MAX_MEMBERS) i -= equals("op", key, length) ? 1 : equals("id", key, length) ? 2 : 3;
         to->member[i].length = length, to->member[i].value = value;
         memcpy(to->member[i].key, key, length < MAX_KEY ? length : MAX_KEY);
         if (i == to->count) to->count++;

@@ -25,8 +25,8 @@ struct value read_value(const char *s, const char *end, int depth, const char **
 /* The first element of a list, or the one behind `at`; of kind MISSING behind the last. The list's form was checked. */
 struct value first_element(struct value list);
 struct value next_element(struct value at, struct value list);
-/* The object that begins at s and its members: of a key that stands twice, the last. Those beyond MAX_MEMBERS are left
- * out, but the last place keeps one of them: so many keys are never all known. NULL and *why where it is none. */
+/* The object that begins at s and its members: of a key that stands twice, the last. Of those beyond MAX_MEMBERS the
+ * last places keep "op", "id" and one other: so many keys are never all known. NULL and *why where it is none. */
 const char *read_members(const char *s, const char *end, struct object *to, const char **why);
 struct value member_of(const struct object *, const char *key);
 int is_key(const struct member *, const char *word);

@@ -21,8 +21,8 @@ static uint32_t percentile(const uint32_t *sorted, int n, int q)
     return sorted[rank > 1 ? rank - 1 : 0];
 }
 
-/* k of the order statistics k and n - k + 1 that hold the median with 95 %: the largest with P(B < k) <= 2.5 %, B binomial
- * (n, 1/2); 0 where there is none. Terms are counted in units of the middle one. */
+/* k of the order statistics k and n - k + 1 that hold the median with 95 %: the largest with P(B < k) <= 2.5 %, B
+ * binomial (n, 1/2); 0 where there is none. Terms are counted in units of the middle one. */
 static int median_rank(int n)
 {
     const int middle = n / 2;

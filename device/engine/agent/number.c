@@ -35,9 +35,9 @@ static double scale_up(uint64_t m, int e)
     return round_to_double(top, 64 - zeros + e, low << zeros != 0);
 }
 
-/* m / 10^e for m > 0 and 0 < e <= MAX_EXPONENT: a quotient of at least 63 bits and whether something is left. Two digits
- * of 32 bits, each guessed from the divisor's upper half and corrected (Knuth, The Art of Computer Programming 2, 4.3.1,
- * algorithm D). */
+/* m / 10^e for m > 0 and 0 < e <= MAX_EXPONENT: a quotient of at least 63 bits and whether something is left. Two
+ * digits of 32 bits, each guessed from the divisor's upper half and corrected (Knuth, The Art of Computer
+ * Programming 2, 4.3.1, algorithm D). */
 static double scale_down(uint64_t m, int e)
 {
     const uint64_t five = power_of_five(e);

@@ -85,8 +85,8 @@ static int refuse_observation(struct text *t, const struct request *r, struct va
     put(&fault, " is ");
     if (list.kind == LIST) print(&fault, "%u values", count);
     else put_short(&fault, list);
-    put(&fault, "; policy "), put_section(&fault, POLICY), put(&fault, " takes a list of "), put_section(&fault, WANTED);
-    put_char(&fault, '.');
+    put(&fault, "; policy "), put_section(&fault, POLICY);
+    put(&fault, " takes a list of "), put_section(&fault, WANTED), put_char(&fault, '.');
     return refuse(t, r, CODE_BAD_OBSERVATION, "For example: {\"op\": \"act\", \"observation\": [0.0, ...]}");
 }
 
@@ -117,7 +117,8 @@ static int read_observation(struct text *t, const struct request *r, struct valu
 }
 
 /* Every observation of the request into `to`; how many there are, 0 where one is refused. */
-static uint32_t read_observations(struct text *t, const struct request *r, struct value one, struct value many, float *to)
+static uint32_t read_observations(struct text *t, const struct request *r, struct value one, struct value many,
+                                  float *to)
 {
     uint32_t rows = 0;
     if (one.kind != MISSING) return (uint32_t)read_observation(t, r, one, "observation", -1, to);
@@ -164,8 +165,8 @@ int answer_act(struct text *t, const struct request *r)
     static char outputs_room[REPLY_ROOM], times_room[24 * MAX_ROWS];
     struct value one, many, period;
     int with_outputs, starts;
-    if (!is_list(t, r, "observation", &one) || !is_list(t, r, "observations", &many) || !is_list(t, r, "period", &period))
-        return 0;
+    if (!is_list(t, r, "observation", &one) || !is_list(t, r, "observations", &many)) return 0;
+    if (!is_list(t, r, "period", &period)) return 0;
     if (!read_flag(t, r, "outputs", 1, &with_outputs) || !read_flag(t, r, "start", 0, &starts)) return 0;
     if (!agent.engine) return refuse_unloaded(t, r);
     const int64_t begin = now_ns();
@@ -282,7 +283,8 @@ static int check_load(struct text *t, const struct request *r)
         put(&fault, "load needs 'precision': one of " PRECISION_TEXT ".");
         return refuse(t, r, CODE_MISSING_FIELD, "For example: {\"op\": \"load\", \"precision\": \"int8\"}");
     }
-    if (!is_one_of(precision, PRECISION_NAMES)) return refuse_field(t, r, "precision", precision, "one of " PRECISION_TEXT);
+    if (!is_one_of(precision, PRECISION_NAMES))
+        return refuse_field(t, r, "precision", precision, "one of " PRECISION_TEXT);
     if (runtime.kind != MISSING && runtime.kind != NULL_VALUE && !is_string(runtime, "native")) {
         if (!is_one_of(runtime, RUNTIME_NAMES)) return refuse_field(t, r, "runtime", runtime, "one of " RUNTIME_TEXT);
         put(&fault, "this agent has one runtime, native.");
@@ -354,7 +356,8 @@ int answer_load(struct text *t, const struct request *r)
     put_head(t, r, 1);
     put(t, ",\"loaded\":"), put_section(t, LOADED);
     print(t, ",\"golden\":{\"vectors\":%u,\"max_error\":", sizes->rows), put_double(t, golden.error);
-    put(t, ",\"max_error_steps\":"), put_double(t, golden.steps), put(t, ",\"tolerance\":"), put_double(t, golden.tolerance);
+    put(t, ",\"max_error_steps\":"), put_double(t, golden.steps);
+    put(t, ",\"tolerance\":"), put_double(t, golden.tolerance);
     put(t, ",\"action_agreement\":"), put_double(t, golden.agreement);
     put(t, ",\"fp32_agreement\":"), put_double(t, golden.fp32_agreement), put(t, "},"), put_memory(t);
     print(t, ",\"cold\":{\"import_ns\":0,\"verify_ns\":%lld,\"build_ns\":%lld,\"first_ns\":%lld,\"golden_ns\":%lld,"
@@ -445,7 +448,8 @@ int answer_latency(struct text *t, const struct request *r)
     const struct value path = member_of(&r->members, "path");
     if (!read_integer(t, r, "warmup", 0, MAX_RUNS, LATENCY_WARMUP, &warmup)) return 0;
     if (!read_integer(t, r, "runs", 1, MAX_RUNS, LATENCY_RUNS, &runs)) return 0;
-    if (path.kind != MISSING && !is_one_of(path, PATH_NAMES)) return refuse_field(t, r, "path", path, "one of " PATH_TEXT);
+    if (path.kind != MISSING && !is_one_of(path, PATH_NAMES))
+        return refuse_field(t, r, "path", path, "one of " PATH_TEXT);
     if (!agent.engine) return refuse_unloaded(t, r);
     char rooms[2][2048];
     struct text before = text_of(rooms[0], sizeof rooms[0]), after = text_of(rooms[1], sizeof rooms[1]);
@@ -474,8 +478,9 @@ int answer_latency(struct text *t, const struct request *r)
           measure_timer());
     put(t, ",\"before\":{"), put_bytes(t, before.begin, text_size(&before));
     put(t, "},\"after\":{"), put_bytes(t, after.begin, text_size(&after));
-    print(t, "},\"context_switches\":{\"voluntary\":%ld,\"involuntary\":%ld},\"page_faults\":{\"minor\":%ld,\"major\":%ld},",
-          used.ru_nvcsw - usage.ru_nvcsw, used.ru_nivcsw - usage.ru_nivcsw, used.ru_minflt - usage.ru_minflt,
+    print(t, "},\"context_switches\":{\"voluntary\":%ld,\"involuntary\":%ld},", used.ru_nvcsw - usage.ru_nvcsw,
+          used.ru_nivcsw - usage.ru_nivcsw);
+    print(t, "\"page_faults\":{\"minor\":%ld,\"major\":%ld},", used.ru_minflt - usage.ru_minflt,
           used.ru_majflt - usage.ru_majflt);
     put(t, during ? "\"valid\":false,\"invalid_reasons\":[" : "\"valid\":true,\"invalid_reasons\":[");
     for (int i = 0, any = 0; i < THROTTLE_COUNT; i++)

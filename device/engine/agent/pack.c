@@ -66,8 +66,9 @@ static const char *check(size_t bytes)
     if (!n->rows || n->rows > MAX_GOLDEN || !n->observation || n->observation > MAX_OBSERVATION || !n->outputs
         || n->outputs > MAX_OUTPUTS || !n->lines) return "its sizes are out of range";
     const uint64_t inputs = 4ull * n->rows * n->observation, outputs = 4ull * n->rows * n->outputs;
+    const uint64_t decisions = n->discrete ? 4ull * n->rows : outputs;
     if (section_size(OBSERVATIONS) != inputs || section_size(OUTPUTS) != outputs || section_size(TOLERANCE) != outputs
-        || section_size(DECISIONS) != (n->discrete ? 4ull * n->rows : outputs) || section_size(STEPS) != 4ull * n->outputs)
+        || section_size(DECISIONS) != decisions || section_size(STEPS) != 4ull * n->outputs)
         return "its golden vectors are not whole";
     const size_t fallback = section_size(FALLBACK_ACTION), bounds = section_size(BOUNDS);
     if (section_size(PERIOD) != 8 || (bounds && bounds != 16ull * n->outputs)) return "its bounds are not whole";

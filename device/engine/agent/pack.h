@@ -21,7 +21,7 @@ enum section {
     STEPS,                          /* of each output's scale, float[outputs] */
     LINES,                          /* requests to time: act lines of golden observations */
     PERIOD,                         /* of control, uint64, ns */
-    FALLBACK_ACTION,                /* the policy's own, float[outputs], or of a discrete policy its index; empty: none */
+    FALLBACK_ACTION,                /* the policy's own: float[outputs], of a discrete one an index; or empty */
     BOUNDS,                         /* of a continuous policy's action, double[2][outputs]: low, high; empty: none */
     SECTIONS
 };

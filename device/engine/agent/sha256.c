@@ -21,7 +21,8 @@ static void sha256_block(uint32_t h[8], const unsigned char *p)
         w[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
     for (int i = 16; i < 64; i++) {
         const uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7] + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
+        w[i] = w[i - 16] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) + w[i - 7]
+               + (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
     }
     memcpy(s, h, sizeof s);
     for (int i = 0; i < 64; i++) {

@@ -1,4 +1,5 @@
-/* Text that is written: replies, into a buffer that is never overrun. What does not fit is cut, and `at` is `end` then. */
+/* Text that is written: replies, into a buffer that is never overrun. What does not fit is cut, and `at` is `end`
+ * then. */
 #ifndef AGENT_TEXT_H
 #define AGENT_TEXT_H
 #include <stddef.h>

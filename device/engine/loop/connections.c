@@ -1,5 +1,5 @@
-/* No call here blocks. A controller that never reads loses its frames, and they are counted; another client that does not
- * read its replies is cut. */
+/* No call here blocks. A controller that never reads loses its frames, and they are counted; another client that
+ * does not read its replies is cut. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,8 +10,10 @@
 
 #include "internal.h"
 
-/* ---- listening: only the owner may connect, a socket that is left over is replaced, one that another loop listens on is
- * not. A path may be longer than a socket's address; through its folder's descriptor it never is. */
+/* ---- listening --------------------------------------------------------------------------------------------------- */
+
+/* Only the owner may connect; a socket that is left over is replaced, one that another loop listens on is not. A path
+ * may be longer than a socket's address; through its folder's descriptor it never is. */
 
 /* Make the folder of a path, and those above it; those that are there stay. */
 static void make_folders(const char *folder)
@@ -111,7 +113,8 @@ void refuse_client(struct connections *c, int who, const char *code, const char 
 {
     char room[512];
     struct text t = text_of(room, sizeof room);
-    print(&t, "{\"ok\":false,\"op\":null,\"error\":{\"code\":\"%s\",\"message\":\"%s\",\"next\":\"%s\"}}", code, message, next);
+    print(&t, "{\"ok\":false,\"op\":null,\"error\":{\"code\":\"%s\",\"message\":\"%s\",", code, message);
+    print(&t, "\"next\":\"%s\"}}", next);
     if (send_to(c, who, room, text_size(&t)) && is_reserved(who) && who != c->controller) drop(c, who);
 }
 
@@ -148,8 +151,8 @@ static void keep_request(struct connections *c, int who, const void *packet, siz
         return;
     }
     if (size > c->longest) {        /* unread: to parse 65 kB takes long, too */
-        print(&t, "a request of at least %zu bytes is not answered within a loop; at most %zu are, one observation.", size,
-              c->longest);
+        print(&t, "a request of %zu bytes or more is not answered within a loop; at most %zu are, one observation.",
+              size, c->longest);
         *t.at = 0;
         refuse_client(c, who, CODE_UNAVAILABLE, message,
                       "Send one observation a request, or batches to the agent: run-agent.");

@@ -28,8 +28,8 @@ int hold(struct decider *d, int flags)
     return d->flags = flags | HELD;
 }
 
-/* Remember an observation frame of so many bytes, unless it is none of this policy's; whether it is. The next decision is
- * made from it; its memory may not be written to before that. */
+/* Remember an observation frame of so many bytes, unless it is none of this policy's; whether it is. The next
+ * decision is made from it; its memory may not be written to before that. */
 int take(struct decider *d, const struct frame *in, size_t bytes)
 {
     const struct loop_policy *p = d->policy;

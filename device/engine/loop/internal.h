@@ -19,7 +19,8 @@ enum { EXIT_REFUSED = 1, EXIT_FAILED = 70, EXIT_MISSED = 75 }; /* 1: starting it
 enum { LARGEST_FRAME = 200000, ECHO_BYTES = 65536, BACKLOG = 64 };
 /* Two places more than anybody may keep: for a controller, and for a request that is answered and ends. */
 enum { MOST_CONNECTIONS = 8, RESERVED_CONNECTIONS = 2, PLACES = MOST_CONNECTIONS + RESERVED_CONNECTIONS };
-/* Packets of the controller, and of each other, that are read in a period; a kernel's buffer holds some 270 small ones. */
+/* Packets of the controller, and of each other, that are read in a period; a kernel's buffer holds some 270 small
+ * ones. */
 enum { MOST_PACKETS = 512, MOST_OF_OTHERS = 8 };
 /* A longer request is refused unread: a base, and an addition for each value of one observation. */
 enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32, REPLY_ROOM = 1 << 18 };
@@ -28,8 +29,8 @@ enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32, REPLY_ROOM = 1 << 18 };
 #define RESERVED_GREETING_NS 250000000ll
 #define PATIENCE_NS 1000000000ll
 #define USUAL_HEARTBEAT_NS 1000000000ll
-/* Periods after which an observation is stale (one that came just after a tick is a period old at the next, and one more
- * may be lost), and for which an action is held, where nothing else is named. */
+/* Periods after which an observation is stale (one that came just after a tick is a period old at the next, and one
+ * more may be lost), and for which an action is held, where nothing else is named. */
 #define STALE_PERIODS 2.5
 enum { HOLD_PERIODS = 5 };
 #define MIN_PERIOD_NS 500000ll
@@ -123,7 +124,8 @@ struct punctuality {
      * observation when its action leaves. jitter: between an action's distance from the one before and the period. */
     struct histogram time[TIME_COUNT];
     /* Due times that were served; that passed while an earlier one was served. Actions that were ready after their
-     * deadline; of those, the ones in whose place the fallback was sent because the one before had been held too long. */
+     * deadline; of those, the ones in whose place the fallback was sent because the one before had been held too
+     * long. */
     int64_t ticks, skipped, late, hold_expired, missed_ever;
     int64_t since_ns;
     uint64_t flags[256];            /* how many actions had them */

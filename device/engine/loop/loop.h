@@ -50,5 +50,6 @@ struct loop_engine {
     void *engine;
     int is_discrete;
 };
-EXPORTED int loop_decide_native(void *context, const float *values, int is_period, int starts, float *outputs, int32_t *action);
+EXPORTED int loop_decide_native(void *context, const float *values, int is_period, int starts, float *outputs,
+                                int32_t *action);
 #endif

@@ -80,7 +80,8 @@ static int read_option(struct loop_options *o, const char *word, size_t n, const
     }
     if (IS("fallback")) {
         o->fallback = value;
-        return read_numbers(value, &x, 1) || refuse_option(why, "fallback", value, "an action's index, or numbers: 0,0,0");
+        return read_numbers(value, &x, 1)
+               || refuse_option(why, "fallback", value, "an action's index, or numbers: 0,0,0");
     }
     print(why, "unrecognized argument: --%.*s", (int)n, word);
     return 0;

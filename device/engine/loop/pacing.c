@@ -1,7 +1,8 @@
 /* By the clock, tick k is due at start + k * period: the loop sleeps until then, reads what the controller has sent,
- * decides from the newest observation and sends the action. Ticks that pass unserved are skipped: never two decisions for
- * one tick, never a decision for one that has passed. By observations, each is answered as it comes, and a period without
- * one brings the fallback. Everybody but the controller gets what is left of a period, and nothing else. */
+ * decides from the newest observation and sends the action. Ticks that pass unserved are skipped: never two
+ * decisions for one tick, never a decision for one that has passed. By observations, each is answered as it comes,
+ * and a period without one brings the fallback. Everybody but the controller gets what is left of a period, and
+ * nothing else. */
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -103,9 +104,9 @@ static int64_t slack_end(struct loop *l, int64_t due, int64_t now)
     const int64_t until = due - l->timing.spin_ns - margin;
     if (until >= now + FREE_NS) return until;
     /* Nobody waits for an action; or deadlines are missed anyway, and somebody may want to know that. */
-    int is_free = l->connections.controller == NOBODY;
-    if (l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS) is_free = 1, l->forced_ns = now;
-    return is_free ? now + FREE_NS : until;
+    const int misses = l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS;
+    if (misses) l->forced_ns = now;
+    return misses || l->connections.controller == NOBODY ? now + FREE_NS : until;
 }
 
 static void read_others(struct connections *c, int64_t until)

@@ -64,7 +64,8 @@ static void pin(struct grants *g, int core)
     if (sched_setaffinity(0, sizeof wanted, &wanted) < 0) {
         print(&reason, "%s; this process may use ", strerror(errno));
         sched_getaffinity(0, sizeof there, &there);
-        for (int i = 0, any = 0; i < CPU_SETSIZE; i++) if (CPU_ISSET(i, &there)) print(&reason, any++ ? ",%d" : "%d", i);
+        for (int i = 0, any = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &there)) print(&reason, any++ ? ",%d" : "%d", i);
     }
     end_grant(g, &reason);
 }
@@ -111,6 +112,6 @@ void put_what_grants_it(struct text *t)
     if (known) put(&name, known->pw_name);
     else print(&name, "%u:%u", getuid(), getuid()); /* as limits.conf takes a number */
     *name.at = 0;
-    print(t, "# /etc/security/limits.d/quarl.conf, as root; then: systemctl restart user@%u (or log in again)\n", getuid());
-    print(t, "%s - rtprio 99\n%s - memlock unlimited\n", user, user);
+    print(t, "# /etc/security/limits.d/quarl.conf, as root; then: systemctl restart user@%u (or log in again)\n"
+             "%s - rtprio 99\n%s - memlock unlimited\n", getuid(), user, user);
 }

@@ -14,9 +14,9 @@ static void put_status(struct text *t, const struct loop *l)
     if (!l->grants.all) put_what_grants_it(&lines);
     put(t, ",\"release\":"), put_string(t, l->options->release, strlen(l->options->release));
     put(t, ",\"loaded\":"), put(t, l->policy->loaded);
-    print(t, ",\"timing\":{\"period_ns\":%lld,\"deadline_ns\":%lld,\"stale_ns\":%lld,\"hold_ns\":%lld,\"spin_ns\":%lld,",
-          (long long)g->period_ns, (long long)g->deadline_ns, (long long)g->stale_ns, (long long)g->hold_ns,
-          (long long)g->spin_ns);
+    print(t, ",\"timing\":{\"period_ns\":%lld,\"deadline_ns\":%lld,\"stale_ns\":%lld,\"hold_ns\":%lld,",
+          (long long)g->period_ns, (long long)g->deadline_ns, (long long)g->stale_ns, (long long)g->hold_ns);
+    print(t, "\"spin_ns\":%lld,", (long long)g->spin_ns);
     print(t, "\"pace\":\"%s\",\"on_miss\":\"%s\"},\"granted\":", PACE_NAMES[g->pace], ON_MISS_NAMES[g->on_miss]);
     put_grants(t, &l->grants);
     put(t, ",\"what_grants_it\":"), put_string(t, room, text_size(&lines));
@@ -43,7 +43,8 @@ static int choose_operation(struct text *t, const struct request *r)
         if (first.kind == MISSING || next_element(first, rows).kind == MISSING) return op;
         put(&fault, "act with several observations is not answered within a loop, which a batch would keep from its "
                     "deadlines; one observation is.");
-        is_known = refuse(t, r, CODE_UNAVAILABLE, "Send one observation a request, or batches to the agent: run-agent.");
+        is_known = refuse(t, r, CODE_UNAVAILABLE,
+                          "Send one observation a request, or batches to the agent: run-agent.");
     } else if (op == LOOP_OPERATION_LOOP)
         is_known = check_fields(t, r, RESET) && read_flag(t, r, "reset", 0, &reset);
     else is_known = check_fields(t, r, NONE);
@@ -118,11 +119,10 @@ void rehearse_requests(struct loop *l)
             struct text t = text_of(line, l->connections.longest), reply = text_of(l->reply, REPLY_ROOM);
             print(&t, "{\"op\":\"%s\"", OPERATIONS[op]);
             if (op == LOOP_OPERATION_ACT) {
-                put(&t, p->state_size || p->period_size != p->observation_size ? ",\"outputs\":true" : ",\"observation\":");
-                if (!p->state_size && p->period_size == p->observation_size)
-                    for (uint32_t i = 0; i < p->observation_size; i++)
-                        put_char(&t, i ? ',' : '['), put_double(&t, (double)p->golden[i]);
-                if (!p->state_size && p->period_size == p->observation_size) put_char(&t, ']');
+                put(&t, ",\"observation\":");
+                for (uint32_t i = 0; i < p->observation_size; i++)
+                    put_char(&t, i ? ',' : '['), put_double(&t, (double)p->golden[i]);
+                put_char(&t, ']');
             }
             put_char(&t, '}');
             one.text = line, one.size = text_size(&t), one.asked_ns = now_ns();

@@ -84,15 +84,18 @@ static int choose_fallback(struct loop *l)
     uint32_t count = 0;
     begin_fault();
     if (typed) count = (uint32_t)read_numbers(typed, given, room);
-    else if (p->fallback) for (; count < (p->is_discrete ? 1 : p->output_size); count++) given[count] = p->fallback[count];
+    else if (p->fallback)
+        for (; count < (p->is_discrete ? 1 : p->output_size); count++) given[count] = (double)p->fallback[count];
     if (!count) {
-        print(&fault, "policy '%s' declares no fallback action, and a loop needs one: before the first observation, and "
-                      "when one is stale or not finite.", p->name);
-        return refuse_to_serve(p->is_discrete ? "Name it, for example: --fallback 0" : "Name it, for example: --fallback=0,0,0");
+        print(&fault, "policy '%s' declares no fallback action, and a loop needs one: before the first observation, "
+                      "and when one is stale or not finite.", p->name);
+        return refuse_to_serve(p->is_discrete ? "Name it, for example: --fallback 0"
+                                              : "Name it, for example: --fallback=0,0,0");
     }
     if (!is_fallback(p, given, count, !typed)) {
         put(&fault, "fallback is (");
-        for (uint32_t i = 0; i < count && i < 8 && i < room; i++) put(&fault, i ? ", " : ""), put_double(&fault, given[i]);
+        for (uint32_t i = 0; i < count && i < 8 && i < room; i++)
+            put(&fault, i ? ", " : ""), put_double(&fault, given[i]);
         print(&fault, "%s; allowed are none, or ", count == 1 ? ",)" : count > 8 ? ", ...)" : ")");
         if (p->is_discrete) print(&fault, "the index of one of its %u actions.", p->output_size);
         else print(&fault, "%u finite numbers%s.", p->output_size, p->bounds ? " within its bounds" : "");
@@ -104,7 +107,10 @@ static int choose_fallback(struct loop *l)
     return 0;
 }
 
-static int64_t milliseconds(double given, int64_t otherwise) { return given > 0 ? (int64_t)(1e6 * given + 0.5) : otherwise; }
+static int64_t milliseconds(double given, int64_t otherwise)
+{
+    return given > 0 ? (int64_t)(1e6 * given + 0.5) : otherwise;
+}
 
 static void choose_timing(struct loop *l)
 {

@@ -63,9 +63,21 @@ def test_what_is_typed_on_the_host_is_read_on_the_device() -> None:
     assert options is not None
     found = {name: getattr(options, name) for name, *_ in Options._fields_}
     assert found == {
-        **{"socket": b"/run/III.sock", "precision": None, "runtime": None, "release": b"", "fallback": b"-1,0.5"},
-        **{"rate": 20.0, "deadline_ms": 3.5, "stale_ms": 0.0, "hold_for_ms": 0.0},
-        **{"pace": 1, "on_miss": 0, "priority": 50, "core": 1, "spin_us": 40, "threads": 1},
+        "socket": b"/run/III.sock",
+        "precision": None,
+        "runtime": None,
+        "release": b"",
+        "fallback": b"-1,0.5",
+        "rate": 20.0,
+        "deadline_ms": 3.5,
+        "stale_ms": 0.0,
+        "hold_for_ms": 0.0,
+        "pace": 1,
+        "on_miss": 0,
+        "priority": 50,
+        "core": 1,
+        "spin_us": 40,
+        "threads": 1,
     }
     separate = library.read_options(["--socket", "/run/III.sock", "--rate", "20"])
     assert separate is not None and (separate.socket, separate.rate) == (b"/run/III.sock", 20.0)

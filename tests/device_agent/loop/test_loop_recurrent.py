@@ -95,7 +95,9 @@ def test_a_held_period_does_not_move_the_state(
             np.testing.assert_array_equal(np.array(held.outputs), wanted)
 
 
-def test_a_repeated_action_does_not_prolong_its_being_held(bundle: Bundle, start_any: Callable[..., LoopProcess]) -> None:
+def test_a_repeated_action_does_not_prolong_its_being_held(
+    bundle: Bundle, start_any: Callable[..., LoopProcess]
+) -> None:
     always_late = ("--pace=clock", "--rate=50", "--deadline-ms=0.01", "--hold-for-ms=200")
     loop = start_any(in_python(bundle.path), *NATIVE, *always_late)
     with loop.connect() as client:

@@ -82,7 +82,9 @@ def watched(
 ) -> Iterator[LoopProcess]:
     """A loop that gcc's sanitizers watch."""
     command = [sanitized_program, pack_of(pilot.path), "loop"]
-    loop = LoopProcess(command, tmp_path_factory.mktemp("watched") / "loop.sock", "--rate=200", "--priority=0", "--fallback=19")
+    loop = LoopProcess(
+        command, tmp_path_factory.mktemp("watched") / "loop.sock", "--rate=200", "--priority=0", "--fallback=19"
+    )
     try:
         loop.connect().socket.close()
         yield loop
