@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import answer_command, command_line
 from quarl.bench.answer_command import AnswerCommand
-from quarl.policy.spec import ContinuousHead, DiscreteHead, Precision, RuntimeName
+from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device
@@ -143,7 +143,7 @@ class _Probe:
         wanted = [
             f"--precision={precision.value}",
             f"--runtime={runtime.value}",
-            f"--fallback={_any(bundle.spec.head)}",
+            bundle.spec.fallback_example.replace(" ", "="),
         ]
         self._loop = [f"../{release}/run-agent", "loop", *wanted]
 
@@ -178,11 +178,6 @@ def compact(answer: Any) -> Any:
         key: " ".join(f"{edge}:{count}" for edge, count in value) if key == "buckets" else compact(value)
         for key, value in answer.items()
     }
-
-
-def _any(head: DiscreteHead | ContinuousHead) -> str:
-    """Some action: nothing moves here."""
-    return "0" if isinstance(head, DiscreteHead) else ",".join(f"{low:g}" for low in head.low)
 
 
 def _tables() -> dict[str, Any]:

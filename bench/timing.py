@@ -98,7 +98,7 @@ def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     """Whether a framework's call on the host says anything about this device; says why when it does not."""
     from quarl.bench.report.machine import is_this_machine
 
-    why = "" if bundle.spec.is_discrete else "the policy is continuous"
+    why = "" if bundle.spec.is_plain_choice else f"the policy makes {bundle.spec.head.describe()}"
     if bundle.spec.state_size:
         why = "the policy is recurrent"
     if importlib.util.find_spec("tensorflow") is None:

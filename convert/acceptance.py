@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from quarl.policy.errors import PolicyError
+from quarl.policy.reference import choose_actions, share_of_same_actions
 from quarl.policy.simulate import trained_with
 from quarl.policy.spec import ContinuousHead, PolicySpec, Recipe, output_spans
 
@@ -33,9 +34,9 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
 
     which is 0 or less for an output that is stuck.
     """
-    outputs, wanted = outputs[:, : spec.output_size], wanted[:, : spec.output_size]
     if not isinstance(spec.head, ContinuousHead):
-        return float(np.mean(outputs.argmax(axis=1) == wanted.argmax(axis=1)))
+        return share_of_same_actions(*(choose_actions(spec, each) for each in (outputs, wanted)))
+    outputs, wanted = outputs[:, : spec.output_size], wanted[:, : spec.output_size]
     width = np.array(output_spans(spec, float(wanted.min()), float(wanted.max())))
     own = wanted.astype(np.float64)
     variance = np.maximum(own.var(axis=0), (SMALLEST_DEVIATION * width) ** 2)

@@ -26,6 +26,7 @@ from quarl.policy.reference import (
     layer_names,
     normalised,
     normaliser_bounds,
+    winning_outputs,
 )
 from quarl.policy.spec import PolicySpec
 
@@ -113,7 +114,7 @@ def inspect(
         found[-1] = found[-1][:, : spec.output_size]
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
-        fresh[-1] = fresh[-1].max(axis=1, keepdims=True)
+        fresh[-1] = winning_outputs(spec, fresh[-1])
     ranges = tuple(ActivationRange.of(*items) for items in zip(names, seen, fresh, maps, strict=True))
     return CalibrationReport(
         len(observations), ranges, tuple(_warnings(spec, observations, ranges, int(unchecked.sum())))

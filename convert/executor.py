@@ -58,7 +58,7 @@ class ExecutionResult:
     Attributes:
         version: of the runtime.
         outputs: float32 (n, result_size): next states stand behind the outputs.
-        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
+        actions: as :func:`policy.reference.choose_actions` makes them of the outputs.
     """
 
     version: str
@@ -146,7 +146,7 @@ class RuntimeProcess:
         reply = self._request(job, timeout_s)
         if "error" in reply:
             raise ExecutionError(reply["error"])
-        shape, action = ((rows,), np.int64) if spec.is_discrete else ((rows, spec.output_size), np.float32)
+        shape, action = (rows, *spec.head.action_shape), np.int64 if spec.is_discrete else np.float32
         actions = np.fromfile(_path(self._made), action, int(np.prod(shape))).reshape(shape)
         outputs = np.fromfile(_path(self._made), np.float32, rows * spec.result_size, offset=actions.nbytes)
         return ExecutionResult(reply["version"], outputs.reshape(rows, spec.result_size), actions)
@@ -258,7 +258,8 @@ def decide_all(
     """Decide on raw observations, each float32 (1, N), one at a time.
 
     Returns:
-        Results, float32 (n, A + S), and actions: int64 (n,) of a discrete head, float32 (n, A) of a continuous one.
+        Results, float32 (n, A + S), and actions: int64 (n,) of a discrete head, of several components int64 (n,
+        components), float32 (n, A) of a continuous one.
     """
     outputs, actions = [], []
     for observation in observations:

@@ -150,5 +150,6 @@ def _comparable(spec: PolicySpec, outputs: Floats) -> np.ndarray:
     values = outputs.astype(np.float64)
     if isinstance(spec.head, ContinuousHead):
         return values / (np.asarray(spec.head.high) - np.asarray(spec.head.low))
-    centred: np.ndarray = values - values.mean(axis=1, keepdims=True)
-    return centred
+    for part in spec.head.parts:
+        values[:, part] -= values[:, part].mean(axis=1, keepdims=True)
+    return values

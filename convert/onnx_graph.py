@@ -59,6 +59,7 @@ from quarl.policy.reference import (
 )
 from quarl.policy.spec import (
     ContinuousHead,
+    DiscreteHead,
     NetworkSpec,
     PolicySpec,
     RuntimeName,
@@ -297,12 +298,11 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) ->
         outputs = [helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, [1, spec.head.size])]
     else:
         graph.nodes[-1].output[0] = LOGITS
+        outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, [1, spec.output_size])]
+    if isinstance(spec.head, DiscreteHead):  # of several components whoever executes it chooses
         # The first largest logit, as numpy's argmax.
         graph.node("ArgMax", [LOGITS], ACTION, axis=1, keepdims=0, select_last_index=0)
-        outputs = [
-            helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, [1, spec.output_size]),
-            helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]),
-        ]
+        outputs.append(helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]))
     inputs = [helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.sensed_size])]
     if states.size:
         states.finish()

@@ -15,7 +15,7 @@ from quarl.device.agent.golden import SMALLEST
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import Floats
 from quarl.policy.reading import Parity
-from quarl.policy.reference import choose_actions
+from quarl.policy.reference import choose_actions, share_of_same_actions
 from quarl.policy.spec import PolicySpec, RuntimeName
 
 
@@ -55,7 +55,7 @@ def check(
     worst = float(errors[0].max())
     agreement = 1.0
     if spec.is_discrete:
-        agreement = float(np.mean(execution.actions == choose_actions(spec, reference.outputs)))
+        agreement = share_of_same_actions(execution.actions, choose_actions(spec, reference.outputs))
     steps = None if reference.step is None else round(float((errors[0] / reference.step).max()), 3)
     return Parity(execution.version, worst, steps, agreement)
 

@@ -19,6 +19,7 @@ from quarl.policy.errors import PolicyError
 from quarl.policy.locate import shown, working_bundle
 from quarl.policy.reference import forward_float
 from quarl.policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
+from quarl.policy.spec import DiscreteHead
 
 SAID = {
     Rewrite.CENTRED: "the mean over the actions is subtracted from the outputs",
@@ -87,7 +88,7 @@ def applicable(bundle: Bundle) -> tuple[Rewrite, ...]:
         why = "it was trained with quantizers, whose grid its weights lie on"
     else:
         why = "it sees images" if spec.network.convolutions or spec.is_image else "it has a normaliser"
-        if spec.is_discrete:
+        if isinstance(spec.head, DiscreteHead):
             share = common_share(forward_float(spec, weights, observations))
             why += f", and its actions have {share:.0%} of the outputs' variance in common; above {MOST:.0%} it helps"
     raise RewriteError(f"policy {spec.name!r} has nothing to rewrite: {why}. Nothing was written.")

@@ -42,7 +42,7 @@ from quarl.policy.reference import (
     normaliser_bounds,
     normaliser_constants,
 )
-from quarl.policy.spec import Activation, ContinuousHead, PolicySpec, Squash, observation_shape
+from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, PolicySpec, Squash, observation_shape
 
 Operator = schema.BuiltinOperator
 
@@ -168,7 +168,10 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
         graph.tensors[action].name = ACTION.encode()
         outputs = {ACTION: action}
     else:
-        outputs = _argmax(graph, raw)
+        graph.tensors[raw].name = LOGITS.encode()
+        outputs = {LOGITS: raw}
+    if isinstance(spec.head, DiscreteHead):  # of several components whoever executes it chooses
+        outputs[ACTION] = _argmax(graph, raw)
     inputs = {OBSERVATION: observation} | ({} if states.tensor is None else {STATE: states.tensor})
     return graph.serialise(spec.name, inputs, outputs | states.finish(), f"policy {spec.name}, raw observation in")
 
@@ -182,13 +185,12 @@ def _normalised(graph: GraphWriter, spec: PolicySpec, x: int) -> int:
     return _clip(graph, x, "normaliser", *normaliser_bounds(spec.normaliser))
 
 
-def _argmax(graph: GraphWriter, logits: int) -> dict[str, int]:
+def _argmax(graph: GraphWriter, logits: int) -> int:
     # The first largest logit, as numpy's argmax; TFLite's kernel keeps the first of equals too.
     axis = graph.constant("action/axis", np.array([1], np.int32))
     action = graph.tensor(ACTION, [1], np.int32)
     graph.operator(Operator.ARG_MAX, [logits, axis], [action], "ArgMax", outputType=schema.TensorType.INT32)
-    graph.tensors[logits].name = LOGITS.encode()
-    return {LOGITS: logits, ACTION: action}
+    return action
 
 
 def _continuous_head(graph: GraphWriter, head: ContinuousHead, raw: int) -> int:

@@ -69,7 +69,7 @@ class Golden:
     Attributes:
         observations: float32 (n, observation_size), raw.
         outputs: float32 (n, result_size).
-        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
+        actions: what :func:`policy.reference.choose_actions` makes of the outputs.
     """
 
     observations: NDArray[np.float32]

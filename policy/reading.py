@@ -736,7 +736,8 @@ class GoldenRows:
     Attributes:
         observations: float32, or of an image uint8, (n, observation_size), raw.
         outputs: float32 (n, result_size): next states stand behind the outputs.
-        actions: int64 (n,) of a discrete head, float32 (n, output_size) of a continuous one.
+        actions: the choices: int64 (n,), or of several components (n, components); float32 (n, output_size) of a
+            continuous head.
     """
 
     observations: Stored
@@ -744,8 +745,11 @@ class GoldenRows:
     actions: Stored
 
     def decisions(self) -> Iterable[Any]:
-        """The actions, one by one: an index, or float32 (output_size,)."""
-        return self.actions.values() if self.actions.width is None else self.actions.floats()
+        """Return the choices, one by one: an index, a list of one a component, or float32 (output_size,)."""
+        if self.actions.type == "float32":
+            return self.actions.floats()
+        numbers, width = self.actions.values().tolist(), self.actions.width
+        return numbers if width is None else [numbers[at : at + width] for at in range(0, len(numbers), width)]
 
 
 @dataclass(frozen=True)
@@ -803,13 +807,14 @@ class BundleFiles:
 
     def _golden(self, data: bytes) -> GoldenRows:
         spec, where = self.spec, self.path / GOLDEN_FILE
-        actions = Wanted(("int64",), None) if spec.is_discrete else Wanted(("float32",), spec.output_size)
+        width = spec.head.action_shape[0] if spec.head.action_shape else None
+        actions = Wanted(("int64" if spec.is_discrete else "float32",), width)
         wanted = {"observations": self._observations, "outputs": self._results, "actions": actions}
         rows = GoldenRows(**self._arrays(data, GOLDEN_FILE, wanted))
         if not rows.outputs.rows:
             raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
-        outputs = [row[: spec.output_size] for row in rows.outputs.floats()]
-        chosen = [row.index(max(row)) if spec.is_discrete else row for row in outputs]
+        outputs = (row[: spec.output_size] for row in rows.outputs.floats())
+        chosen = [spec.head.choose(row) for row in outputs]
         if list(rows.decisions()) != chosen:
             raise BundleError(f"{where}: an action is not the one that its outputs choose.")
         return rows

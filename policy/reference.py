@@ -32,6 +32,7 @@ from quarl.policy.spec import (
     ContinuousHead,
     FloatOperator,
     FloatStep,
+    MultiDiscreteHead,
     NetworkSpec,
     Normaliser,
     PolicySpec,
@@ -425,9 +426,28 @@ def head_constants(head: ContinuousHead) -> tuple[Floats, Floats]:
 
 
 def choose_actions(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
-    """Results (batch, result_size) to actions: of a discrete head the first largest, int64 (batch,); else outputs."""
+    """Return what a policy chooses, given results (batch, result_size).
+
+    Returns:
+        The index of the first largest output, int64 (batch,); of several components each one's, int64 (batch,
+        components); of a continuous head its outputs, float32 (batch, output_size).
+    """
     outputs = outputs[:, : spec.output_size] if spec.state_size else outputs
+    if isinstance(spec.head, MultiDiscreteHead):
+        return np.stack([outputs[:, part].argmax(axis=1) for part in spec.head.parts], axis=1)
     return outputs.argmax(axis=1) if spec.is_discrete else outputs
+
+
+def share_of_same_actions(actions: np.ndarray, others: np.ndarray) -> float:
+    """Return the share of rows in which two of :func:`choose_actions`'s results are equal in all components."""
+    return float(np.mean((actions == others).reshape(len(actions), -1).all(axis=1)))
+
+
+def winning_outputs(spec: PolicySpec, outputs: np.ndarray) -> np.ndarray:
+    """Return the largest of those outputs (batch, output_size) of a discrete policy that are compared with each other,
+    (batch, components)."""
+    assert not isinstance(spec.head, ContinuousHead)
+    return np.stack([outputs[:, part].max(axis=1) for part in spec.head.parts], axis=1)
 
 
 # --- integers -------------------------------------------------------------------------------------------------------

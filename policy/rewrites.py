@@ -41,7 +41,7 @@ from quarl.policy.reference import (
     layer_names,
     normaliser_bounds,
 )
-from quarl.policy.spec import Normaliser, PolicySpec, require
+from quarl.policy.spec import DiscreteHead, Normaliser, PolicySpec, require
 
 REWRITES = "rewrites"
 """Key of the provenance that lists the names of the applied rewrites."""
@@ -66,7 +66,10 @@ def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
     if spec.quantization is not None:
         return ()
     vector = not spec.network.convolutions and not spec.is_image
-    can = {Rewrite.CENTRED: spec.is_discrete, Rewrite.NORMALISED: vector and _is_identity(spec.normaliser)}
+    can = {
+        Rewrite.CENTRED: isinstance(spec.head, DiscreteHead),
+        Rewrite.NORMALISED: vector and _is_identity(spec.normaliser),
+    }
     return tuple(each for each, is_possible in can.items() if is_possible)
 
 
@@ -129,7 +132,11 @@ def centred(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, F
         SpecError: its head is not discrete, or it was trained with quantizers.
     """
     _refuse_trained(spec)
-    require(spec.is_discrete, f"policy {spec.name!r} has continuous actions; only outputs of an argmax can be centred.")
+    require(
+        isinstance(spec.head, DiscreteHead),
+        f"the head of policy {spec.name!r} must be discrete, with one choice, so that its outputs can be centred, got "
+        f"{spec.head.KIND}.",
+    )
     made = dict(weights)
     for name in ("head/kernel", "head/bias"):
         exact = weights[name].astype(np.float64)

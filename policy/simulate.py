@@ -76,6 +76,7 @@ from quarl.policy.reference import (
     layer_names,
     linear_part,
     normalise,
+    winning_outputs,
 )
 from quarl.policy.spec import (
     INPUT,
@@ -159,7 +160,7 @@ def output_range(spec: PolicySpec, raw: NDArray[np.float32]) -> Range:
     """
     lowest, highest = _ends(raw)
     if spec.is_discrete:
-        winner = float(raw.max(axis=1).min())
+        winner = float(winning_outputs(spec, raw).min())
         lowest = max(lowest, winner - WINNER_MARGIN * (highest - winner))
     return lowest, highest
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from quarl.policy import json_values
@@ -48,6 +48,8 @@ MOST_OUTPUTS = 65_536
 LARGEST_PROGRAM = 256 << 20
 """Bytes of an opaque program."""
 MOST_LAYERS, MOST_SIDES = 1000, 8
+MOST_LISTED = 8
+"""Words that a message lists."""
 
 
 def require(condition: bool, message: str, next_step: str = "") -> None:
@@ -77,14 +79,26 @@ def require_member(kind: type[Enum], value: object, what: str) -> None:
     require(isinstance(value, kind), f"{what} is {shortened(value)}; allowed are {allowed}.")
 
 
+def listed(words: Iterable[str]) -> str:
+    """Return the first words of many, by commas."""
+    some = list(islice(words, MOST_LISTED + 1))
+    return ", ".join(some[:MOST_LISTED]) + ", …" * (len(some) > MOST_LISTED)
+
+
 def require_few_outputs(count: int) -> None:
     """Raise SpecError for a head of more than MOST_OUTPUTS outputs."""
     require(count <= MOST_OUTPUTS, f"the head has {count} outputs; allowed are {MOST_OUTPUTS}.")
 
 
+def require_start(start: int, what: str) -> None:
+    """Raise SpecError unless a float32, as which a fallback is kept, holds the number and those behind it."""
+    require(abs(start) <= LARGEST_SIDE - MOST_OUTPUTS, f"{what} must be a number up to ±2**24, got {shortened(start)}.")
+
+
 # --- enums ----------------------------------------------------------------------------------------------------------
 
 E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
 
 
 class Precision(Enum):
@@ -407,16 +421,27 @@ def _lstm(n: int) -> tuple[FloatStep, ...]:
 # --- outputs --------------------------------------------------------------------------------------------------------
 
 
+# A choice is what a head makes of its outputs: indices from 0, as graphs, golden vectors and training have them. An
+# action is what the environment takes, and what an agent replies: a choice counted from the action space's start.
+
+
 @dataclass(frozen=True)
 class DiscreteHead:
-    """One output (logit or action value) per named action; the action is the first largest one."""
+    """One output (logit or action value) per named action; the action is the first largest one.
+
+    Attributes:
+        action_names: of the actions, in the order of the outputs.
+        start: number of the first action, as the environment counts them.
+    """
 
     KIND: ClassVar[str] = "discrete"
     action_names: tuple[str, ...]
+    start: int = field(default=0, metadata=OMITTED)
 
     def __post_init__(self) -> None:
         require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
         require_few_outputs(len(self.action_names))
+        require_start(self.start, "head.start")
         for name in self.action_names:
             require_name(name, "an action's name")
         repeated = sorted(name for name, count in Counter(self.action_names).items() if count > 1)
@@ -426,6 +451,124 @@ class DiscreteHead:
     def size(self) -> int:
         """Number of actions."""
         return len(self.action_names)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: a number."""
+        return ()
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """Places of the outputs that are compared with each other."""
+        return (slice(0, self.size),)
+
+    def describe(self) -> str:
+        """Return ``one of 25 actions``."""
+        return f"one of {self.size} actions" + (f" counted from {self.start}" if self.start else "")
+
+    def choose(self, outputs: Sequence[float]) -> int:
+        """Return the index of the first largest of the outputs, (size,)."""
+        return outputs.index(max(outputs))
+
+    def to_action(self, choice: int) -> int:
+        """Return the number by which the environment calls a choice."""
+        return self.start + choice
+
+    def allows(self, action: Sequence[float]) -> bool:
+        """Return whether it is one action."""
+        return len(action) == 1 and action[0] in range(self.start, self.start + self.size)
+
+    @property
+    def allowed(self) -> str:
+        """The actions that :meth:`allows` lets pass, for messages."""
+        numbers = f", {self.start} … {self.start + self.size - 1}" if self.start else ""
+        return f"the index of one of its {self.size} actions{numbers}"
+
+    @property
+    def example(self) -> tuple[float, ...]:
+        """An action, to be typed."""
+        return (self.start,)
+
+
+@dataclass(frozen=True)
+class MultiDiscreteHead:
+    """Several choices at once: component i has ``counts[i]`` outputs, its action is the first largest of them.
+
+    The outputs stand one component behind the other. Zeros and ones (MultiBinary) are components of two outputs.
+
+    Attributes:
+        counts: number of choices of each component.
+        starts: number of each component's first choice, as the environment counts them; empty where all are 0.
+        names: of the components, or none.
+    """
+
+    KIND: ClassVar[str] = "multi_discrete"
+    counts: tuple[int, ...]
+    starts: tuple[int, ...] = field(default=(), metadata=OMITTED)
+    names: tuple[str, ...] = field(default=(), metadata=OMITTED)
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.counts) > 0 and min(self.counts) >= 2,
+            f"head.counts must be one or more components of at least 2 choices, got {shortened(self.counts)}.",
+        )
+        require_few_outputs(self.size)
+        fits = not self.starts or (len(self.starts) == len(self.counts) and any(self.starts))
+        require(
+            fits,
+            f"head.starts must be absent, or one number a component of which one is not 0, got "
+            f"{shortened(self.starts)} for {len(self.counts)} components.",
+        )
+        for start in self.starts:
+            require_start(start, "head.starts")
+        require_names(self.names, len(self.counts), "the head")
+
+    @property
+    def size(self) -> int:
+        """Number of outputs."""
+        return sum(self.counts)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: (components,)."""
+        return (len(self.counts),)
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """Places of each component's outputs."""
+        return tuple(slice(end - count, end) for end, count in zip(accumulate(self.counts), self.counts))
+
+    def describe(self) -> str:
+        """Return ``3 choices, among 2, 3, 4 actions``."""
+        several = "s" * (len(self.counts) > 1)
+        return f"{len(self.counts)} choice{several}, among {listed(map(str, self.counts))} actions"
+
+    def choose(self, outputs: Sequence[float]) -> list[int]:
+        """Return the index of the first largest output (size,) of each component, counted inside the component."""
+        found = [outputs[part] for part in self.parts]
+        return [each.index(max(each)) for each in found]
+
+    def to_action(self, choice: Sequence[int]) -> list[int]:
+        """Return the numbers by which the environment calls a choice."""
+        return [start + index for start, index in zip(self.starts or (0,) * len(self.counts), choice)]
+
+    def allows(self, action: Sequence[float]) -> bool:
+        """Return whether it is one action."""
+        starts = self.starts or (0,) * len(self.counts)
+        return len(action) == len(self.counts) and all(
+            value in range(start, start + count) for value, start, count in zip(action, starts, self.counts)
+        )
+
+    @property
+    def allowed(self) -> str:
+        """The actions that :meth:`allows` lets pass, for messages."""
+        ends = (f"{start} … {start + count - 1}" for start, count in zip(self.example, self.counts))
+        return f"{len(self.counts)} whole numbers: {listed(ends)}"
+
+    @property
+    def example(self) -> tuple[float, ...]:
+        """An action, to be typed."""
+        return self.starts or (0,) * len(self.counts)
 
 
 @dataclass(frozen=True)
@@ -466,6 +609,49 @@ class ContinuousHead:
     def size(self) -> int:
         """Number of action elements."""
         return len(self.low)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: (size,)."""
+        return (self.size,)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether no action leaves the bounds."""
+        return self.squash is not Squash.NONE
+
+    def describe(self) -> str:
+        """Return ``3 numbers``."""
+        return f"{self.size} number{'s' * (self.size > 1)}"
+
+    def choose(self, outputs: T) -> T:
+        """Return the outputs (size,): they are the action."""
+        return outputs
+
+    def to_action(self, choice: T) -> T:
+        """Return the choice: it is the action."""
+        return choice
+
+    def allows(self, action: Sequence[float]) -> bool:
+        """Return whether it is one action."""
+        return len(action) == self.size and all(
+            math.isfinite(value) and (not self.is_bounded or least <= value <= most)
+            for value, least, most in zip(action, self.low, self.high)
+        )
+
+    @property
+    def allowed(self) -> str:
+        """The actions that :meth:`allows` lets pass, for messages."""
+        return f"{self.size} finite numbers" + (" within the head's bounds" if self.is_bounded else "")
+
+    @property
+    def example(self) -> tuple[float, ...]:
+        """The action nearest to zero, as a rule no movement."""
+        ends = zip(self.low, self.high) if self.is_bounded else [(0.0, 0.0)] * self.size
+        return tuple(min(max(0.0, low), high) for low, high in ends)
+
+
+Head = Union[DiscreteHead, MultiDiscreteHead, ContinuousHead]
 
 
 @dataclass(frozen=True)
@@ -902,7 +1088,9 @@ __all__ = [
     "Convolution",
     "DiscreteHead",
     "EnvironmentSpec",
+    "Head",
     "Memory",
+    "MultiDiscreteHead",
     "NetworkSpec",
     "Normaliser",
     "ObservationField",
@@ -934,14 +1122,14 @@ class PolicySpec:
         quantization: the quantizers it was trained with, or None: its artifact of that width uses them.
         delay_s: time from an observation to the effect of its action that the policy was trained with, in seconds.
         fallback: what to do where no action can be computed: the action's elements, in its unit; of a discrete head the
-            action's index alone; empty where nothing is known to be safe.
+            action's number alone; empty where nothing is known to be safe.
     """
 
     name: str
     observation: tuple[ObservationField, ...]
     normaliser: Normaliser
     network: NetworkSpec
-    head: Union[DiscreteHead, ContinuousHead]
+    head: Head
     control_period_s: float
     environment: EnvironmentSpec
     provenance: Mapping[str, Any] = field(default_factory=dict, metadata=OMITTED)
@@ -1028,32 +1216,27 @@ class PolicySpec:
         Raises:
             SpecError: it is none of its actions; says what is allowed.
         """
-        if isinstance(self.head, DiscreteHead):
-            allowed = f"the index of one of its {self.head.size} actions"
-            fits = fallback[1:] == () and fallback[0] in range(self.head.size)
-        else:
-            bounded = self.is_bounded
-            allowed = f"{self.head.size} finite numbers" + (" within the head's bounds" if bounded else "")
-            fits = len(fallback) == self.head.size and all(
-                math.isfinite(value) and (not bounded or least <= value <= most)
-                for value, least, most in zip(fallback, self.head.low, self.head.high)
-            )
-        require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {allowed}.")
+        fits = self.head.allows(fallback)
+        require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {self.head.allowed}.")
 
     @property
     def fallback_example(self) -> str:
         """What may be typed for a fallback action: the one nearest to zero, as a rule no movement."""
-        if isinstance(self.head, DiscreteHead):
-            return "--fallback 0"
-        ends = zip(self.head.low, self.head.high) if self.is_bounded else [(0.0, 0.0)] * self.head.size
-        return "--fallback=" + ",".join(f"{min(max(0.0, low), high):g}" for low, high in ends)
+        values = ",".join(str(each) if isinstance(each, int) else f"{each:g}" for each in self.head.example)
+        return f"--fallback {values}" if isinstance(self.head, DiscreteHead) else f"--fallback={values}"
 
     def fallback_or(self, given: tuple[float, ...]) -> tuple[float, ...]:
-        """The fallback action: the one that is given, or else the policy's own.
+        """Return the fallback action of a robot's loop: the one that is given, or else the policy's own.
 
         Raises:
-            SpecError: there is none, or it is no action of the policy.
+            SpecError: there is none, or it is no action of the policy; or no loop serves such a head.
         """
+        require(
+            self.is_plain_choice or isinstance(self.head, ContinuousHead),
+            f"a robot's loop takes one choice counted from 0, or continuous actions; policy {self.name!r} makes "
+            f"{self.head.describe()}.",
+            'Ask the Python agent for each action: {"op": "act", "observation": […]}',
+        )
         fallback = given or self.fallback
         require(
             bool(fallback),
@@ -1120,12 +1303,17 @@ class PolicySpec:
     @property
     def is_bounded(self) -> bool:
         """Whether no action leaves the bounds of a continuous head."""
-        return isinstance(self.head, ContinuousHead) and self.head.squash is not Squash.NONE
+        return isinstance(self.head, ContinuousHead) and self.head.is_bounded
+
+    @property
+    def is_plain_choice(self) -> bool:
+        """Whether the action is the index, from 0, of the first largest of all outputs."""
+        return isinstance(self.head, DiscreteHead) and self.head.start == 0
 
     @property
     def is_discrete(self) -> bool:
-        """Whether the head chooses one of several named actions."""
-        return isinstance(self.head, DiscreteHead)
+        """Whether the head chooses by its largest outputs, once or several times."""
+        return not isinstance(self.head, ContinuousHead)
 
     def check_observation(self, fields: Sequence[ObservationField]) -> None:
         """Refuse a consumer that brings other fields in a period than the policy was trained on.

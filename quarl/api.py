@@ -24,7 +24,7 @@ import numpy as np
 
 from quarl.policy.bundle import Bundle
 from quarl.policy.locate import working_bundle
-from quarl.policy.spec import Precision
+from quarl.policy.spec import DiscreteHead, Precision
 from quarl.results import Answer, Artifact, Conversion, Evaluation, Evaluations, Latency, Memory, Success
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class Policy:
             bits: 32 for the float32 weights, or the precision of an artifact.
 
         Returns:
-            A discrete policy's action, or a continuous one's values, float32 (outputs,).
+            A discrete policy's action, as its environment counts; of several choices int64 (components,); a continuous
+            one's values, float32 (outputs,).
 
         Raises:
             SpecError: the observation has another size.
@@ -181,7 +182,10 @@ class Policy:
             pilot.begin(decide, np.ones(1, bool))
             self._is_new = False
         action = decide(np.asarray(observation).reshape(1, -1))[0]
-        return int(action) if self.bundle.spec.is_discrete else np.asarray(action)
+        head = self.bundle.spec.head
+        if isinstance(head, DiscreteHead):
+            return head.to_action(int(action))
+        return np.asarray(head.to_action(action))
 
     def evaluate(
         self,

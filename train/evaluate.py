@@ -199,17 +199,20 @@ def check_task(spec: PolicySpec, task: Task) -> None:
         SpecError: names the field that differs: observation, head, or environment.
     """
     from quarl.policy.errors import SpecError
-    from quarl.policy.spec import DiscreteHead
+    from quarl.policy.spec import DiscreteHead, MultiDiscreteHead
 
     spec.check_observation(task.observation)
     mine, other = spec.head, task.head
     names: tuple[str, ...] = ("low", "high")  # the squash may differ
-    if DiscreteHead in (type(mine), type(other)):
-        names = ("action_names",)
+    if isinstance(mine, DiscreteHead):
+        names = ("action_names", "start")
+    elif isinstance(mine, MultiDiscreteHead):
+        names = ("counts", "starts")
     elif spec.is_imported:
         names = ("size",)  # its bounds are its own; the environment clips
-    pairs = [(name, *(getattr(head, name, "continuous") for head in (mine, other))) for name in names]
-    fields = [(f"head.{name}" if type(mine) is type(other) else "head", *values) for name, *values in pairs]
+    fields: list[tuple[str, Any, Any]] = [("head", mine.describe(), other.describe())]
+    if type(mine) is type(other):
+        fields = [(f"head.{name}", *(getattr(head, name) for head in (mine, other))) for name in names]
     # Pong's and Space Invaders' pictures and actions are alike: the environment's name tells them apart.
     for field, one, its in (*fields, ("environment.id", spec.environment.id, task.environment.id)):
         if one != its:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.spec import ContinuousHead, DiscreteHead, MultiDiscreteHead, NetworkSpec
 from quarl.train.runs.presets import settings_path
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import NAVIGATION_DEPTH_NAME, Suite, TaskName
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quarl.train.runs.run import Run
     from quarl.train.suites.task import Task
 
-DISCRETE, CONTINUOUS = "discrete", "continuous"
+DISCRETE, MULTI, CONTINUOUS = DiscreteHead.KIND, MultiDiscreteHead.KIND, ContinuousHead.KIND
 RECURRENT = "recurrent_ppo"
 
 
@@ -36,12 +36,12 @@ class Method:
 
 
 METHODS = {
-    "ppo": Method("PPOSettings", (DISCRETE, CONTINUOUS), "proximal policy optimization (Schulman et al. 2017)"),
+    "ppo": Method("PPOSettings", (DISCRETE, MULTI, CONTINUOUS), "proximal policy optimization (Schulman et al. 2017)"),
     "recurrent_ppo": Method(
-        "RecurrentPPOSettings", (DISCRETE, CONTINUOUS), "PPO with a memory: --model 128,gru-128 (a GRU)"
+        "RecurrentPPOSettings", (DISCRETE, MULTI, CONTINUOUS), "PPO with a memory: --model 128,gru-128 (a GRU)"
     ),
     "dqn": Method("DQNSettings", (DISCRETE,), "deep Q-network, double, n-step, prioritized if set (Mnih et al. 2015)"),
-    "a2c": Method("A2CSettings", (DISCRETE, CONTINUOUS), "advantage actor-critic (Mnih et al. 2016)"),
+    "a2c": Method("A2CSettings", (DISCRETE, MULTI, CONTINUOUS), "advantage actor-critic (Mnih et al. 2016)"),
     "ddpg": Method("DDPGSettings", (CONTINUOUS,), "deep deterministic policy gradient (Lillicrap et al. 2016)"),
     "d4pg": Method("D4PGSettings", (CONTINUOUS,), "distributional DDPG (Barth-Maron et al. 2018)"),
     "td3": Method("TD3Settings", (CONTINUOUS,), "twin delayed DDPG (Fujimoto et al. 2018)"),
@@ -63,7 +63,7 @@ def default_method(name: TaskName, policy: str | None) -> str:
 
 def kind_of(task: Task) -> str:
     """The kind of actions that a task takes."""
-    return DISCRETE if task.is_discrete else CONTINUOUS
+    return task.head.KIND
 
 
 def refuse_mismatch(method: str, task: Task) -> None:
@@ -114,5 +114,5 @@ def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
     train = import_module(f"quarl.train.algorithms.{method}").train
     more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
     if method in UPDATES:
-        more = {"accelerated": accelerated(method, settings, run.request.network)}
+        more = {"accelerated": accelerated(method, settings, run.request.network, run.task.head)}
     return train(run, settings, **more)

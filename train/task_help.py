@@ -77,7 +77,7 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
     if isinstance(task.head, DiscreteHead):
         actions = f"{task.outputs} actions ({', '.join(task.head.action_names)})"
     else:
-        actions = f"{task.outputs} continuous actions"
+        actions = task.head.describe() if task.is_discrete else f"{task.outputs} continuous actions"
     period = f"{1000 * task.control_period_s:.4g} ms between decisions"
     lines = wrapped(f"task        {name.canonical}{kind}: {seen}, {actions}, {period}", 12)
     if kind_of(task) not in METHODS[method].actions:

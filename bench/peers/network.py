@@ -20,7 +20,7 @@ def require_expressible(spec: PolicySpec) -> None:
         UsageError: it is no plain perceptron of ReLUs with a discrete head.
     """
     network = spec.network
-    plain = not (network.convolutions or network.layer_norm) and spec.is_discrete
+    plain = not (network.convolutions or network.layer_norm) and spec.is_plain_choice
     if not plain or network.activation is not Activation.RELU:
         raise UsageError(f"policy {spec.name} is no discrete perceptron of ReLUs.", "--policy I,II,III")
 

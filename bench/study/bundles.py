@@ -136,10 +136,10 @@ def share_differing(spec: PolicySpec, actions: np.ndarray, reference: np.ndarray
 
     Args:
         spec: the policy.
-        actions, reference: (n,) of a discrete head; (n, size) of a continuous one, where an element has to differ by
-            more than a hundredth of its range.
+        actions, reference: (n,) of a discrete head, or (n, components); (n, size) of a continuous one, where an element
+            has to differ by more than a hundredth of its range.
     """
     if not isinstance(spec.head, ContinuousHead):
-        return float(np.mean(actions != reference))
+        return float(np.mean((actions != reference).reshape(len(actions), -1).any(axis=1)))
     span = np.asarray(spec.head.high) - np.asarray(spec.head.low)
     return float(np.mean((np.abs(actions - reference) > CONTINUOUS_SHARE * span).any(axis=1)))

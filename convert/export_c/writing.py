@@ -90,6 +90,12 @@ def export(bundle: Bundle, folder: Path, precision: Precision, *, accept: bool =
     if not native.holds(precision):
         held = ", ".join(each.typed for each in Precision if native.holds(each))
         raise ExportError(f"the native engine does not execute {precision.value}; it executes --bits {held}.")
+    if bundle.spec.is_discrete and not bundle.spec.is_plain_choice:
+        raise ExportError(
+            f"C takes one choice counted from 0, or continuous actions; policy {bundle.spec.name!r} makes "
+            f"{bundle.spec.head.describe()}.",
+            "Export the ONNX file and choose by the logits: quarl convert --bits 32 --format onnx",
+        )
     if reason := impossible(bundle.spec, native):
         raise ExportError(f"the native engine does not execute {bundle.spec.name}: {reason}")
     jobs = missing([(bundle, precision, native)])

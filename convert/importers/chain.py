@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quarl.policy.errors import PolicyError
 from quarl.policy.quantize import exactly
 from quarl.policy.reference import exact_program
-from quarl.policy.spec import Activation, Cell, Memory, Recurrence, Remembered
+from quarl.policy.spec import Activation, Cell, DiscreteHead, Memory, MultiDiscreteHead, Recurrence, Remembered
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -147,9 +147,30 @@ Step = Affine | Clip | Dense | Convolution | Recurrent | LayerNorm | Activate | 
 
 @dataclass(frozen=True)
 class Discrete:
-    """The action is the first largest output; ``names`` are the actions' or empty."""
+    """The action is the first largest output; or of each of several choices, one behind the other.
+
+    Attributes:
+        names: of the actions of one choice, or empty.
+        counts: outputs of each choice; empty for one choice among all outputs.
+    """
 
     names: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def head(self, outputs: int) -> DiscreteHead | MultiDiscreteHead:
+        """Return the head that chooses so among this many outputs.
+
+        Raises:
+            ForeignError: there are other names or choices than outputs.
+        """
+        if self.counts:
+            if sum(self.counts) != outputs:
+                raise ForeignError(f"the policy has {outputs} outputs, and its choices have {sum(self.counts)}.")
+            return MultiDiscreteHead(self.counts)
+        names = self.names or tuple(map(str, range(outputs)))
+        if len(names) != outputs:
+            raise ForeignError(f"the policy has {outputs} outputs, and {len(names)} actions are named.")
+        return DiscreteHead(names)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from quarl.convert.importers.prefix import Prefix, refuse_odd_images
 from quarl.policy.spec import (
     PROGRAM,
     ContinuousHead,
-    DiscreteHead,
+    Head,
     NetworkSpec,
     Normaliser,
     ObservationField,
@@ -49,7 +49,7 @@ class Folded:
     observation: tuple[ObservationField, ...]
     normaliser: Normaliser
     network: NetworkSpec
-    head: DiscreteHead | ContinuousHead
+    head: Head
     weights: dict[str, np.ndarray]
 
 
@@ -89,10 +89,9 @@ def _fields(policy: ForeignPolicy) -> tuple[ObservationField, ...]:
 def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
     """The policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
     after = [each for each in policy.steps[1:] if isinstance(each, Affine | Clip)]
-    is_discrete = isinstance(policy.actions, Discrete)
-    data, behind = finish_graph(step, after, is_discrete)
+    data, behind = finish_graph(step, after, policy.actions)
     network = NetworkSpec((), opaque=OpaqueProgram(len(data), step.reason, step.states))
-    head: DiscreteHead | ContinuousHead
+    head: Head
     if isinstance(policy.actions, Continuous):
         ones = np.ones(step.outputs)
         bounded = bool(np.isfinite([behind.low, behind.high]).all())
@@ -100,8 +99,7 @@ def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
         squash = Squash.CLIP if bounded else Squash.NONE
         head = ContinuousHead(tuple(low), tuple(high), squash, names=policy.actions.names, unit=policy.actions.unit)
     else:
-        names = policy.actions.names if policy.actions else ()
-        head = DiscreteHead(names or tuple(map(str, range(step.outputs))))
+        head = (policy.actions or Discrete()).head(step.outputs)
     weights = {PROGRAM: np.frombuffer(data, np.uint8)}
     return Folded(_fields(policy), Normaliser((0.0,), (1.0,)), network, head, weights)
 

@@ -21,13 +21,13 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.layers import Layer, behind, named
 from quarl.convert.importers.prefix import Prefix
-from quarl.policy.spec import Activation, ContinuousHead, DiscreteHead, Squash
+from quarl.policy.spec import Activation, ContinuousHead, Head, Squash
 
 FAR_BOUNDS = 2.0
 """Times as far from the centre as any action: bounds that clip nothing and would take the int8 levels."""
 
 
-def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles) -> DiscreteHead | ContinuousHead:
+def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles) -> Head:
     """Return the head.
 
     Args:
@@ -40,12 +40,12 @@ def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles
         ForeignError: a step that no head has, by its name.
     """
     head = _head(policy, last, after)
-    if isinstance(head, DiscreteHead) or head.squash is Squash.TANH:
+    if not isinstance(head, ContinuousHead) or head.squash is Squash.TANH:
         return head
     return _fitted(head, last, through(policy.steps, rows)[:, : head.size])
 
 
-def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead | ContinuousHead:
+def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
     """The head, given what follows the last layer, which takes up the maps before the squashing."""
     outputs = len(last.bias)
     steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
@@ -56,10 +56,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> DiscreteHead
     if isinstance(policy.actions, Discrete):
         if steps:
             raise ForeignError(f"{named(steps[0])} behind the outputs of a discrete policy is not supported.")
-        names = policy.actions.names or tuple(map(str, range(outputs)))
-        if len(names) != outputs:
-            raise ForeignError(f"the policy has {outputs} outputs, and {len(names)} actions are named.")
-        return DiscreteHead(names)
+        return policy.actions.head(outputs)
     if not isinstance(policy.actions, Continuous):
         raise ForeignError(
             "the file does not say what its outputs mean.",

@@ -40,7 +40,15 @@ from quarl.policy.places import ARTIFACTS
 from quarl.policy.reading import MANIFEST_FILE
 from quarl.policy.reference import Weights, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import PROGRAM, ContinuousHead, DiscreteHead, EnvironmentSpec, PolicySpec, Precision
+from quarl.policy.spec import (
+    PROGRAM,
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    MultiDiscreteHead,
+    PolicySpec,
+    Precision,
+)
 
 if TYPE_CHECKING:
     from quarl.train.suites.task import Task
@@ -126,9 +134,10 @@ def import_policy(arguments: ImportOptions) -> Imported:
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
     if isinstance(policy.actions, Discrete) and not policy.is_opaque:
         policy = sources.centred(policy, outputs)
+        assert isinstance(policy.actions, Discrete)
         if pairs is not None:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
-            logits = logits - logits.mean(axis=1, keepdims=True)
+            logits = sources.centred_rows(policy.actions, logits)
             pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
     observed = np.concatenate([rows.golden, rows.calibration])
     compared = observed[: len(rows.golden) + 512]
@@ -227,7 +236,8 @@ def with_task(
     if task is not None and not fields:
         fields = tuple(Input(part.name, part.shape, part.unit, part.element_names) for part in task.observation)
     if task is not None and policy.actions is None and actions is None and task.is_discrete:
-        actions = sources.DISCRETE
+        counts = task.head.counts if isinstance(task.head, MultiDiscreteHead) else ()
+        policy = replace(policy, actions=Discrete(counts=counts))
     policy = sources.with_actions(policy, actions, bounds)
     return sources.with_inputs(policy, fields) if fields else policy
 
@@ -235,10 +245,18 @@ def with_task(
 def check_outputs(policy: ForeignPolicy, task: Task) -> None:
     """Refuse a policy whose actions are not the task's."""
     outputs = count_outputs(policy)
-    kinds = isinstance(policy.actions, Discrete), task.is_discrete
-    if kinds[0] != kinds[1] or outputs != task.outputs:
-        own, its = ("discrete actions" if kind else "action elements" for kind in kinds)
-        raise ForeignError(f"the policy has {outputs} {own}, the task {task.name} {task.outputs} {its}.")
+    own, its = f"{outputs} numbers", task.head.describe()
+    parts: list[tuple[slice, ...]] = [(), () if isinstance(task.head, ContinuousHead) else task.head.parts]
+    if isinstance(policy.actions, Discrete):
+        head = policy.actions.head(outputs)
+        own, parts[0] = head.describe(), head.parts
+    if outputs != task.outputs or parts[0] != parts[1]:
+        raise ForeignError(f"the policy gives {own}, the task {task.name} takes {its}.")
+    if task.is_discrete and any(task.head.example):
+        raise ForeignError(
+            f"the file numbers its actions from 0, and the task {task.name} takes {its}.",
+            "Leave --task out, or register the task with a wrapper that counts from 0.",
+        )
 
 
 def specified(

@@ -24,7 +24,6 @@ from quarl.policy.history import History, remembers
 from quarl.policy.pilot import deciding
 from quarl.policy.spec import (
     ContinuousHead,
-    DiscreteHead,
     EnvironmentSpec,
     NetworkSpec,
     Normaliser,
@@ -87,7 +86,7 @@ def decider(policy: ForeignPolicy) -> Decide:
 def flying(policy: ForeignPolicy) -> PolicySpec:
     """What whoever flies a chain has to know of it, before it is folded: its fields, its states and its actions."""
     outputs = count_outputs(policy)
-    names, ones = tuple(map(str, range(outputs))), (1.0,) * outputs
+    ones = (1.0,) * outputs
     free = ContinuousHead(tuple(-one for one in ones), ones, Squash.NONE)
     sizes = tuple(size for step in policy.steps for size in state_sizes(step))
     return PolicySpec(
@@ -95,7 +94,7 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
         observation=tuple(ObservationField(i.name, i.shape, i.unit, memory=i.memory) for i in policy.inputs),
         normaliser=Normaliser((0.0,), (1.0,)),
         network=NetworkSpec((), opaque=OpaqueProgram(1, "as read", sizes)),
-        head=DiscreteHead(names) if isinstance(policy.actions, Discrete) else free,
+        head=policy.actions.head(outputs) if isinstance(policy.actions, Discrete) else free,
         control_period_s=1.0,
         environment=EnvironmentSpec("foreign"),
     )

@@ -86,10 +86,19 @@ def centred(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
     Action values of one state are close to each other and far from those of another: most levels would be spent on
     what all actions have in common.
     """
-    centring = np.eye(outputs) - 1.0 / outputs
+    assert isinstance(policy.actions, Discrete)
+    centring = centred_rows(policy.actions, np.eye(outputs))
     kind = "The mean over the actions is subtracted from the outputs, which changes no action and helps int8."
     step = Dense(centring.astype(np.float32), np.zeros(outputs, np.float32))
     return replace(followed(policy, (step,)), assumed=(*policy.assumed, kind))
+
+
+def centred_rows(actions: Discrete, outputs: np.ndarray) -> np.ndarray:
+    """Return outputs (n, m) without the mean over the actions, those of each of several choices without their own."""
+    made = np.array(outputs)
+    for part in actions.head(outputs.shape[1]).parts:
+        made[:, part] -= made[:, part].mean(axis=1, keepdims=True)
+    return made
 
 
 def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:

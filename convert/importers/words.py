@@ -84,9 +84,9 @@ def words(done: Imported) -> str:
     """What was read, what was left out, how far it is from the original, and what to type next."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     spec, head = done.spec, done.spec.head
-    actions = f"one of {spec.output_size}"
+    actions = head.describe()
     if isinstance(head, ContinuousHead):
-        actions = f"{head.size} number{'s' * (head.size > 1)}, {squashed_words(head)}"
+        actions += f", {squashed_words(head)}"
     return environment.from_string(TEMPLATE).render(
         policy=done.policy,
         spec=spec,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead, Squash
+from quarl.policy.spec import ContinuousHead, Head, Squash
 
 
-def action_bounds(head: DiscreteHead | ContinuousHead) -> list[tuple[float, float]]:
+def action_bounds(head: Head) -> list[tuple[float, float]]:
     """The least and the largest value of each element of an action, in its unit; none where actions have no bounds."""
     if not isinstance(head, ContinuousHead):
         return []

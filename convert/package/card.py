@@ -55,7 +55,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         quantized=any(each.is_integer for each in precisions),
         made=made_words(spec),
         environment="" if spec.environment.id == NO_ENVIRONMENT else spec.environment.id,
-        actions=action_words(spec),
+        actions=spec.head.describe(),
         origin=origin_rows(spec.provenance),
         has_settings=isinstance(spec.provenance.get("settings"), Mapping),
         normaliser=normaliser_words(spec.normaliser),
@@ -85,13 +85,6 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
 def plain(value: object) -> str:
     """Text for a cell of a table: one line, in which nothing is Markdown or HTML."""
     return _MARKS.sub(r"\\\1", " ".join(str(value).split()))
-
-
-def action_words(spec: PolicySpec) -> str:
-    """``one of 25 actions``, ``1 number``."""
-    if spec.is_discrete:
-        return f"one of {spec.output_size} actions"
-    return f"{spec.output_size} number{'s' * (spec.output_size > 1)}"
 
 
 def made_words(spec: PolicySpec) -> str:
@@ -156,7 +149,7 @@ def fallback_words(spec: PolicySpec) -> str:
     if not spec.fallback:
         return "not said"
     if isinstance(spec.head, DiscreteHead):
-        return spec.head.action_names[int(spec.fallback[0])]
+        return spec.head.action_names[int(spec.fallback[0]) - spec.head.start]
     return few([f"{value:.6g}" for value in spec.fallback])
 
 

@@ -26,7 +26,7 @@ from quarl.convert.package.actions import action_bounds
 from quarl.convert.package.yaml_text import document
 from quarl.policy.bundle import Bundle
 from quarl.policy.reading import ArtifactEntry
-from quarl.policy.spec import DiscreteHead, ObservationField, PolicySpec, Remembered
+from quarl.policy.spec import DiscreteHead, MultiDiscreteHead, ObservationField, PolicySpec, Remembered
 
 CONFIG_VERSION = "1.3"
 INITIAL = "_initial_values.safetensors"
@@ -222,7 +222,13 @@ def _outputs(spec: PolicySpec) -> Iterator[dict[str, Any]]:
     head = spec.head
     if isinstance(head, DiscreteHead):
         yield {**_tensor(LOGITS, "float32", [1, head.size]), "element_names": [list(head.action_names)]}
-        yield {**_tensor(ACTION, "int64", [1]), "action_names": list(head.action_names)}
+        start = {"first_action": head.start} if head.start else {}
+        yield {**_tensor(ACTION, "int64", [1]), "action_names": list(head.action_names), **start}
+        return
+    if isinstance(head, MultiDiscreteHead):
+        choices: dict[str, Any] = {"choices": list(head.counts)}
+        choices |= {"first_actions": list(head.starts)} if head.starts else {}
+        yield {**_tensor(LOGITS, "float32", [1, head.size]), **choices}
         return
     made = _tensor(ACTION, "float32", [1, head.size])
     if head.names:

@@ -31,7 +31,7 @@ class Executor(Protocol):
             observation: of :meth:`input`, or float32 (1, N) of numpy, C-contiguous.
 
         Returns:
-            int for a discrete policy, a row of float32 (A,) for a continuous one.
+            The choice of the policy's head: an index, a list of one a component, or a row of float32 (A,).
         """
 
     def outputs(self) -> Row:
@@ -40,6 +40,11 @@ class Executor(Protocol):
     def state(self) -> Row:
         """What the recurrent layers remember of the last decision, (S,), the last elements of the next observation; of
         a policy without them nothing. A copy."""
+
+
+def choice_values(choice: Any) -> Any:
+    """Return a choice as JSON has it: an index, or a list."""
+    return choice if isinstance(choice, (int, list)) else choice.tolist()
 
 
 def results(executor: Executor) -> list[float]:

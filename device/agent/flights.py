@@ -19,6 +19,7 @@ from quarl.device.agent.protocol import AgentError, ErrorCode
 from quarl.device.agent.serving import Serving
 from quarl.policy.history import remembers
 from quarl.policy.pilot import Histories
+from quarl.policy.spec import ContinuousHead, DiscreteHead
 
 CONFIDENCE = 0.95
 MAX_TIMED = 200_000
@@ -105,7 +106,7 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
     spec = serving.bundle.spec
     fields, observe = shown_to(spec.observation, config)
     spec.check_observation(fields)
-    if spec.output_size != (len(ACTION_NAMES) if spec.is_discrete else 3):
+    if (type(spec.head), spec.output_size) not in ((DiscreteHead, len(ACTION_NAMES)), (ContinuousHead, 3)):
         raise AgentError(
             ErrorCode.SPEC,
             f"policy {spec.name!r} has {spec.output_size} outputs; the simulator takes one of {len(ACTION_NAMES)} "

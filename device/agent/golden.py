@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from quarl.device.agent.executing import Executor, Input, results
+from quarl.device.agent.executing import Executor, Input, choice_values, results
 from quarl.device.agent.protocol import AgentError, ErrorCode
 from quarl.policy.reading import ArtifactEntry, ExpectedRows, GoldenRows
 from quarl.policy.spec import PolicySpec, RuntimeName
@@ -42,7 +42,7 @@ def check_golden(
     halves = [step / 2 for step in entry.output_step or ()]
     rows = zip(observations, expected.outputs.floats(), expected.tolerance.floats(), golden.decisions())
     for vector, (observation, wanted, tolerance, trained) in enumerate(rows):
-        action, outputs = _values(executor.decide(observation)), results(executor)
+        action, outputs = choice_values(executor.decide(observation)), results(executor)
         errors = [_error(*pair) for pair in zip(outputs, wanted)]
         # The output that is nearest to being refused, or farthest beyond; the least positive: where none may differ.
         shares = [error / max(allowed, SMALLEST) for error, allowed in zip(errors, tolerance)]
@@ -99,14 +99,9 @@ def _error(computed: float, wanted: float) -> float:
     return abs(computed - wanted) if math.isfinite(computed) else math.inf
 
 
-def _values(action: Any) -> Any:
-    return action if isinstance(action, int) else action.tolist()
-
-
-def _chosen(spec: PolicySpec, outputs: list[float]) -> Any:
-    """What results choose: the first largest of a discrete policy's outputs; a continuous one's are the action."""
-    outputs = outputs[: spec.output_size]
-    return outputs.index(max(outputs)) if spec.is_discrete else outputs
+def _chosen(spec: PolicySpec, made: list[float]) -> Any:
+    """What results choose."""
+    return spec.head.choose(made[: spec.output_size])
 
 
 def _in_words(error: float, entry: ArtifactEntry, output: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.device.agent.protocol import AgentError, ErrorCode
-from quarl.policy.spec import PolicySpec
+from quarl.policy.spec import DiscreteHead, MultiDiscreteHead, PolicySpec
 
 Floats = NDArray[np.float32]
 NOTHING: Floats = np.zeros(0, np.float32)
@@ -50,7 +50,7 @@ class LiteExecutor(_Arrays):
         self._action = None if found.action is None else found.action.key
         self._state = None if found.state is None else found.state.key
         self._next = None if found.next_state is None else found.next_state.key
-        self._sensed = spec.sensed_size
+        self._choose, self._sensed = _components(spec), spec.sensed_size
         self._set, self._invoke, self._get = interpreter.set_tensor, interpreter.invoke, interpreter.get_tensor
 
     def decide(self, observation: Floats) -> Any:
@@ -61,9 +61,9 @@ class LiteExecutor(_Arrays):
             self._set(self._input, observation[:, : self._sensed])
             self._set(self._state, observation[:, self._sensed :])
         self._invoke()
-        if self._action is None:
-            return self._get(self._outputs)[0]
-        return self._get(self._action).item()
+        if self._action is not None:
+            return self._get(self._action).item()
+        return self._choose(self._get(self._outputs)[0])
 
     def outputs(self) -> Floats:
         """See :class:`device.agent.executing.Executor`."""
@@ -99,13 +99,13 @@ class OnnxExecutor(_Arrays):
         _bind(binding.bind_output, found.outputs, self._outputs)
         _bind(binding.bind_output, found.next_state, self._next)
         _bind(binding.bind_output, found.action, self._action)
-        self._run, self._binding = session.run_with_iobinding, binding
+        self._run, self._binding, self._choose = session.run_with_iobinding, binding, _components(spec)
 
     def decide(self, observation: Floats) -> Any:
         """See :class:`device.agent.executing.Executor`."""
         np.copyto(self._whole, observation)
         self._run(self._binding)
-        return self._outputs[0].copy() if self._action is None else self._action.item()
+        return self._choose(self._outputs[0].copy()) if self._action is None else self._action.item()
 
     def outputs(self) -> Floats:
         """See :class:`device.agent.executing.Executor`."""
@@ -152,8 +152,14 @@ def _bind(bind: Any, tensor: _Tensor | None, array: NDArray[Any] | None) -> None
         bind(tensor.key, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
 
 
+def _components(spec: PolicySpec) -> Callable[[Floats], Any]:
+    """Return what makes the choice of a graph's outputs (A,) where the graph does not choose itself."""
+    head = spec.head
+    return (lambda outputs: head.choose(outputs.tolist())) if isinstance(head, MultiDiscreteHead) else lambda row: row
+
+
 class _Found(NamedTuple):
-    """The tensors of a graph, by what they mean; without a state, or of a continuous policy an action, None."""
+    """The tensors of a graph, by what they mean; without a state, or where the graph makes no choice, None."""
 
     observation: _Tensor
     outputs: _Tensor
@@ -177,12 +183,12 @@ def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> _
     of_state = [(t.dtype, t.shape) for t in (*state, *following)]
     if (
         (len(rest[0]), len(source), len(floats)) == (1, 1, 1)
-        and len(rest[1]) - 1 == len(integers) == int(spec.is_discrete)
+        and len(rest[1]) - 1 == len(integers) == int(isinstance(spec.head, DiscreteHead))
         and of_state == 2 * bool(spec.state_size) * [(np.float32, (1, spec.state_size))]
     ):
         return _Found(source[0], floats[0], *(each[0] if each else None for each in (integers, state, following)))
     wanted = f"float32[1, {spec.sensed_size}]" + (f" and {STATE} [1, {spec.state_size}]" if spec.state_size else "")
-    outputs = f"float32[1, {spec.output_size}]" + (" and an integer [1]" if spec.is_discrete else "")
+    outputs = f"float32[1, {spec.output_size}]" + (" and an integer [1]" if isinstance(spec.head, DiscreteHead) else "")
     outputs += f" and {NEXT_STATE} [1, {spec.state_size}]" if spec.state_size else ""
     raise AgentError(
         ErrorCode.RUNTIME,

@@ -10,7 +10,7 @@ from typing import Any
 
 from quarl.device.agent.executing import Input, runtime_error
 from quarl.device.agent.protocol import AgentError, ErrorCode
-from quarl.policy.spec import PolicySpec, RuntimeName
+from quarl.policy.spec import DiscreteHead, PolicySpec, RuntimeName
 
 CHECKED = 8
 """Observations on which the engine decides alike before and after its layers' modes were chosen."""
@@ -36,7 +36,9 @@ class NativeExecutor:
         self._output_size = spec.output_size
         self._library: Path = module.library()
         self._engine = module.Engine(self._library, artifact, spec.observation_size, spec.result_size, threads)
-        self.decide = self._engine.decide if spec.is_discrete else self._continuous
+        self._choose = spec.head.choose
+        # Of several components the engine's index over all outputs means nothing.
+        self.decide = self._engine.decide if isinstance(spec.head, DiscreteHead) else self._by_outputs
 
     @staticmethod
     def input(values: Sequence[float]) -> Input:
@@ -48,9 +50,9 @@ class NativeExecutor:
         """See :class:`device.agent.executing.Executor`."""
         return math.isfinite(sum(observation))  # as doubles, so many float32 have a finite sum
 
-    def _continuous(self, observation: Input) -> array[float]:
+    def _by_outputs(self, observation: Input) -> Any:
         self._engine.decide(observation)
-        return self.outputs()
+        return self._choose(self.outputs())
 
     def outputs(self) -> array[float]:
         """See :class:`device.agent.executing.Executor`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.agent import AGENT_VERSION, conditions, measure, memory
+from quarl.device.agent.executing import choice_values
 from quarl.device.agent.fingerprint import emulation, fingerprint, mhz_nominal
 from quarl.device.agent.measure import Statistics
 from quarl.device.agent.memory import MemoryLog
@@ -257,7 +258,7 @@ class Agent:
                 serving.settle()
             elif serving.bundle.spec.state_size:
                 states.append(serving.executor.state().tolist())
-            actions.append(action if isinstance(action, int) else action.tolist())
+            actions.append(serving.bundle.spec.head.to_action(choice_values(action)))
             if request.outputs:
                 outputs.append(made)
         serving.decisions += len(rows)

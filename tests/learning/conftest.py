@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
 from quarl.train.runs.request import RunRequest
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import StepResult, judge
@@ -82,7 +82,7 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
             chosen.name, "I", "test", network, steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
         )
         with Run(request, chosen) as training:
-            by_hand = accelerated(getattr(train, "__module__", "").rpartition(".")[2], settings, network)
+            by_hand = accelerated(getattr(train, "__module__", "").rpartition(".")[2], settings, network, chosen.head)
             trained = train(training, settings, **({"accelerated": by_hand} if by_hand else {}))
 
         normaliser = trained.policy.normaliser
@@ -93,8 +93,9 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
             if not chosen.is_image:
                 observation = np.clip((observation - mean) / scale, -normaliser.clip, normaliser.clip)
             outputs = act(trained.policy.weights, observation)
-            if isinstance(chosen.head, DiscreteHead):
-                return outputs.argmax(axis=1)
+            if not isinstance(chosen.head, ContinuousHead):
+                choices = np.stack([outputs[:, part].argmax(axis=1) for part in chosen.head.parts], axis=1)
+                return choices.reshape(len(outputs), *chosen.head.action_shape)
             low, high = np.array(chosen.head.low, np.float32), np.array(chosen.head.high, np.float32)
             squashed = np.tanh(outputs) if trained.squash is Squash.TANH else np.clip(outputs, -1.0, 1.0)
             return low + (squashed + 1.0) / 2.0 * (high - low)

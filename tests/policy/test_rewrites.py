@@ -177,7 +177,7 @@ def test_trained_quantizers_images_and_normalisers_are_refused() -> None:
         assert Rewrite.NORMALISED not in possible(spec)
         with pytest.raises(SpecError, match="sees an image or has a normaliser"):
             normalised_by(spec, WEIGHTS, rows)
-    with pytest.raises(SpecError, match="only outputs of an argmax"):
+    with pytest.raises(SpecError, match="must be discrete"):
         centred(STEERING, weights_of(STEERING))
     with pytest.raises(SpecError, match="no observations"):
         normalised_by(SPEC, WEIGHTS, rows[:0])

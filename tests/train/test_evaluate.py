@@ -156,7 +156,7 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
     ):
         evaluate.check_task(other, task)
     head = ContinuousHead((-1.0,), (1.0,), Squash.CLIP)
-    with pytest.raises(SpecError, match="its head is continuous, that of the task is"):
+    with pytest.raises(SpecError, match="its head is 1 number, that of the task is one of 2 actions"):
         evaluate.check_task(dataclasses.replace(spec, head=head), task)
     wide = dataclasses.replace(task, head=ContinuousHead((-1.0,), (2.0,), Squash.TANH))
     with pytest.raises(SpecError, match=r"head.high is \(1.0,\), that of the task is \(2.0,\)"):

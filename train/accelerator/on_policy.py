@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,24 @@ class CategoricalScore:
         return slopes
 
 
+class MultiCategoricalScore:
+    """π = Πᵢ softmax(yᵢ): log π and H are sums over the components, so each has :class:`CategoricalScore`'s slopes."""
+
+    def __init__(self, parts: Sequence[slice]) -> None:
+        """Args: the places of each component's outputs."""
+        self._scores = [(part, CategoricalScore()) for part in parts]
+
+    def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
+        """Return log π(a|s) (rows,) of actions (rows, components), and the mean entropy in nats."""
+        columns = enumerate(self._scores)
+        found = [score.evaluate(outputs[:, part], actions[:, index]) for index, (part, score) in columns]
+        return np.add.reduce([each for each, _ in found]), np.float32(sum(entropy for _, entropy in found))
+
+    def slopes(self, chosen: Floats, bonus: float) -> Floats:
+        """Return :meth:`CategoricalScore.slopes`' gradient."""
+        return np.concatenate([score.slopes(chosen, bonus) for _, score in self._scores], axis=1)
+
+
 class GaussianScore:
     """π = N(y, σ²).  z = (a − y) / σ;  ∂ log π/∂y = z / σ;  ∂ log π/∂ log σ = z² − 1;  ∂H/∂ log σ = 1."""
 
@@ -84,15 +102,21 @@ class GaussianScore:
         return weighted
 
 
-def score_of(policy: Perceptron) -> CategoricalScore | GaussianScore:
-    """The score of the distribution whose weights the policy has."""
+def score_of(
+    policy: Perceptron, parts: Sequence[slice] = ()
+) -> CategoricalScore | MultiCategoricalScore | GaussianScore:
+    """The score of the distribution whose weights the policy has, or which has these components."""
+    if parts:
+        return MultiCategoricalScore(parts)
     return GaussianScore(policy) if LOG_STD in policy.weights.views else CategoricalScore()
 
 
-def ppo_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, Floats]]:
+def ppo_update(
+    settings: Any, fake: FakeQuantization | None = None, parts: Sequence[slice] = ()
+) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
-    As ``train.algorithms.ppo.make_update`` describes it.
+    As ``train.algorithms.ppo.make_update`` describes it; ``parts`` are the components of several choices at once.
     """
 
     def update(
@@ -105,7 +129,7 @@ def ppo_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[
     ) -> tuple[dict[str, Any], Floats]:
         policy = Learning(state, "policy", fake=fake, control=settings.weight_control)
         value = Learning(state, "value")
-        score = score_of(policy.network)
+        score = score_of(policy.network, parts)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
         taken = {name: column[order] for name, column in batch.items()}  # (minibatches, rows, …), in one call each
@@ -134,10 +158,12 @@ def ppo_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[
     return update
 
 
-def a2c_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[..., tuple[Any, Floats]]:
+def a2c_update(
+    settings: Any, fake: FakeQuantization | None = None, parts: Sequence[slice] = ()
+) -> Callable[..., tuple[Any, Floats]]:
     """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
-    As ``train.algorithms.a2c.make_update``.
+    As ``train.algorithms.a2c.make_update``; ``parts`` as of :func:`ppo_update`.
     """
 
     rmsprop = (settings.rms_decay, settings.rms_epsilon) if settings.optimiser == "rmsprop" else None
@@ -147,7 +173,7 @@ def a2c_update(settings: Any, fake: FakeQuantization | None = None) -> Callable[
     ) -> tuple[dict[str, Any], Floats]:
         policy = Learning(state, "policy", rmsprop=rmsprop, fake=fake, control=settings.weight_control)
         value = Learning(state, "value", rmsprop=rmsprop)
-        score = score_of(policy.network)
+        score = score_of(policy.network, parts)
         advantages, rows = batch["advantage"], len(batch["advantage"])
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + np.float32(1e-8))

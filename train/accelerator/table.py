@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.spec import Head, MultiDiscreteHead, NetworkSpec
 from quarl.train.accelerator.off_policy import ddpg_update, dqn_update
 from quarl.train.accelerator.on_policy import a2c_update, ppo_update
 from quarl.train.algorithms.common.settings import NUMPY
@@ -28,8 +28,14 @@ UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
 """Method → (its settings, grid of the quantizers or None) → what its ``make_update`` gives, by hand."""
 
 
-def accelerated(method: str, settings: Any, network: NetworkSpec) -> Callable[..., tuple[Any, ...]] | None:
+def accelerated(
+    method: str, settings: Any, network: NetworkSpec, head: Head | None = None
+) -> Callable[..., tuple[Any, ...]] | None:
     """The update by hand that a run shall use; None where TensorFlow computes it.
+
+    Args:
+        method, settings, network: of the run.
+        head: of the task; its components are told to those methods that take several choices at once.
 
     Raises:
         SettingsError: numpy's gradients do not know the networks' layers.
@@ -39,4 +45,5 @@ def accelerated(method: str, settings: Any, network: NetworkSpec) -> Callable[..
     networks = (network, getattr(settings, "critic", network))
     if any(each.convolutions or each.layer_norm for each in networks):
         raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
-    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network))
+    more = {"parts": head.parts} if isinstance(head, MultiDiscreteHead) else {}
+    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network), **more)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.spec import NetworkSpec
+from quarl.policy.spec import DiscreteHead, NetworkSpec
 from quarl.train.algorithms.common.experience import Experience
 from quarl.train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
 from quarl.train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
@@ -177,11 +177,14 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
 
     Raises:
         DivergenceError: the loss or a gradient became NaN or infinite; the last good checkpoint is kept.
-        SettingsError: the task's actions are continuous.
+        SettingsError: the task's actions are not one choice.
     """
     request, task = run.request, run.task
-    if not task.is_discrete:
-        raise SettingsError(f"dqn chooses among actions and {task.name}'s are continuous. Type --method ddpg.")
+    if not isinstance(task.head, DiscreteHead):
+        other = "ppo or --method a2c" if task.is_discrete else "ddpg"
+        raise SettingsError(
+            f"dqn takes one of several actions, and {task.name} takes {task.head.describe()}. Type --method {other}."
+        )
     loop = Loop(run, settings, normaliser_of_replay(task, settings, request.steps))
     learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
     explore, experience = EpsilonGreedy(settings.environments, settings.exploration_hold), Experience(task, settings)

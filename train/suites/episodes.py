@@ -22,7 +22,8 @@ Floats = NDArray[np.float32]
 Observations = NDArray[Any]
 """(batch, size) float32, or (batch, height, width, channels) uint8 for images; always raw."""
 Actions = NDArray[Any]
-"""(batch,) int64 of a discrete task, (batch, size) float32 in physical units of a continuous one."""
+"""Choices, int64 from 0: (batch,), or (batch, components) of several at once; of a continuous task (batch, size)
+float32 in physical units."""
 Decide = Callable[[Observations], Actions]
 """A function from raw observations to actions."""
 PROGRESSION = "progression/"

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with Discrete or bounded Box actions as a task."""
+"""Any Gymnasium environment with Discrete, MultiDiscrete, MultiBinary or bounded Box actions as a task."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim, flatten_space
 from numpy.typing import NDArray
 
 from quarl import airlearning_envs
-from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField, Squash
+from quarl.policy.errors import SpecError
+from quarl.policy.spec import (
+    ContinuousHead,
+    DiscreteHead,
+    EnvironmentSpec,
+    Head,
+    MultiDiscreteHead,
+    ObservationField,
+    Squash,
+)
 from quarl.train.quiet import silenced
 from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
@@ -80,7 +89,7 @@ class GymnasiumEpisodes(OneByOne):
             super().__init__(playing, seed, shape, np.uint8)
         else:
             super().__init__(playing, seed, (int(np.prod(shape)),))
-        self._bounds = (outputs.low, outputs.high) if isinstance(outputs, Box) else None
+        self._actions = outputs
         self._checked = [Checked(environment_id, environment, shape) for environment in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
@@ -94,10 +103,8 @@ class GymnasiumEpisodes(OneByOne):
         return checked.reset(lambda: checked.environment.reset(seed=number))
 
     def taken(self, actions: Actions) -> Any:
-        """The actions, continuous ones clipped to the environment's bounds; discrete ones are numpy's integers."""
-        if self._bounds is None:
-            return actions
-        return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
+        """Return the actions as the environment takes them."""
+        return environment_actions(self._actions, actions)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """See :class:`OneByOne`."""
@@ -262,10 +269,31 @@ def bounds_of(inputs: gymnasium.Space[Any]) -> tuple[NDArray[Any], NDArray[Any]]
     return np.where(low < -LARGEST_BOUND, -np.inf, low), np.where(high > LARGEST_BOUND, np.inf, high)
 
 
-def head_of(outputs: gymnasium.Space[Any]) -> DiscreteHead | ContinuousHead:
-    """The head for Discrete actions, or for Box actions with the box's bounds."""
+def environment_actions(outputs: gymnasium.Space[Any], actions: Actions) -> NDArray[Any]:
+    """Return a batch of actions as an environment with this action space takes them.
+
+    Discrete ones are numpy's integers, counted from the space's start; several at once have the space's shape and type;
+    continuous ones are clipped to its bounds.
+    """
     if isinstance(outputs, Discrete):
-        return DiscreteHead(tuple(f"action_{index}" for index in range(int(outputs.n))))
+        return np.asarray(actions, np.int64) + outputs.start
+    shaped = actions.reshape(len(actions), *(outputs.shape or ()))
+    if isinstance(outputs, Box):
+        return np.clip(shaped, outputs.low, outputs.high)
+    starts = outputs.start if isinstance(outputs, MultiDiscrete) else 0
+    return (shaped + starts).astype(outputs.dtype)
+
+
+def head_of(outputs: gymnasium.Space[Any]) -> Head:
+    """Return the head for an action space; of a Box with its bounds."""
+    if isinstance(outputs, Discrete):
+        start = int(outputs.start)
+        return DiscreteHead(tuple(f"action_{start + index}" for index in range(int(outputs.n))), start)
+    if isinstance(outputs, MultiBinary):
+        return MultiDiscreteHead((2,) * flatdim(outputs))
+    if isinstance(outputs, MultiDiscrete):
+        starts = tuple(outputs.start.ravel().tolist())
+        return MultiDiscreteHead(tuple(outputs.nvec.ravel().tolist()), starts if any(starts) else ())
     assert isinstance(outputs, Box)
     low, high = (tuple(float(value) for value in side.ravel()) for side in (outputs.low, outputs.high))
     return ContinuousHead(low, high, Squash.TANH)
@@ -277,10 +305,10 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
     Raises:
         TaskError: says which spaces it has and which are taken.
     """
-    if not inputs.is_np_flattenable or not isinstance(outputs, Discrete | Box):
+    if not inputs.is_np_flattenable or not isinstance(outputs, Discrete | MultiDiscrete | MultiBinary | Box):
         raise TaskError(
             f"--task {environment_id} has the spaces {inputs} and {outputs}; allowed are observations that "
-            "gymnasium.spaces.utils.flatten makes an array of, and Discrete or Box actions."
+            "gymnasium.spaces.utils.flatten makes an array of, and Discrete, MultiDiscrete, MultiBinary or Box actions."
         )
     shape, size = inputs.shape or (), flatdim(inputs)
     if shows_images(inputs):
@@ -296,11 +324,11 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
             f"--task {environment_id} has observations {inputs} of {size:,} numbers; a vector may have "
             f"{LARGEST_VECTOR:,}. A picture has to be uint8, 0 … 255, with the axes (height, width, channels)."
         )
-    if isinstance(outputs, Discrete) and outputs.start != 0:
-        raise TaskError(
-            f"--task {environment_id} numbers its actions from {outputs.start}; training takes them from 0."
-        )
     if not isinstance(outputs, Box):
+        try:
+            head_of(outputs)
+        except SpecError as error:
+            raise TaskError(f"--task {environment_id} has the actions {outputs}: {error}") from error
         return
     wrapped = "Register it in gymnasium.wrappers.TransformAction(environment, lambda action: "
     if outputs.dtype.kind != "f":

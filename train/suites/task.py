@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, ObservationField
+from quarl.policy.spec import ContinuousHead, EnvironmentSpec, Head, ObservationField
 from quarl.train.intervals import Interval, counted_once, mean_interval
 from quarl.train.suites.episodes import Decide, Episodes, Judged, judge
 from quarl.train.suites.names import Suite, resolve
@@ -107,7 +107,7 @@ class Task:
     name: str
     environment: EnvironmentSpec
     observation: tuple[ObservationField, ...]
-    head: DiscreteHead | ContinuousHead
+    head: Head
     control_period_s: float
     presets: tuple[str, ...]
     make: Callable[[int, int], Episodes]
@@ -153,12 +153,12 @@ class Task:
 
     @property
     def is_discrete(self) -> bool:
-        """Whether the task chooses one of several named actions."""
-        return isinstance(self.head, DiscreteHead)
+        """Whether the task takes choices, one or several at once, and no continuous actions."""
+        return not isinstance(self.head, ContinuousHead)
 
     @property
     def outputs(self) -> int:
-        """Actions of a discrete task, action elements of a continuous one."""
+        """Outputs of a policy: the actions of a choice, the elements of a continuous action."""
         return self.head.size
 
 
@@ -181,9 +181,12 @@ def paired_if_seeded(task: Task, seed: int) -> Task:
     return replace(task, paired=False, notes=(*task.notes, note))
 
 
-def is_seeded(episodes: Episodes, head: DiscreteHead | ContinuousHead) -> bool:
+def is_seeded(episodes: Episodes, head: Head) -> bool:
     """Whether an episode is the same when it is played again, for :data:`COMPARED_STEPS`; closes them."""
-    action = np.zeros(1, np.int64) if isinstance(head, DiscreteHead) else np.array([head.low], np.float32)
+    if isinstance(head, ContinuousHead):
+        action = np.array([head.low], np.float32)
+    else:
+        action = np.zeros((1, *head.action_shape), np.int64)
     plays = []
     with closing(episodes):  # type: ignore[type-var]
         for _ in range(2):

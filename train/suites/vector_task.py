@@ -39,6 +39,7 @@ from quarl.train.suites.gymnasium_task import (
     NO_LIMIT,
     bounds_of,
     control_period,
+    environment_actions,
     fields_of,
     head_of,
     import_own_module,
@@ -164,8 +165,6 @@ class VectorEpisodes:
             )
         self._mode = mode
         self._checked = Checked(task, self.batch, self.batch.single_observation_space.shape, environments)
-        actions = self.batch.single_action_space
-        self._bounds = (actions.low, actions.high) if isinstance(actions, Box) else None
         self._is_image = shows_images(self.batch.single_observation_space)
         self._observation: Observations = np.zeros(0)
         self._begun: Observations = np.zeros(0)  # SAME_STEP: the first of the new episodes
@@ -196,7 +195,8 @@ class VectorEpisodes:
 
     def step(self, actions: Actions) -> StepResult:
         """See :class:`~train.suites.episodes.Episodes`."""
-        seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(self._taken(actions)))
+        taken = environment_actions(self.batch.single_action_space, actions)
+        seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(taken))
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._lengths += ~self._idles  # a step that only resets is none of the episode's
         if (over := self._lengths >= self._limit).any():
@@ -235,11 +235,6 @@ class VectorEpisodes:
                 "environment that ended), or call that end terminated."
             )
         return last
-
-    def _taken(self, actions: Actions) -> Any:
-        if self._bounds is None:
-            return np.asarray(actions, np.int64)
-        return np.clip(actions.reshape(len(actions), *self._bounds[0].shape), *self._bounds)
 
     def _seen(self, observation: Any) -> Observations:
         """A copy, since an environment may write its next observation over this one."""

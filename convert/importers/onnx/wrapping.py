@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from quarl.convert.importers.chain import Affine, Clip, ForeignError, Opaque
+from quarl.convert.importers.chain import Affine, Clip, Continuous, Discrete, ForeignError, Opaque
 from quarl.convert.importers.onnx.original import Feed
 from quarl.convert.importers.prefix import Prefix
 from quarl.convert.interface import ACTION, LOGITS, NEXT_STATE, OBSERVATION, STATE
@@ -163,7 +163,9 @@ def wrap_graph(
     return data
 
 
-def finish_graph(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool) -> tuple[bytes, Prefix]:
+def finish_graph(
+    step: Opaque, after: Sequence[Affine | Clip], actions: Discrete | Continuous | None
+) -> tuple[bytes, Prefix]:
     """Return the step's graph as an artifact's, and what stands behind it: z = clip(a x + b, low, high)."""
     model = onnx.load_model_from_string(step.data)
     graph, behind = model.graph, Prefix.of(step.outputs, list(after))
@@ -180,11 +182,11 @@ def finish_graph(step: Opaque, after: Sequence[Affine | Clip], is_discrete: bool
             graph.node.append(helper.make_node(operator, [last, constants[-1].name], [f"head/{operator}_made"]))
             last = f"head/{operator}_made"
     graph.initializer.extend(constants)
-    name = LOGITS if is_discrete else ACTION
+    name = LOGITS if isinstance(actions, Discrete) else ACTION
     graph.node.append(helper.make_node("Identity", [last], [name]))
     following = [value for value in graph.output if value.name == NEXT_STATE]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, step.outputs]), *following]
-    if is_discrete:
+    if isinstance(actions, Discrete) and not actions.counts:
         graph.node.append(helper.make_node("ArgMax", [LOGITS], [ACTION], axis=1, keepdims=0))
         outputs.append(helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]))
     del graph.output[:]

@@ -19,6 +19,7 @@ from quarl.convert.importers.chain import (
     Affine,
     Clip,
     Continuous,
+    Dense,
     Discrete,
     ForeignError,
     ForeignPolicy,
@@ -27,7 +28,7 @@ from quarl.convert.importers.chain import (
 )
 from quarl.convert.importers.pickles.arrays import refusal
 from quarl.convert.importers.pickles.nodes import printable
-from quarl.convert.importers.pickles.spaces import Box
+from quarl.convert.importers.pickles.spaces import Box, MultiBinary, MultiDiscrete
 from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
 from quarl.convert.importers.registry import ANY, Importer
 from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
@@ -130,8 +131,13 @@ def _outputs(settings: Settings) -> int:
         if settings.family in ("sac", "td3"):
             raise refusal("the action space", f"is Discrete, which {settings.algorithm} does not have")
         return space.n
+    if settings.family == "actor-critic" and isinstance(space, MultiDiscrete):
+        return sum(space.choices)
+    if settings.family == "actor-critic" and isinstance(space, MultiBinary):
+        return math.prod(space.shape) * (2 if settings.algorithm == "MaskablePPO" else 1)
     if not isinstance(space, Box) or settings.family in ("dqn", "qrdqn"):
-        allowed = "Box and Discrete are" if settings.family in ("actor-critic", "ars") else "Discrete is"
+        several = {"actor-critic": "Box, Discrete, MultiDiscrete and MultiBinary are", "ars": "Box and Discrete are"}
+        allowed = several.get(settings.family, "Discrete is")
         raise ForeignError(
             f"The action space is {type(space).__name__}; with {settings.algorithm} {allowed} read.",
             "Train with one of these, e.g. through a wrapper of the action space.",
@@ -144,8 +150,13 @@ def _outputs(settings: Settings) -> int:
 def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...], tuple[str, ...]]:
     """What the actions are, the steps behind the last layer, and what is taken for granted."""
     space = settings.action
-    if not isinstance(space, Box):
-        return _numbered(space) if isinstance(space, DiscreteSpace) else (Discrete(), (), ())
+    if isinstance(space, DiscreteSpace):
+        return _numbered(space)
+    if isinstance(space, MultiDiscrete):
+        return Discrete(counts=space.choices), (), ()
+    if isinstance(space, MultiBinary):
+        return _binary(math.prod(space.shape), settings)
+    assert isinstance(space, Box)
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     if not settings.squashes:
         # predict() cuts the mean to the space, where it has bounds
@@ -160,6 +171,16 @@ def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...]
     # low + (tanh(mean) + 1) / 2 · (high − low)
     half = 0.5 * (high - low)
     return Continuous(), (*steps, Activate(Activation.TANH), Affine(half, low + half)), ()
+
+
+def _binary(size: int, settings: Settings) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:
+    """Zeros and ones. An output y stands for 1 with the probability sigmoid(y), of which predict() takes the likelier:
+    1 where y > 0. So −y / 2 and y / 2 are compared. MaskablePPO has two outputs for each already."""
+    actions = Discrete(counts=(2,) * size)
+    if settings.algorithm == "MaskablePPO":
+        return actions, (), ()
+    pairs = np.kron(np.eye(size), np.array([[-0.5, 0.5]])).astype(np.float32)
+    return actions, (Dense(pairs, np.zeros(2 * size, np.float32)),), ()
 
 
 def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:

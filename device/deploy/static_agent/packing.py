@@ -42,7 +42,8 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
 
     Raises:
         BundleError: the bundle has no such artifact.
-        PackError: the native engine was never held to the reference with it, or it is recurrent.
+        PackError: the native engine was never held to the reference with it, it is recurrent, or its head has several
+            components or does not count from 0.
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
     if RuntimeName.NATIVE not in entry.runtimes:
@@ -51,6 +52,12 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         raise PackError(
             f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
             "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
+        )
+    if bundle.spec.is_discrete and not bundle.spec.is_plain_choice:
+        raise PackError(
+            f"the agent without Python takes one choice counted from 0, or continuous actions; policy "
+            f"{bundle.spec.name!r} makes {bundle.spec.head.describe()}.",
+            "Leave AGENT=native out (--agent native): the Python agent serves it, on the native engine too.",
         )
     spec, golden, expected = bundle.spec, bundle.golden(), bundle.expected(entry)
     rows = len(golden.observations)

@@ -6,6 +6,7 @@ import base64
 import importlib
 import io
 import json
+import math
 import random
 import struct
 import sys
@@ -19,12 +20,15 @@ import pytest
 from gymnasium import spaces
 
 from quarl.convert.importers import chain, registry
+from quarl.convert.importers.__main__ import main as importing
 from quarl.convert.importers.chain import ForeignError, ForeignPolicy
 from quarl.convert.importers.recordings import read_pairs
 from quarl.convert.importers.sb3.inputs import NOT_GIVEN
 from quarl.convert.importers.sb3.reader import ALL_ALLOWED, read_sb3
+from quarl.convert.pipeline import convert_all
+from quarl.policy.bundle import Bundle
 from quarl.policy.history import remembers
-from quarl.policy.spec import Activation
+from quarl.policy.spec import Activation, ArtifactFormat, MultiDiscreteHead, Precision
 
 FILES = Path(__file__).resolve().parent / "files/sb3"
 NAMES = sorted(path.name for path in FILES.iterdir())
@@ -187,6 +191,35 @@ def test_actions_that_start_elsewhere_are_named_by_the_numbers_of_predict(tmp_pa
     assert "starts at 5" in policy.assumed[-1]
 
 
+def test_several_choices_are_those_of_predict(tmp_path: Path) -> None:
+    """A MultiDiscrete's outputs are split; one of a MultiBinary says 1 where it is positive, ``round(sigmoid(y))``."""
+    whole = read_sb3(FILES / "ppo_parts/policy.zip")
+    rows = np.random.default_rng(3).normal(size=(32, sum(math.prod(part.shape) for part in whole.inputs)))
+    outputs = chain.run(whole, rows)  # (32, 4)
+    dials = read_sb3(changed(tmp_path, "ppo_parts", {"action_space": space(MULTI)}))
+    assert dials.actions == chain.Discrete(counts=(2, 2))
+    np.testing.assert_array_equal(chain.run(dials, rows), outputs)
+    switches = read_sb3(changed(tmp_path, "ppo_parts", {"action_space": space(spaces.MultiBinary(4))}))
+    assert switches.actions == chain.Discrete(counts=(2, 2, 2, 2))
+    pairs = chain.run(switches, rows).reshape(32, 4, 2)
+    np.testing.assert_allclose(pairs[..., 1] - pairs[..., 0], outputs)
+    np.testing.assert_array_equal(pairs.argmax(axis=2), outputs > 0)
+    assert (outputs > 0).any() and (outputs < 0).any()
+
+
+def test_several_choices_become_a_bundle_that_chooses_as_the_file_does(tmp_path: Path) -> None:
+    path = changed(tmp_path, "ppo_parts", {"action_space": space(spaces.MultiBinary(4))})
+    words = [str(path), "--observations", str(FILES / "ppo_parts/golden.npz"), "--name", "lamps"]
+    assert importing([*words, "--output-path", str(tmp_path / "lamps")]) == 0
+    bundle = Bundle.load(tmp_path / "lamps")
+    assert bundle.spec.head == MultiDiscreteHead((2, 2, 2, 2))
+    golden = bundle.golden()
+    outputs = chain.run(read_sb3(FILES / "ppo_parts/policy.zip"), golden.observations)
+    assert (golden.actions == (outputs > 0)).all()
+    for precision in (Precision.FP32, Precision.INT8):
+        convert_all([bundle], [precision], [ArtifactFormat.ONNX], accept=True)
+
+
 def test_layers_that_the_critic_shares_come_first(tmp_path: Path) -> None:
     """Before version 1.8; the same layers under the names that they had then."""
 
@@ -242,8 +275,11 @@ def exchange_second_and_third_bias(data: bytes) -> bytes:
 MULTI = spaces.MultiDiscrete([2, 2])
 IMAGE = spaces.Box(0, 255, (3, 36, 40), np.uint8)
 REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] = [
-    ("ppo_cartpole", {"action_space": space(MULTI)}, None, "MultiDiscrete"),
-    ("ppo_cartpole", {"action_space": space(spaces.MultiBinary(2))}, None, "MultiBinary"),
+    ("ppo_cartpole", {"action_space": space(MULTI)}, None, "2 outputs, but the action space needs 4"),
+    ("ppo_cartpole", {"action_space": space(spaces.MultiBinary(3))}, None, "2 outputs, but the action space needs 3"),
+    ("ppo_parts", {"action_space": space(spaces.MultiDiscrete([2, 2], start=[1, 0]))}, None, "does not start at 0"),
+    ("dqn_cartpole", {"action_space": space(MULTI)}, None, "with DQN Discrete"),
+    ("ars", {"action_space": space(spaces.MultiBinary(2))}, None, "with ARS Box and Discrete"),
     ("ppo_cartpole", {"action_space": space(spaces.Discrete(3))}, None, "2 outputs, but the action space needs 3"),
     ("ppo_leaky", {"action_space": space(spaces.Box(0, 9, (3,), np.int64))}, None, "int64"),
     ("td3_three", {"action_space": space(spaces.Box(-1, np.inf, (3,)))}, None, "no bounds"),
@@ -282,7 +318,6 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 10}}, None, "1 outputs, but the action"),
     ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 0}}, None, "n_quantiles, 0"),
     ("qrdqn", {"action_space": space(MULTI)}, None, "with QRDQN Discrete"),
-    ("maskable_ppo", {"action_space": space(MULTI)}, None, "MultiDiscrete"),
     ("ars", {"policy_kwargs": {"with_bias": True}}, None, "no tensor action_net.0.bias"),
     ("ars", {"policy_kwargs": {"ortho": True}}, None, "ortho"),
     ("crossq", {"policy_kwargs": {"net_arch": [8, 8], "batch_norm": False}}, None, r"Linear layers \[1, 4\]"),

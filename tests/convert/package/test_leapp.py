@@ -25,7 +25,7 @@ from quarl.convert.pipeline import build
 from quarl.policy.bundle import Bundle, Expected, copy_bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reference import choose_actions
-from quarl.policy.spec import ArtifactFormat, ContinuousHead, ObservationField, Precision, Squash
+from quarl.policy.spec import ArtifactFormat, ContinuousHead, DiscreteHead, ObservationField, Precision, Squash
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNNER = Path(__file__).with_name("run_leapp.py")
@@ -140,6 +140,7 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
         assert (action["shape"], action["dtype"]) == ([1, spec.output_size], "float32")
         assert (action["low"], action["high"], action["unit"]) == ([-2.0], [2.0], spec.head.unit)
     else:
+        assert isinstance(spec.head, DiscreteHead)
         logits, action = node["outputs"]
         assert (logits["shape"], action["shape"], action["dtype"]) == ([1, spec.output_size], [1], "int64")
         assert logits["element_names"] == [list(spec.head.action_names)]

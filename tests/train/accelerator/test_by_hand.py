@@ -20,7 +20,7 @@ from quarl.train.accelerator.table import accelerated
 from quarl.train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac, td3
 from quarl.train.algorithms.common.actor_critic import ActorCritic
 from quarl.train.algorithms.common.deterministic import fresh_learner
-from quarl.train.algorithms.common.distributions import Categorical, Distribution, Gaussian
+from quarl.train.algorithms.common.distributions import Categorical, Distribution, Gaussian, MultiCategorical
 from quarl.train.networks.forward import mlp
 from quarl.train.networks.weights import initial_weights
 from quarl.train.quantization.aware import fake_quantization
@@ -165,8 +165,8 @@ def test_losses_by_hand() -> None:
 def on_policy(distribution: Distribution, outputs: int, moments: tuple[str, ...]) -> tuple[ActorCritic, dict[str, Any]]:
     extra = distribution.extra_weights()
     learner = ActorCritic.fresh(np.random.default_rng(2), NETWORK, (3,), outputs, (7,), moments, extra)
-    discrete = not distribution.action_shape
-    actions = GENERATOR.integers(outputs, size=48).astype(np.int32) if discrete else normal(48, outputs)
+    size, discrete = (48, *distribution.action_shape), distribution.action_type is np.int32
+    actions = GENERATOR.integers(2, size=size).astype(np.int32) if discrete else normal(*size)
     columns = {"observation": normal(48, 3), "action": actions, "advantage": normal(48), "return": normal(48)}
     return learner, {**columns, "log_probability": normal(48) * np.float32(0.2) - np.float32(1.1)}
 
@@ -207,14 +207,20 @@ def bits(quantized: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
 @drawn_again
 def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: dict[str, Any]) -> None:
-    learner, batch = on_policy(distribution, 2, ("first", "second"))
+    compare_ppo(distribution, 2, quantized, held)
+
+
+def compare_ppo(
+    distribution: Distribution, outputs: int, quantized: bool, held: dict[str, Any], parts: tuple[slice, ...] = ()
+) -> None:
+    learner, batch = on_policy(distribution, outputs, ("first", "second"))
     small: dict[str, Any] = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
     settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized), **held)
     order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
     given = with_scales(learner.groups, quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, rows = ppo_update(settings, fake_quantization(settings.quantization_bits, NETWORK))(*arguments)
+    by_hand, rows = ppo_update(settings, fake_quantization(settings.quantization_bits, NETWORK), parts)(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), rows, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.004
@@ -226,13 +232,24 @@ def test_ppo(eagerly: None, distribution: Distribution, quantized: bool, held: d
 @pytest.mark.parametrize("distribution", [Categorical(), GAUSSIAN], ids=["categorical", "gaussian"])
 @drawn_again
 def test_a2c(eagerly: None, distribution: Distribution, optimiser: str, quantized: bool, held: dict[str, Any]) -> None:
-    learner, batch = on_policy(distribution, 2, a2c.MOMENTS[optimiser])
+    compare_a2c(distribution, 2, optimiser, quantized, held)
+
+
+def compare_a2c(
+    distribution: Distribution,
+    outputs: int,
+    optimiser: str,
+    quantized: bool,
+    held: dict[str, Any],
+    parts: tuple[slice, ...] = (),
+) -> None:
+    learner, batch = on_policy(distribution, outputs, a2c.MOMENTS[optimiser])
     del batch["log_probability"]
     own: dict[str, Any] = {"optimiser": optimiser, "normalise_advantages": optimiser == "adam"}
     settings = a2c.A2CSettings(**own, gradient_norm=0.3, **bits(quantized), **held)
     arguments = (with_scales(learner.groups, quantized), batch, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = a2c.make_update(settings, NETWORK, distribution)(*arguments)
-    by_hand, row = a2c_update(settings, fake_quantization(settings.quantization_bits, NETWORK))(*arguments)
+    by_hand, row = a2c_update(settings, fake_quantization(settings.quantization_bits, NETWORK), parts)(*arguments)
     assert_same(without_scales(state), by_hand)
     np.testing.assert_allclose(np.asarray(metrics), row, atol=1e-5)
     assert moved(learner.policy, by_hand["policy"]) > 0.001
@@ -331,3 +348,9 @@ assert 0 < said["start_cpu_s"] < said["cpu_s"] and 0 < said["judging_cpu_s"] < s
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_several_choices_at_once(eagerly: None) -> None:
+    parts = (slice(0, 2), slice(2, 5), slice(5, 7))
+    compare_ppo(MultiCategorical(parts), 7, False, {}, parts)
+    compare_a2c(MultiCategorical(parts), 7, "adam", False, {}, parts)

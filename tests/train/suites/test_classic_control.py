@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from quarl.policy.spec import DiscreteHead
+from quarl.policy.spec import ContinuousHead, DiscreteHead
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes, uniform
 from quarl.train.suites.make import make_task
 
@@ -17,6 +17,7 @@ def random_actions(environment_id: str, generator: np.random.Generator, count: i
     task = make_task(environment_id)
     if isinstance(task.head, DiscreteHead):
         return generator.integers(0, task.outputs, count)
+    assert isinstance(task.head, ContinuousHead)
     return generator.uniform(task.head.low, task.head.high, (count, task.outputs)).astype(np.float32)
 
 

@@ -9,15 +9,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.spaces.utils import flatten
 
 from quarl.convert.__main__ import main as convert
 from quarl.policy.bundle import Bundle
 from quarl.train import __main__ as command
 from quarl.train import evaluate
-from quarl.train.suites.errors import TaskError
-from quarl.train.suites.gymnasium_task import refuse_spaces
 from quarl.train.suites.make import make_task
 from tests.train.small_runs import train
 
@@ -184,12 +181,6 @@ def test_observations_of_all_spaces_are_flattened_with_fields_named_after_their_
     assert task.bounds is not None and task.bounds[0].tolist() == [-10.0] * 2 + [0.0] * 14
     batch = make_task(f"vector,{NESTED}Batch-v0").make(3, 0)
     assert batch.reset(np.ones(3, np.bool_), np.arange(3)).shape == (3, 16)
-
-
-@pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(2), Discrete(3, start=1)])
-def test_actions_of_other_spaces_are_refused_by_name(space: gymnasium.Space) -> None:
-    with pytest.raises(TaskError, match=r"MultiDiscrete|MultiBinary|numbers its actions from 1"):
-        refuse_spaces("It-v0", Box(0, 1, (2,)), space)
 
 
 def test_a_policy_of_dict_observations_is_trained_converted_and_judged(

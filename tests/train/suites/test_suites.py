@@ -172,17 +172,10 @@ class Boundless(gymnasium.Env):
     action_space: gymnasium.Space[Any] = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class Shifted(Boundless):
-    """Numbers its actions from 1."""
-
-    action_space = gymnasium.spaces.Discrete(3, start=1)
-
-
-@pytest.mark.parametrize(("kind", "words"), [(Boundless, "without bounds"), (Shifted, "from 1")])
-def test_spaces_that_no_policy_fits_are_refused(kind: Any, words: str) -> None:
-    gymnasium.register(f"{kind.__name__}-v0", kind)
+def test_actions_without_bounds_are_refused() -> None:
+    gymnasium.register("Boundless-v0", Boundless)
     try:
-        with pytest.raises(TaskError, match=words):
-            make_task(f"{kind.__name__}-v0")
+        with pytest.raises(TaskError, match="without bounds"):
+            make_task("Boundless-v0")
     finally:
-        del gymnasium.registry[f"{kind.__name__}-v0"]
+        del gymnasium.registry["Boundless-v0"]

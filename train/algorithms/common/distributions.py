@@ -1,4 +1,4 @@
-"""The distributions that on-policy algorithms draw actions from: categorical, and a diagonal Gaussian.
+"""The distributions that on-policy algorithms draw actions from: categorical, several of them, a diagonal Gaussian.
 
 Drawing is numpy (the environments are), probabilities and entropies of a batch are tensors (the update is). A batch of
 actions is kept as it was drawn: ``to_environment`` makes of it what the task takes.
@@ -7,13 +7,13 @@ actions is kept as it was drawn: ``to_environment`` makes of it what the task ta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.spec import ContinuousHead
+from quarl.policy.spec import ContinuousHead, MultiDiscreteHead
 from quarl.train.lazily import tf
 from quarl.train.networks.weights import Weights
 from quarl.train.suites.episodes import Actions
@@ -84,6 +84,36 @@ class Categorical:
         return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1)
 
 
+class MultiCategorical(Categorical):
+    """π(a|s) = Πᵢ softmax(yᵢ)_aᵢ: components drawn independently, each from its own outputs yᵢ.
+
+    log π(a|s) = Σᵢ log π(aᵢ|s), and H = Σᵢ Hᵢ.
+    """
+
+    def __init__(self, parts: Sequence[slice]) -> None:
+        """Args: the places of each component's outputs."""
+        self._parts, self.action_shape = tuple(parts), (len(parts),)
+
+    def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
+        """Actions (batch, components) as drawn, and the logarithm of their probability, (batch,)."""
+        drawn = [sample_actions(generator, outputs[:, part]) for part in self._parts]
+        return np.stack([actions for actions, _ in drawn], axis=1), np.sum([each for _, each in drawn], axis=0)
+
+    def greedy(self, outputs: Floats) -> Actions:
+        """The first largest output of each component, (batch, components)."""
+        return np.stack([outputs[:, part].argmax(axis=1) for part in self._parts], axis=1)
+
+    def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
+        """Log-probability of drawn actions (batch, components), (batch,)."""
+        one = super().log_probability
+        return tf.add_n([one(outputs[:, part], actions[:, index], weights) for index, part in enumerate(self._parts)])
+
+    def entropy(self, outputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
+        """Entropy in nats, (batch,)."""
+        one = super().entropy
+        return tf.add_n([one(outputs[:, part], weights) for part in self._parts])
+
+
 class Gaussian:
     """π(a|s) = N(a; y, σ²) with one σ an element, the same in every state; a is in units where −1 … 1 is low … high.
 
@@ -134,7 +164,9 @@ Distribution = Categorical | Gaussian
 
 
 def distribution_of(task: Task, log_std: float) -> Distribution:
-    """Categorical for a task of named actions, else a Gaussian that starts with that log σ."""
+    """Categorical for a task of named actions, one for each of several choices, or a Gaussian with that first log σ."""
+    if isinstance(task.head, MultiDiscreteHead):
+        return MultiCategorical(task.head.parts)
     return Gaussian(task.head, log_std) if isinstance(task.head, ContinuousHead) else Categorical()
 
 

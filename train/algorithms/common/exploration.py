@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead
+from quarl.policy.spec import ContinuousHead, Head
 from quarl.train.algorithms.common.settings import linear
 
 Floats = NDArray[np.float32]
@@ -59,16 +59,17 @@ def noise_scale(first: float, last: float, share: float) -> float:
 class ActionRange:
     """a = low + (u + 1) / 2 · (high − low), element by element: u in −1 … 1 as networks see it, a in physical units."""
 
-    def __init__(self, head: ContinuousHead | DiscreteHead, method: str) -> None:
+    def __init__(self, head: Head, method: str) -> None:
         """Args: the task's head, and the method's name for the message.
 
         Raises:
-            ValueError: the task chooses one of several named actions.
+            ValueError: the task's actions are not continuous.
         """
         if not isinstance(head, ContinuousHead):
             raise ValueError(
-                f"--method {method} trains continuous actions and this task has {head.size} discrete ones. "
-                "Take --method dqn or --method ppo, or a continuous task such as --task Pendulum-v1."
+                f"--method {method} trains continuous actions and this task takes {head.describe()}. "
+                "Take --method ppo or --method a2c (or --method dqn for a single choice), or a continuous task such as "
+                "--task Pendulum-v1."
             )
         self._low = np.asarray(head.low, np.float32)
         self._half = (np.asarray(head.high, np.float32) - self._low) * np.float32(0.5)
