@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from quarl.device.deploy.static_agent.building import agent, loop_library
+from quarl.device.agent.building import agent, loop_library
 from quarl.device.engine import PREBUILT, building
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("policy", "airlearning_envs", "train", "convert", "device", "bench")
 OFFLINE = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--ignore-installed")
 BINARIES = {
-    f"quarl/device/engine/prebuilt/{name}" for each in MACHINES for name in (f"engine-{each}.so", f"agent-{each}")
+    f"quarl/device/engine/prebuilt/{name}"
+    for each in MACHINES
+    for name in (f"engine-{each}.so", f"loop-{each}.so", f"agent-{each}")
 }
 
 
@@ -87,7 +89,7 @@ def test_installed_it_uses_what_the_wheel_brings(made: Path, tmp_path: Path) -> 
     packages = next((tmp_path / "there").rglob("site-packages"))
     script = """
 from quarl.device.deploy.payload import code_files
-from quarl.device.deploy.static_agent.building import agent
+from quarl.device.agent.building import agent
 from quarl.device.engine import building
 from quarl.policy.locate import shipped_folder
 print(building.library("armv6l"), agent("armv6l"), building.KEPT, shipped_folder("II"), sep="\\n")

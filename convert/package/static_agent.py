@@ -62,7 +62,7 @@ def written(bundle_path: Path, precision: Precision, machine: str, folder: Path)
         OSError: the folder cannot be written.
     """
     from quarl.convert.pipeline import convert_each, missing
-    from quarl.device.deploy.static_agent import building
+    from quarl.device.agent import building
     from quarl.device.deploy.static_agent.packing import packed
     from quarl.policy.bundle import Bundle
     from quarl.policy.files import write_atomically

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device import engine as native
-from quarl.device.deploy.static_agent.building import loop_library
+from quarl.device.agent.building import loop_library
 from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
@@ -40,9 +40,9 @@ LOOP_MODULES = ("quarl.device.agent.loop.__main__", "quarl.device.agent.loop.cli
 """The service in a robot's loop, and what a robot's program in Python speaks with it by."""
 LOOP_HEADER = Path("quarl/device/agent/loop/quarl_loop.h")
 """The same for one in C."""
-# Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and the
-# engine's compiler.
-STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building", "quarl.device.deploy"]
+# Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and what
+# compiles the engine and the loop.
+STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building", "quarl.device.agent.building"]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import pytest
 from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
-from quarl.device.deploy.static_agent.building import AGENT_SOURCES, agent
-from quarl.device.deploy.static_agent.constants import header
+from quarl.device.agent.building import AGENT_SOURCES, agent
+from quarl.device.agent.constants import header
 from quarl.device.engine import building
 from quarl.policy.bundle import Bundle, Expected, add_artifact, write_bundle
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity

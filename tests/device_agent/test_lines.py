@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from quarl.device.agent import building
 from quarl.device.agent.protocol import MAX_DEPTH, MAX_ID
-from quarl.device.deploy.static_agent import building, packing
+from quarl.device.deploy.static_agent import packing
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision
 

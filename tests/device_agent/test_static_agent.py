@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarl.convert.package import static_agent as command
+from quarl.device.agent.building import agent as agent_for
+from quarl.device.agent.constants import header
 from quarl.device.agent.measure import PERCENTILES, Statistics, required_runs
 from quarl.device.agent.operations import OPERATIONS
-from quarl.device.deploy.static_agent.building import agent as agent_for
-from quarl.device.deploy.static_agent.constants import header
 from quarl.device.engine.building import HERE
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO

@@ -22,7 +22,7 @@ from quarl.policy.spec import Precision, RuntimeName
 
 INT8, FP32 = Precision.INT8, Precision.FP32
 LITERT, ONNX = RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
-WHEELS = WheelSet(PythonFacts("/usr/bin/python3", (3, 11, 2), 64), load_pins()[:2])
+WHEELS = WheelSet(PythonFacts("/usr/bin/python3", (3, 11, 2), 64), load_pins()[:2], "x86_64")
 
 
 def names(bundle: Bundle, precisions: list[Precision], runtimes: list[RuntimeName]) -> set[str]:

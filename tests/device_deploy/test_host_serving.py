@@ -177,13 +177,13 @@ def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pid = serve(capsys)["pid"]
-    code = home.policy_folder("tiny") / "current" / "lib" / "quarl" / "device" / "agent" / "loop" / "pacing.py"
+    code = home.policy_folder("tiny") / "current" / "lib" / "quarl" / "device" / "agent" / "loop" / "frames.py"
     whole = code.read_bytes()
     code.write_bytes(whole + b"#")
     assert answer(capsys, "serving")["pid"] == pid, "what runs was verified"
     os.kill(pid, signal.SIGKILL)
     assert eventually(lambda: answer(capsys, "serving")["state"] == "failed", PATIENCE_S)
-    assert "pacing.py has more than" in answer(capsys, "serving")["why"]
+    assert "frames.py has more than" in answer(capsys, "serving")["why"]
     assert run("serve", "--rate", "20", "--fallback", "19") == 1
     assert "is not started" in capsys.readouterr().err
     with home.connect() as connection:  # what the message says: deploy it again

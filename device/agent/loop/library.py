@@ -68,7 +68,7 @@ def find_library() -> Path:
     if (found := shipped(SHIPPED_LOOP)) is not None:
         return found
     try:
-        from quarl.device.deploy.static_agent import building  # no release has it
+        from quarl.device.agent import building  # no release has it
     except ImportError:
         raise AgentError(
             ErrorCode.UNAVAILABLE,

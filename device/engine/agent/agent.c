@@ -1,7 +1,7 @@
 /* policy-agent: decides, measures and answers as device/agent does, one JSON object a line, without Python and
  * without anything beside it: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without
  * episodes, period and several threads; its errors have the same codes. Numbers, names and frames are those of
- * constants.h, which device/deploy/static_agent/constants.py prints. `policy-agent policy.pack loop` serves in a
+ * constants.h, which device/agent/constants.py prints. `policy-agent policy.pack loop` serves in a
  * robot's loop (../loop). */
 #include <errno.h>
 #include <signal.h>

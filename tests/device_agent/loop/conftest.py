@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.device.deploy.static_agent import building, packing
+from quarl.device.agent import building
+from quarl.device.deploy.static_agent import packing
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.device_agent.loop.loops import Kind, LoopProcess, in_python

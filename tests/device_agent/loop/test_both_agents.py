@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from quarl.device.agent import building
 from quarl.device.agent.loop.client import open_socket
 from quarl.device.agent.operations import OPERATIONS
-from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
 from tests.device_agent.conftest import AgentProcess
 from tests.device_agent.loop.loops import PATIENCE_S, LoopProcess, in_python, until

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.device.agent import building
 from quarl.device.agent import loop as loop_package
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, receive, request
 from quarl.device.agent.loop.frames import Flag, Header, Kind
-from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import STILL_SCALE
 from tests.device_agent.loop import loops

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quarl.device.agent import building
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, request
 from quarl.device.agent.loop.frames import Flag, Header, Kind, release_number
-from quarl.device.deploy.static_agent import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.loop.loops import PATIENCE_S, LoopProcess, next_where, until

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from quarl.device.deploy.static_agent.constants import header
+from quarl.device.agent.constants import header
 from quarl.device.engine import PREBUILT, building
 from quarl.device.engine.building import SOURCES, TARGETS, BuildError
 from quarl.policy.files import locked, write_atomically
