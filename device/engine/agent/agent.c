@@ -14,6 +14,7 @@
 #include "../loop/loop.h"
 #include "clock.h"
 #include "device.h"
+#include "number.h"
 #include "operations.h"
 #include "pack.h"
 
@@ -129,7 +130,7 @@ static int answer_line(char *begin, char *end, int is_too_long)
 
 static void serve_lines(void)
 {
-    static char room[MAX_LINE + 1];
+    static char room[MAX_LINE + LINE_SLACK];
     size_t from = 0, have = 0;      /* what was read and not answered: room[from .. from + have] */
     int is_too_long = 0;            /* the rest of such a line is skipped, and answered at its end */
     agent.ready_ns = now_ns();

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "constants.h"
+#include "number.h"
 
 const char NESTED_TOO_DEEPLY[] = "it is nested too deeply";
 
@@ -22,6 +23,7 @@ int hex_digit(char c)
 
 static const char *skip_digits(const char *s)
 {
+    while (are_digits(eight_at(s))) s += 8;
     while ((unsigned)*s - '0' < 10) s++;
     return s;
 }
@@ -69,12 +71,13 @@ static const char *skip_string(const char *s, const char *end)
 static const char *skip_number(const char *s, const char *end)
 {
     static const char *const WORDS[] = {"NaN", "Infinity", "-Infinity"};
-    for (int i = 0; i < COUNT_OF(WORDS); i++) {
-        const char *const found = skip_word(s, end, WORDS[i]);
-        if (found) return found;
-    }
+    const char *const begin = s;
     if (s < end && *s == '-') s++;
-    if (!is_digit(s, end)) return 0;
+    if (!is_digit(s, end)) {
+        const char *found = 0;
+        for (int i = 0; i < COUNT_OF(WORDS) && !found; i++) found = skip_word(begin, end, WORDS[i]);
+        return found;
+    }
     s = *s == '0' ? s + 1 : skip_digits(s);
     if (s < end && *s == '.' && is_digit(s + 1, end)) s = skip_digits(s + 1);
     if (s < end && (*s | 32) == 'e') {
@@ -262,6 +265,7 @@ int is_string(struct value v, const char *word)
     char text[MAX_KEY];
     size_t characters;
     if (v.kind != STRING) return 0;
+    if (!memchr(v.begin, '\\', (size_t)(v.end - v.begin))) return equals(word, v.begin + 1, (size_t)(v.end - v.begin) - 2);
     const size_t n = resolve(v, text, sizeof text, &characters);
     return n <= sizeof text && equals(word, text, n);
 }

@@ -1,6 +1,6 @@
 /* One line of JSON: its form is checked as a whole, and with it the members of its object are found. Nothing is
- * allocated; values stay where they are in the line, behind which one byte may be read, and is no digit. As in Python,
- * NaN and Infinity are numbers, too. */
+ * allocated; values stay where they are in the line, behind which LINE_SLACK bytes may be read, and the first is no digit.
+ * As in Python, NaN and Infinity are numbers, too. */
 #ifndef AGENT_JSON_H
 #define AGENT_JSON_H
 #include <stddef.h>

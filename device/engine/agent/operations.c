@@ -377,7 +377,7 @@ static void report_progress(const char *op, int64_t done, int64_t total)
 }
 
 /* What is timed: decisions on golden observations, or lines of the pack's that ask for them. */
-static struct { int through_lines; size_t length; char line[MAX_LINE + 1], reply[REPLY_ROOM]; } call;
+static struct { int through_lines; size_t length; char line[MAX_LINE + LINE_SLACK], reply[REPLY_ROOM]; } call;
 
 static void prepare_call(uint32_t number)
 {

@@ -16,7 +16,7 @@ struct agent {
 };
 extern struct agent agent;
 
-/* One request line, one reply line; 0 where it is refused. Behind the line one byte may be read. */
+/* One request line, one reply line; 0 where it is refused. Behind the line LINE_SLACK bytes may be read. */
 int answer(struct text *, char *begin, char *end);
 int answer_act(struct text *, const struct request *);
 int answer_load(struct text *, const struct request *);

@@ -9,6 +9,7 @@
 
 #include "../format.h"
 #include "json.h"
+#include "number.h"
 
 enum { PACK_VERSION = 2, MAX_OBSERVATION = 1 << 20, MAX_OUTPUTS = 1 << 16, MAX_GOLDEN = 1 << 20 };
 
@@ -41,10 +42,10 @@ static int is_object(enum section which, int has_braces)
 {
     static struct object members;
     const size_t n = section_size(which);
-    char *text = malloc(n + 3);
+    char *text = malloc(n + 2 + LINE_SLACK);
     const char *why;
     if (!text) abort();
-    text[0] = '{', text[n + 1] = '}', text[n + 2] = 0;
+    text[0] = '{', text[n + 1] = '}', memset(text + n + 2, 0, LINE_SLACK);
     memcpy(text + 1, section_of(which), n);
     const char *const begin = has_braces ? text + 1 : text, *const end = has_braces ? text + n + 1 : text + n + 2;
     const int is_one = n && *begin == '{' && read_members(begin, end, &members, &why) == end;

@@ -15,8 +15,6 @@ void put_bytes(struct text *t, const char *from, size_t n)
     t->at += n;
 }
 
-void put(struct text *t, const char *s) { put_bytes(t, s, strlen(s)); }
-
 void put_unsigned(struct text *t, uint64_t x)
 {
     char digits[20];
@@ -56,6 +54,10 @@ void put_string(struct text *t, const char *s, size_t n)
     put_char(t, '"');
 }
 
+static const char PAIRS[] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839"
+                            "40414243444546474849505152535455565758596061626364656667686970717273747576777879"
+                            "8081828384858687888990919293949596979899";
+
 /* ---- shortest decimal: Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020) --------------------- */
 
 /* The upper 64 bits of g * c / 2^64, with the last bit set where anything below it was not 0. */
@@ -92,6 +94,17 @@ static uint64_t shorten(uint64_t m, int e, int *exponent)
     return s + (uint64_t)(value > middle || (value == middle && s & 1));
 }
 
+/* The digits of a number that has at most 17, as many as it has, in front of `end`; where they begin. */
+static char *write_digits(uint64_t value, char *end)
+{
+    uint32_t part = (uint32_t)(value % 100000000); /* eight digits at a time: divisions of 32 bits are cheaper */
+    for (uint64_t left = value / 100000000; left; part = (uint32_t)(left % 100000000), left /= 100000000)
+        for (int i = 0; i < 4; i++, part /= 100) end -= 2, memcpy(end, PAIRS + 2 * (part % 100), 2);
+    for (; part >= 10; part /= 100) end -= 2, memcpy(end, PAIRS + 2 * (part % 100), 2);
+    if (part) *--end = (char)('0' + part);
+    return end;
+}
+
 void put_double(struct text *t, double x)
 {
     uint64_t bits;
@@ -103,25 +116,29 @@ void put_double(struct text *t, double x)
         put(t, "0.0");
         return;
     }
-    int exponent, n = 20;
-    uint64_t value = shorten(field ? fraction | 1ull << 52 : fraction, (field ? field : 1) - 1075, &exponent);
-    char digits[20];
-    while (value % 10 == 0) value /= 10, exponent++;
-    do digits[--n] = (char)('0' + value % 10); while (value /= 10);
-    const char *first = digits + n;
-    const int count = 20 - n, point = count + exponent; /* digits before the point */
+    int exponent;
+    char digits[48], room[64], *const end = digits + 24; /* copies of a fixed size, which are not calls, read beyond */
+    const uint64_t value = shorten(field ? fraction | 1ull << 52 : fraction, (field ? field : 1) - 1075, &exponent);
+    const char *const first = write_digits(value, end);
+    const int point = (int)(end - first) + exponent; /* digits before the point */
+    int count = (int)(end - first);
+    while (first[count - 1] == '0') count--;
     if (point > 20 || point < -4) {
-        put_char(t, *first), put_char(t, '.');
-        if (count == 1) put_char(t, '0');
-        put_bytes(t, first + 1, (size_t)count - 1);
+        room[0] = *first, room[1] = '.', room[2] = '0';
+        memcpy(room + 2 + (count == 1), first + 1, 20);
+        put_bytes(t, room, count == 1 ? 3 : (size_t)count + 1);
         put_char(t, 'e'), put_signed(t, point - 1);
-    } else if (point <= 0) {
-        put_bytes(t, "0.0000", 2 + (size_t)-point), put_bytes(t, first, (size_t)count);
+    } else if (point < 1) {
+        memcpy(room, "0.0000", 6), memcpy(room + 2 - point, first, 20);
+        put_bytes(t, room, (size_t)(2 - point + count));
+    } else if (point >= count) {
+        memcpy(room, first, 20);
+        for (int i = count; i < point; i++) room[i] = '0';
+        room[point] = '.', room[point + 1] = '0';
+        put_bytes(t, room, (size_t)point + 2);
     } else {
-        put_bytes(t, first, (size_t)(point < count ? point : count));
-        for (int i = count; i < point; i++) put_char(t, '0');
-        put_char(t, '.');
-        if (point >= count) put_char(t, '0');
-        else put_bytes(t, first + point, (size_t)(count - point));
+        memcpy(room, first, 20), memcpy(room + point + 1, first + point, 20);
+        room[point] = '.';
+        put_bytes(t, room, (size_t)count + 1);
     }
 }

@@ -4,6 +4,7 @@
 #define AGENT_TEXT_H
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define COUNT_OF(array) (int)(sizeof(array) / sizeof *(array))
 #define STRINGIFY_(word) #word
@@ -19,7 +20,7 @@ static inline void put_char(struct text *t, char c)
 }
 
 void put_bytes(struct text *, const char *from, size_t n);
-void put(struct text *, const char *s);
+static inline void put(struct text *t, const char *s) { put_bytes(t, s, strlen(s)); }
 void put_unsigned(struct text *, uint64_t);
 void put_signed(struct text *, int64_t);
 /* As printf; not where time counts. */

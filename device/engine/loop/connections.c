@@ -85,7 +85,7 @@ void open_connections(struct connections *c, int listener, int signals, struct d
     if (c->room < ECHO_BYTES) c->room = ECHO_BYTES;
     for (int i = 0; i < 2; i++) c->inbox[i] = aligned_alloc(64, (c->room + 63) / 64 * 64);
     c->spare = c->inbox[0];
-    for (int i = 0; i < PLACES; i++) c->client[i].file = NOBODY, c->client[i].text = malloc(c->longest + 1);
+    for (int i = 0; i < PLACES; i++) c->client[i].file = NOBODY, c->client[i].text = malloc(c->longest + LINE_SLACK);
 }
 
 void drop(struct connections *c, int who)

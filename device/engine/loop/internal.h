@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include "agent/clock.h"
+#include "agent/number.h"
 #include "agent/replies.h"
 #include "constants.h"
 #include "loop.h"

@@ -6,12 +6,12 @@
 /* The decimal number that a text is as a whole; 0 where it is none. */
 static int read_real(const char *s, size_t n, double *to)
 {
-    char number[64];                /* ended by a 0, which is no digit */
+    char number[64 + LINE_SLACK] = {0};
     const char *why, *end;
     int is_whole;
     if (n && *s == '+') s++, n--;
-    if (!n || n >= sizeof number) return 0;
-    memcpy(number, s, n), number[n] = 0;
+    if (!n || n >= 64) return 0;
+    memcpy(number, s, n);
     const struct value value = read_value(number, number + n, 0, &why);
     if (value.kind != NUMBER || value.end != number + n) return 0;
     if (!is_digit(number + (*number == '-'), number + n)) return 0; /* NaN, Infinity */
