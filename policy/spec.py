@@ -462,6 +462,11 @@ class DiscreteHead:
         """Places of the outputs that are compared with each other."""
         return (slice(0, self.size),)
 
+    @property
+    def numbers(self) -> tuple[range, ...]:
+        """The numbers of the actions of each choice: there is one."""
+        return (range(self.start, self.start + self.size),)
+
     def describe(self) -> str:
         """Return ``one of 25 actions``."""
         return f"one of {self.size} actions" + (f" counted from {self.start}" if self.start else "")
@@ -476,7 +481,7 @@ class DiscreteHead:
 
     def allows(self, action: Sequence[float]) -> bool:
         """Return whether it is one action."""
-        return len(action) == 1 and action[0] in range(self.start, self.start + self.size)
+        return len(action) == 1 and action[0] in self.numbers[0]
 
     @property
     def allowed(self) -> str:
@@ -538,6 +543,12 @@ class MultiDiscreteHead:
         """Places of each component's outputs."""
         return tuple(slice(end - count, end) for end, count in zip(accumulate(self.counts), self.counts))
 
+    @property
+    def numbers(self) -> tuple[range, ...]:
+        """The numbers of the actions of each component."""
+        starts = self.starts or (0,) * len(self.counts)
+        return tuple(range(start, start + count) for start, count in zip(starts, self.counts))
+
     def describe(self) -> str:
         """Return ``3 choices, among 2, 3, 4 actions``."""
         several = "s" * (len(self.counts) > 1)
@@ -550,25 +561,22 @@ class MultiDiscreteHead:
 
     def to_action(self, choice: Sequence[int]) -> list[int]:
         """Return the numbers by which the environment calls a choice."""
-        return [start + index for start, index in zip(self.starts or (0,) * len(self.counts), choice)]
+        return [numbers[index] for numbers, index in zip(self.numbers, choice)]
 
     def allows(self, action: Sequence[float]) -> bool:
         """Return whether it is one action."""
-        starts = self.starts or (0,) * len(self.counts)
-        return len(action) == len(self.counts) and all(
-            value in range(start, start + count) for value, start, count in zip(action, starts, self.counts)
-        )
+        return len(action) == len(self.counts) and all(value in numbers for value, numbers in zip(action, self.numbers))
 
     @property
     def allowed(self) -> str:
         """The actions that :meth:`allows` lets pass, for messages."""
-        ends = (f"{start} … {start + count - 1}" for start, count in zip(self.example, self.counts))
+        ends = (f"{numbers[0]} … {numbers[-1]}" for numbers in self.numbers)
         return f"{len(self.counts)} whole numbers: {listed(ends)}"
 
     @property
     def example(self) -> tuple[float, ...]:
         """An action, to be typed."""
-        return self.starts or (0,) * len(self.counts)
+        return tuple(numbers[0] for numbers in self.numbers)
 
 
 @dataclass(frozen=True)
@@ -1229,14 +1237,8 @@ class PolicySpec:
         """Return the fallback action of a robot's loop: the one that is given, or else the policy's own.
 
         Raises:
-            SpecError: there is none, or it is no action of the policy; or no loop serves such a head.
+            SpecError: there is none, or it is no action of the policy.
         """
-        require(
-            self.is_plain_choice or isinstance(self.head, ContinuousHead),
-            f"a robot's loop takes one choice counted from 0, or continuous actions; policy {self.name!r} makes "
-            f"{self.head.describe()}.",
-            'Ask the Python agent for each action: {"op": "act", "observation": […]}',
-        )
         fallback = given or self.fallback
         require(
             bool(fallback),

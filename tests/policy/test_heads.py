@@ -97,12 +97,6 @@ def test_a_fallback_is_what_the_environment_takes() -> None:
     assert spec_of(DiscreteHead(("a", "b"), 1)).fallback_example == "--fallback 1"
 
 
-@pytest.mark.parametrize("head", [MULTI, DiscreteHead(("a", "b"), 1)])
-def test_a_robots_loop_refuses_what_it_does_not_serve(head: Head) -> None:
-    with pytest.raises(SpecError, match=head.describe()):
-        spec_of(head).fallback_or(head.example)
-
-
 def test_golden_vectors_keep_every_components_choice(tmp_path: Path) -> None:
     spec = spec_of(MULTI)
     random = np.random.default_rng(1)

@@ -12,11 +12,12 @@ Everything is little-endian and packed. A frame is the header, 48 bytes, and wha
                                0 in an observation: any; 0 in an action: the policy is of no release
     24      8     observed_ns  CLOCK_MONOTONIC of the observation; 0 before the first
     32      8     sent_ns      CLOCK_MONOTONIC when the frame was finished
-    40      4     action       index of a discrete policy's action; -1 of a continuous one
+    40      4     action       number of a discrete policy's action; -1 of a continuous one, and of several choices
     44      4     missed       deadlines missed since the loop began, modulo 2^32
 
 OBSERVATION   count values: the raw observation, or of a policy that remembers, the values of one period
-ACTION        count values: the logits, or the continuous action; zeros beside a discrete fallback
+ACTION        count values: the logits, or the continuous action; zeros beside a discrete fallback;
+              of several choices at once (MultiDiscrete), the numbers of the chosen actions
 HELLO         nothing: whoever sends it becomes the controller, and the answer is
 DESCRIPTION   period_ns (8), observation_size (4), output_size (4), values of one period (4), discrete (4)
 ECHO          anything: it comes back unchanged

@@ -47,7 +47,7 @@ class Policy(ctypes.Structure):
     _fields_ = [
         *((name, _TEXT) for name in ("name", "served", "loaded", "help", "hello")),
         *((name, _SIZE) for name in ("observation_size", "period_size", "output_size", "state_size")),
-        *((name, _INT) for name in ("is_discrete", "locks_all")),
+        *((name, _INT) for name in ("is_discrete", "first", "are_whole", "locks_all")),
         ("period_ns", ctypes.c_uint64),
         *((name, _POINTER) for name in ("golden", "fallback", "bounds", "context", "decide", "answer")),
     ]
@@ -56,7 +56,13 @@ class Policy(ctypes.Structure):
 class Engine(ctypes.Structure):
     """struct loop_engine of loop.h: a decision without Python."""
 
-    _fields_ = [("decide", _POINTER), ("has_moved", _POINTER), ("engine", _POINTER), ("is_discrete", _INT)]
+    _fields_ = [
+        ("decide", _POINTER),
+        ("has_moved", _POINTER),
+        ("engine", _POINTER),
+        ("is_discrete", _INT),
+        ("first", _INT),
+    ]
 
 
 def find_library() -> Path:

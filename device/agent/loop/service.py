@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from quarl.device.agent.loop.frames import CONTINUOUS, VALUE_BYTES, Flag
+from quarl.device.agent.loop.frames import CONTINUOUS, Flag
 from quarl.device.agent.loop.library import ANSWER, DECIDE, Engine, Library, Options, Policy
 from quarl.device.agent.operations import Hello, Load, help_reply
 from quarl.device.agent.server import Agent
 from quarl.device.agent.serving import Serving
-from quarl.policy.spec import ContinuousHead, Precision, RuntimeName
+from quarl.policy.spec import ContinuousHead, DiscreteHead, MultiDiscreteHead, Precision, RuntimeName
 
 NON_FINITE, UNTRAINED, FAILED = int(Flag.NON_FINITE), int(Flag.UNTRAINED), -1
 
@@ -34,9 +34,10 @@ class Decider:
     def __init__(self, serving: Serving) -> None:
         spec = serving.bundle.spec
         self._serving, self._executor, self._history = serving, serving.executor, serving.history
-        self._is_discrete, self._state_size = spec.is_discrete, spec.state_size
+        self._is_discrete, self._state_size = isinstance(spec.head, DiscreteHead), spec.state_size
+        self._to_action: Callable[[Any], Any] = spec.head.to_action
+        self._are_several = isinstance(spec.head, MultiDiscreteHead)
         self._sizes = (spec.observation_size, serving.history.values_size)
-        self._output_bytes = VALUE_BYTES * spec.output_size
         self._still = spec.normaliser.still
         self._inputs: dict[tuple[int, int], Any] = {}
         self.error: Exception | None = None
@@ -61,11 +62,15 @@ class Decider:
                 observation = self._executor.input(values)
             choice = self._executor.decide(observation)
             made = self._executor.outputs()
-            ctypes.memmove(outputs, made.tobytes(), self._output_bytes)
-            action[0] = choice if self._is_discrete else CONTINUOUS
-            if self._state_size and not self._executor.is_finite(self._executor.state()):
+            is_finite = math.isfinite(sum(made.tolist()))
+            if not is_finite or (self._state_size and not self._executor.is_finite(self._executor.state())):
                 return NON_FINITE
-            if is_period and math.isfinite(sum(made.tolist())):
+            if self._are_several:
+                made = array("f", self._to_action(choice))
+            content = made.tobytes()
+            ctypes.memmove(outputs, content, len(content))
+            action[0] = self._to_action(choice) if self._is_discrete else CONTINUOUS
+            if is_period:
                 self._serving.settle()
             self._serving.decisions += 1
             moved = any(abs(values[place] - value) > change for place, value, change in self._still)
@@ -113,14 +118,15 @@ def serve(
 
 def _engine_of(serving: Serving) -> Engine | None:
     """The native engine where it decides alone: then Python is left out of the loop's path."""
-    remembers = serving.history.values_size != serving.bundle.spec.observation_size
-    if serving.runtime is not RuntimeName.NATIVE or remembers:
+    head, remembers = serving.bundle.spec.head, serving.history.values_size != serving.bundle.spec.observation_size
+    if serving.runtime is not RuntimeName.NATIVE or remembers or isinstance(head, MultiDiscreteHead):
         return None
     from quarl.device.agent.native_executor import NativeExecutor
 
     assert isinstance(serving.executor, NativeExecutor)
     decide, has_moved, engine = serving.executor.in_c
-    return Engine(decide, has_moved, engine, int(serving.bundle.spec.is_discrete))
+    first = head.start if isinstance(head, DiscreteHead) else 0
+    return Engine(decide, has_moved, engine, int(isinstance(head, DiscreteHead)), first)
 
 
 def describe(agent: Agent, serving: Serving) -> Policy:
@@ -129,6 +135,10 @@ def describe(agent: Agent, serving: Serving) -> Policy:
     golden, fallback = array("f", serving.rows[0]), array("f", spec.fallback)
     head = spec.head
     bounds = array("d", head.low + head.high if isinstance(head, ContinuousHead) and spec.is_bounded else ())
+    output_size = spec.output_size
+    if isinstance(head, MultiDiscreteHead):
+        output_size = len(head.counts)
+        bounds = array("d", [each[end] for end in (0, -1) for each in head.numbers])
     policy = Policy(
         name=spec.name.encode(),
         served=f"{serving.entry.precision.value} in {serving.runtime.value}".encode(),
@@ -137,9 +147,11 @@ def describe(agent: Agent, serving: Serving) -> Policy:
         hello=json.dumps(agent.answer(Hello()))[1:-1].encode(),
         observation_size=spec.observation_size,
         period_size=serving.history.values_size,
-        output_size=spec.output_size,
+        output_size=output_size,
         state_size=spec.state_size,
-        is_discrete=int(spec.is_discrete),
+        is_discrete=int(isinstance(head, DiscreteHead)),
+        first=head.start if isinstance(head, DiscreteHead) else 0,
+        are_whole=int(isinstance(head, MultiDiscreteHead)),
         locks_all=1,
         period_ns=round(1e9 * spec.control_period_s),
         golden=golden.buffer_info()[0],

@@ -22,7 +22,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, Precision, RuntimeName
 
-MAGIC, VERSION, LINE = b"QPAGENT\0", 2, 64
+MAGIC, VERSION, LINE = b"QPAGENT\0", 3, 64
 TIMED_LINES = 64
 """Golden observations that ``latency`` with the path ``decide`` is timed on."""
 WITHOUT = ("episodes",)
@@ -42,8 +42,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
 
     Raises:
         BundleError: the bundle has no such artifact.
-        PackError: the native engine was never held to the reference with it, it is recurrent, or its head has several
-            components or does not count from 0.
+        PackError: the native engine was never held to the reference with it, or it is recurrent.
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
     if RuntimeName.NATIVE not in entry.runtimes:
@@ -53,19 +52,14 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
             f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
             "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
         )
-    if bundle.spec.is_discrete and not bundle.spec.is_plain_choice:
-        raise PackError(
-            f"the agent without Python takes one choice counted from 0, or continuous actions; policy "
-            f"{bundle.spec.name!r} makes {bundle.spec.head.describe()}.",
-            "Leave AGENT=native out (--agent native): the Python agent serves it, on the native engine too.",
-        )
     spec, golden, expected = bundle.spec, bundle.golden(), bundle.expected(entry)
     rows = len(golden.observations)
     requests = [
         json.dumps({"op": "act", "observation": row.tolist(), "outputs": False}).encode() + b"\n"
         for row in golden.observations[:TIMED_LINES]
     ]
-    numbers = (rows, spec.observation_size, spec.output_size, int(spec.is_discrete), len(requests))
+    choices = () if isinstance(spec.head, ContinuousHead) else spec.head.numbers
+    numbers = (rows, spec.observation_size, spec.output_size, len(choices), len(requests))
     fields = "".join(f"{each.size} {each.name}\n" for each in spec.observation)
     wanted = f"{spec.observation_size} numbers: " + ", ".join(f"{each.name} ({each.size})" for each in spec.observation)
     bounds = (spec.head.low, spec.head.high) if isinstance(spec.head, ContinuousHead) and spec.is_bounded else ()
@@ -90,6 +84,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         struct.pack("<Q", round(1e9 * spec.control_period_s)),
         np.array(spec.fallback, "<f4").tobytes(),
         np.array(bounds, "<f8").tobytes(),
+        np.array([(len(each), each.start) for each in choices], "<i4").tobytes(),
     )
     head = struct.calcsize(f"<8sII{2 * len(sections)}I")
     table, body, offset = [], b"", -head % LINE + head

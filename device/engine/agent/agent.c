@@ -177,12 +177,55 @@ static int load_for_loop(const struct loop_options *o)
     return answer(&t, room, line.at);
 }
 
-static int serve_loop(int count, char *const *words)
+/* One decision of several choices: their numbers are the action frame's values. */
+static int decide_choices(void *context, const float *values, int is_period, int starts, float *outputs,
+                          int32_t *action)
+{
+    (void)context, (void)is_period, (void)starts, (void)action;
+    native_decide(agent.engine, values, agent.outputs);
+    if (!choose(agent.outputs, agent.numbers)) return NON_FINITE;
+    for (uint32_t i = 0; i < sizes->choices; i++) outputs[i] = (float)agent.numbers[i];
+    return native_has_moved(agent.engine, values) ? UNTRAINED : 0;
+}
+
+/* What the loop is given, of the pack and the loaded artifact. */
+static struct loop_policy describe_policy(void)
 {
     static struct loop_engine engine;
+    const struct choice *choices = section_of(CHOICES);
+    const int is_discrete = sizes->choices == 1, are_several = sizes->choices > 1;
+    struct loop_policy p = {
+        .name = copy_section(POLICY), .loaded = copy_section(LOADED), .help = copy_section(HELP),
+        .observation_size = sizes->observation, .period_size = sizes->observation,
+        .output_size = are_several ? sizes->choices : sizes->outputs, .is_discrete = is_discrete,
+        .first = is_discrete ? choices->start : 0, .are_whole = are_several, .golden = section_of(OBSERVATIONS),
+        .fallback = section_size(FALLBACK_ACTION) ? section_of(FALLBACK_ACTION) : 0,
+        .bounds = section_size(BOUNDS) ? section_of(BOUNDS) : 0, .answer = answer_in_loop,
+    };
+    struct text t = text_of(reply, sizeof reply - 1);
+    put_hello(&t), *t.at = 0, p.hello = strdup(reply);
+    t = text_of(reply, sizeof reply - 1);
+    put_section(&t, PRECISION), put(&t, " in native"), *t.at = 0, p.served = strdup(reply);
+    memcpy(&p.period_ns, section_of(PERIOD), sizeof p.period_ns);
+    engine = (struct loop_engine){(int (*)(void *, const float *, float *))native_decide,
+                                  (int (*)(const void *, const float *))native_has_moved, agent.engine, is_discrete,
+                                  p.first};
+    p.context = &engine, p.decide = loop_decide_native;
+    if (!are_several) return p;
+    double *const bounds = calloc(2 * (size_t)sizes->choices, sizeof *bounds);
+    for (uint32_t i = 0; i < sizes->choices; i++) {
+        bounds[i] = choices[i].start;
+        bounds[sizes->choices + i] = choices[i].start + choices[i].count - 1;
+    }
+    p.bounds = bounds, p.decide = decide_choices;
+    return p;
+}
+
+static int serve_loop(int count, char *const *words)
+{
+    static struct loop_policy policy;
     struct loop_options options;
     char why[512];
-    static const char *served, *hello;
     int is_help;
     const int is_good = loop_read_options(count, words, &options, &is_help, why, sizeof why);
     if (!is_good || is_help) {
@@ -194,28 +237,7 @@ static int serve_loop(int count, char *const *words)
         *fault.at = 0;
         return loop_refuse(fault.begin, "Deploy the policy again, or deploy the agent in Python.");
     }
-    struct text t = text_of(reply, sizeof reply - 1);
-    put_hello(&t), *t.at = 0, hello = strdup(reply);
-    t = text_of(reply, sizeof reply - 1);
-    put_section(&t, PRECISION), put(&t, " in native"), *t.at = 0, served = strdup(reply);
-    uint64_t period;
-    memcpy(&period, section_of(PERIOD), sizeof period);
-    engine = (struct loop_engine){(int (*)(void *, const float *, float *))native_decide,
-                                  (int (*)(const void *, const float *))native_has_moved, agent.engine,
-                                  (int)sizes->discrete};
-    /* The pack has a discrete policy's fallback as an index: an integer. */
-    static float index;
-    const float *fallback = section_size(FALLBACK_ACTION) ? section_of(FALLBACK_ACTION) : 0;
-    if (fallback && sizes->discrete) index = *fallback, fallback = &index;
-    static struct loop_policy policy;
-    policy = (struct loop_policy){
-        .name = copy_section(POLICY), .served = served, .loaded = copy_section(LOADED), .help = copy_section(HELP),
-        .hello = hello, .observation_size = sizes->observation, .period_size = sizes->observation,
-        .output_size = sizes->outputs, .is_discrete = (int)sizes->discrete, .period_ns = period,
-        .golden = section_of(OBSERVATIONS), .fallback = fallback,
-        .bounds = section_size(BOUNDS) ? section_of(BOUNDS) : 0, .context = &engine, .decide = loop_decide_native,
-        .answer = answer_in_loop,
-    };
+    policy = describe_policy();
     return loop_serve(&policy, &options);
 }
 
@@ -238,6 +260,7 @@ int main(int count, char **words)
     const char *const why = open_pack(words[1]);
     if (why) return fprintf(stderr, "policy-agent: %s: %s\n", words[1], why), REFUSED_STATUS;
     agent.outputs = calloc(sizes->outputs, sizeof(float));
+    agent.numbers = calloc(sizes->choices + 1, sizeof(int32_t));
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* a page of 2 MB for the few kB that a policy touches */
     agent.baseline_bytes = read_resident().now;
     if (in_loop) return serve_loop(count - 3, words + 3);

@@ -6,14 +6,7 @@
 #include "number.h"
 
 const char NESTED_TOO_DEEPLY[] = "it is nested too deeply";
-
-const char *skip_blanks(const char *s, const char *end)
-{
-    while (s < end && (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r')) s++;
-    return s;
-}
-
-int is_digit(const char *s, const char *end) { return s < end && (unsigned)*s - '0' < 10; }
+static const char NO_END[] = "a list or an object does not end";
 
 int hex_digit(char c)
 {
@@ -23,8 +16,8 @@ int hex_digit(char c)
 
 static const char *skip_digits(const char *s)
 {
-    while (are_digits(eight_at(s))) s += 8;
-    while ((unsigned)*s - '0' < 10) s++;
+    unsigned count;
+    do s += count = count_digits(eight_digits(s)); while (count == 8);
     return s;
 }
 
@@ -78,7 +71,8 @@ static const char *skip_number(const char *s, const char *end)
         for (int i = 0; i < COUNT_OF(WORDS) && !found; i++) found = skip_word(begin, end, WORDS[i]);
         return found;
     }
-    s = *s == '0' ? s + 1 : skip_digits(s);
+    if (*s == '0') s++;
+    else while (is_digit(s, end)) s++; /* few, as a rule */
     if (s < end && *s == '.' && is_digit(s + 1, end)) s = skip_digits(s + 1);
     if (s < end && (*s | 32) == 'e') {
         const char *e = s + 1;
@@ -113,15 +107,6 @@ static const char *skip_key(const char *s, const char *end, const char **why)
     return s < end && *s == ':' ? skip_blanks(s + 1, end) : 0;
 }
 
-/* Behind the comma after an element; at the closing bracket; NULL where neither follows. */
-static const char *skip_comma(const char *s, const char *end, char close, const char **why)
-{
-    s = skip_blanks(s, end);
-    *why = "a list or an object does not end";
-    if (s < end && *s == close) return s;
-    return s < end && *s == ',' ? skip_blanks(s + 1, end) : 0;
-}
-
 static const char *skip_elements(const char *s, const char *end, int depth, const char **why)
 {
     const char close = *s == '[' ? ']' : '}';
@@ -132,10 +117,11 @@ static const char *skip_elements(const char *s, const char *end, int depth, cons
     for (;;) {
         if (close == '}' && !(s = skip_key(s, end, why))) return 0;
         if (!(s = skip_value(s, end, depth + 1, why))) return 0;
-        const char *const next = skip_comma(s, end, close, why);
-        if (!next) return 0;
-        if (*next == close && *skip_blanks(s, end) == close) return next + 1;
-        s = next;
+        s = skip_blanks(s, end);
+        if (s < end && *s == close) return s + 1;
+        *why = NO_END;
+        if (s >= end || *s != ',') return 0;
+        s = skip_blanks(s + 1, end);
     }
 }
 
@@ -244,13 +230,19 @@ const char *read_members(const char *s, const char *end, struct object *to, cons
         to->member[i].length = length, to->member[i].value = value;
         memcpy(to->member[i].key, key, length < MAX_KEY ? length : MAX_KEY);
         if (i == to->count) to->count++;
-        s = skip_comma(value.end, end, '}', why);
-        if (!s) return 0;
-        if (*s == '}' && *skip_blanks(value.end, end) == '}') return s + 1;
+        s = skip_blanks(value.end, end);
+        if (s < end && *s == '}') return s + 1;
+        *why = NO_END;
+        if (s >= end || *s != ',') return 0;
+        s = skip_blanks(s + 1, end);
     }
 }
 
-int equals(const char *word, const char *s, size_t n) { return strlen(word) == n && !memcmp(word, s, n); }
+int equals(const char *word, const char *s, size_t n)
+{
+    for (; n; n--, word++, s++) if (!*word || *word != *s) return 0;
+    return !*word;
+}
 
 int is_key(const struct member *m, const char *word) { return m->length <= MAX_KEY && equals(word, m->key, m->length); }
 
@@ -265,7 +257,9 @@ int is_string(struct value v, const char *word)
     char text[MAX_KEY];
     size_t characters;
     if (v.kind != STRING) return 0;
-    if (!memchr(v.begin, '\\', (size_t)(v.end - v.begin))) return equals(word, v.begin + 1, (size_t)(v.end - v.begin) - 2);
+    if (v.begin[1] != *word && v.begin[1] != '\\') return 0;
+    const size_t size = (size_t)(v.end - v.begin) - 2;
+    if (!memchr(v.begin, '\\', size + 2)) return equals(word, v.begin + 1, size);
     const size_t n = resolve(v, text, sizeof text, &characters);
     return n <= sizeof text && equals(word, text, n);
 }

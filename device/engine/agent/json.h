@@ -1,6 +1,6 @@
 /* One line of JSON: its form is checked as a whole, and with it the members of its object are found. Nothing is
- * allocated; values stay where they are in the line, behind which LINE_SLACK bytes may be read, and the first is no digit.
- * As in Python, NaN and Infinity are numbers, too. */
+ * allocated; values stay where they are in the line, behind which LINE_SLACK bytes may be read, and the first is no
+ * digit. As in Python, NaN and Infinity are numbers, too. */
 #ifndef AGENT_JSON_H
 #define AGENT_JSON_H
 #include <stddef.h>
@@ -15,8 +15,13 @@ struct member { char key[MAX_KEY]; size_t length; struct value value; };
 struct object { struct member member[MAX_MEMBERS]; int count; };
 
 /* Where the blanks that begin at s end. */
-const char *skip_blanks(const char *s, const char *end);
-int is_digit(const char *s, const char *end);
+static inline const char *skip_blanks(const char *s, const char *end)
+{
+    while (s < end && (unsigned char)*s <= ' ' && (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r')) s++;
+    return s;
+}
+
+static inline int is_digit(const char *s, const char *end) { return s < end && (unsigned)*s - '0' < 10; }
 /* Behind a character of UTF-8, or NULL where it is none: no overlong form, no surrogate, nothing beyond U+10FFFF. */
 const char *skip_utf8(const char *s, const char *end);
 int hex_digit(char c);              /* -1 for what is none */

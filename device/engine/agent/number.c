@@ -4,11 +4,12 @@
 
 #include "constants.h"
 
-enum { LEAST_EXPONENT = -290, LARGEST_EXPONENT = 288 }; /* of ten: the result is normal, whatever 19 digits precede it */
+enum { LEAST_EXPONENT = -290, LARGEST_EXPONENT = 288 }; /* of ten: the result is normal after any 19 digits */
 
-/* m * 10^exponent rounded to the nearest, for m > 0; 0 where that cannot be decided. The power in the table is too large
- * by less than one unit of its 128 bits, and so is the product by less than one of `middle`: only where it lies there just
- * above a half may the number itself lie below (compare D. Lemire, "Number parsing at a gigabyte per second", 2021). */
+/* m * 10^exponent rounded to the nearest, for m > 0; 0 where that cannot be decided. The power in the table is too
+ * large by less than one unit of its 128 bits, and so is the product by less than one of `middle`: only where it
+ * lies there just above a half may the number itself lie below (compare D. Lemire, "Number parsing at a gigabyte per
+ * second", 2021). */
 static int scale(uint64_t m, int exponent, double *x)
 {
     const uint64_t *const power = POWERS_OF_TEN[exponent - LEAST_POWER];
@@ -29,17 +30,16 @@ static int scale(uint64_t m, int exponent, double *x)
 /* Digits at *s and behind it, added to m; *s then stands behind them. */
 static uint64_t read_digits(const char **s, uint64_t m)
 {
-    const char *at = *s;
-    uint64_t eight;
-    unsigned digit;
-    while (are_digits(eight = eight_at(at))) { /* pairs, then fours, then all of them at once */
-        eight -= 0x3030303030303030u;
+    static const uint32_t TENS[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+    for (unsigned count = 8; count == 8; *s += count) {
+        uint64_t eight = eight_digits(*s);
+        count = count_digits(eight);
+        if (!count) break;
+        eight <<= 64 - 8 * count;   /* zeros in front; then pairs, then fours, then all of them at once */
         eight = (eight * 10 + (eight >> 8)) & 0x00ff00ff00ff00ffu;
         eight = (eight * 100 + (eight >> 16)) & 0x0000ffff0000ffffu;
-        m = 100000000 * m + (uint32_t)(eight * 10000 + (eight >> 32)), at += 8;
+        m = TENS[count] * m + (uint32_t)(eight * 10000 + (eight >> 32));
     }
-    for (; (digit = (unsigned)*at - '0') < 10; at++) m = 10 * m + digit;
-    *s = at;
     return m;
 }
 
@@ -53,7 +53,7 @@ double read_number(const char *s, const char **end, int *is_whole)
     s += is_negative;
     while (*s == '0') s++;
     const char *first = s;          /* digit that is not 0 */
-    m = read_digits(&s, 0);
+    for (m = 0; (digit = (unsigned)*s - '0') < 10; s++) m = 10 * m + digit; /* few, as a rule */
     int64_t digits = s - first;
     *is_whole = *s != '.';
     if (!*is_whole) {

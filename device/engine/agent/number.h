@@ -22,22 +22,23 @@ static inline uint64_t multiply(uint64_t a, uint64_t b, uint64_t *low)
 /* Eight bytes may be read behind a line that holds numbers. */
 enum { LINE_SLACK = 8 };
 
-static inline uint64_t eight_at(const char *s)
+/* Eight characters as digits: each less '0'. */
+static inline uint64_t eight_digits(const char *s)
 {
     uint64_t bytes;
     memcpy(&bytes, s, sizeof bytes);
-    return bytes;
+    return bytes ^ 0x3030303030303030u;
 }
 
-/* Whether these eight characters are digits. */
-static inline int are_digits(uint64_t bytes)
+/* How many of the first of them are digits: the highest bit of the first byte above 9 is set, whatever is behind it. */
+static inline unsigned count_digits(uint64_t eight)
 {
-    return ((bytes & 0xf0f0f0f0f0f0f0f0u) | ((bytes + 0x0606060606060606u) & 0xf0f0f0f0f0f0f0f0u) >> 4)
-           == 0x3333333333333333u;
+    const uint64_t others = ((eight + 0x7676767676767676u) | eight) & 0x8080808080808080u;
+    return others ? (unsigned)__builtin_ctzll(others) / 8 : 8;
 }
 
 /* Read a number whose form JSON allows, and behind which something stands that is no digit. *end: where it ends;
- * *is_whole: it has neither fraction nor exponent. Those of up to 19 digits take some 150 instructions; strtod, whose long
- * double is software on AArch64, reads the few others. */
+ * *is_whole: it has neither fraction nor exponent. Those of up to 19 digits take some 150 instructions; strtod,
+ * whose long double is software on AArch64, reads the few others. */
 double read_number(const char *s, const char **end, int *is_whole);
 #endif

@@ -44,14 +44,42 @@ static int refuse_unloaded(struct text *t, const struct request *r)
 
 static int are_finite(const float *x, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) if (!(x[i] >= -LARGEST && x[i] <= LARGEST)) return 0;
-    return 1;
+    float sum = 0.0f;               /* of x - x: 0, or NaN where one of them is NaN or infinite */
+    for (uint32_t i = 0; i < n; i++) sum += x[i] - x[i];
+    return sum == 0.0f;
 }
 
 static void put_floats(struct text *t, const float *x)
 {
     for (uint32_t i = 0; i < sizes->outputs; i++) put_char(t, i ? ',' : '['), put_double(t, (double)x[i]);
     put_char(t, ']');
+}
+
+static int32_t find_largest(const float *x, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) if (x[i] > x[best]) best = i;
+    return best;
+}
+
+int choose(const float *outputs, int32_t *numbers)
+{
+    const struct choice *c = section_of(CHOICES);
+    if (!are_finite(outputs, sizes->outputs)) return 0;
+    for (uint32_t i = 0; i < sizes->choices; outputs += c[i++].count)
+        numbers[i] = c[i].start + find_largest(outputs, c[i].count);
+    return 1;
+}
+
+/* What a decision was: a number, a list of them, or the outputs. */
+static void put_action(struct text *t)
+{
+    if (!sizes->choices) put_floats(t, agent.outputs);
+    else if (sizes->choices == 1) put_signed(t, agent.numbers[0]);
+    else {
+        for (uint32_t i = 0; i < sizes->choices; i++) put_char(t, i ? ',' : '['), put_signed(t, agent.numbers[i]);
+        put_char(t, ']');
+    }
 }
 
 /* The name of an element of the observation, as a person knows it. */
@@ -143,17 +171,16 @@ static int decide_rows(struct text *t, const struct request *r, const float *row
 {
     for (uint32_t i = 0; i < count; i++) {
         const int64_t from = now_ns();
-        const int decision = native_decide(agent.engine, rows + (size_t)i * sizes->observation, agent.outputs);
+        native_decide(agent.engine, rows + (size_t)i * sizes->observation, agent.outputs);
         const int64_t took = now_ns() - from;
         agent.decisions++;
-        if (!are_finite(agent.outputs, sizes->outputs)) {
+        if (!choose(agent.outputs, agent.numbers)) {
             put(&fault, "the artifact computes NaN or infinity from this observation; that is no decision.");
             return refuse(t, r, CODE_NOT_FINITE, "Take the robot's own fallback; the observation may be outside of all "
                                                  "that the policy was trained on.");
         }
         if (i) put_char(t, ','), put_char(outputs, ','), put_char(times, ',');
-        if (sizes->discrete) put_signed(t, decision);
-        else put_floats(t, agent.outputs);
+        put_action(t);
         if (outputs->end > outputs->begin) put_floats(outputs, agent.outputs);
         put_signed(times, took);
     }
@@ -235,11 +262,9 @@ static int check_row(struct native *engine, uint32_t row, double *worst, uint32_
     const size_t count = sizes->outputs;
     const float *expected = (const float *)section_of(OUTPUTS) + row * count, *steps = section_of(STEPS);
     const float *allowed = (const float *)section_of(TOLERANCE) + row * count;
-    const float *others = (const float *)section_of(DECISIONS) + (sizes->discrete ? 0 : row * count);
-    const int32_t *choices = section_of(DECISIONS);
     const float *inputs = (const float *)section_of(OBSERVATIONS) + (size_t)row * sizes->observation;
-    const int decision = native_decide(engine, inputs, agent.outputs);
-    int best = 0, is_near = 1;
+    int is_same = 1, is_near = 1;
+    native_decide(engine, inputs, agent.outputs);
     for (uint32_t i = 0; i < count; i++) {
         const double tolerance = (double)allowed[i], error = fabs((double)agent.outputs[i] - (double)expected[i]);
         if (!(error <= tolerance)) return *wrong = i, -1;
@@ -248,11 +273,17 @@ static int check_row(struct native *engine, uint32_t row, double *worst, uint32_
             *worst = share, golden.error = error, golden.tolerance = tolerance;
             golden.steps = steps[i] > 0 ? error / (double)steps[i] : 0.0;
         }
-        if (expected[i] > expected[best]) best = (int)i;
-        if (!sizes->discrete) is_near &= fabs((double)agent.outputs[i] - (double)others[i]) <= tolerance;
+        if (sizes->choices) continue;
+        const float *others = (const float *)section_of(DECISIONS) + row * count;
+        is_near &= fabs((double)agent.outputs[i] - (double)others[i]) <= tolerance;
     }
-    if (!sizes->discrete) return 1 | is_near << 1;
-    return (decision == best) | (decision == choices[row]) << 1;
+    const struct choice *c = section_of(CHOICES);
+    const int32_t *others = (const int32_t *)section_of(DECISIONS) + (size_t)row * sizes->choices;
+    for (uint32_t i = 0, from = 0; i < sizes->choices; from += (uint32_t)c[i++].count) {
+        const int32_t chosen = find_largest(agent.outputs + from, c[i].count);
+        is_same &= chosen == find_largest(expected + from, c[i].count), is_near &= chosen == others[i];
+    }
+    return is_same | is_near << 1;
 }
 
 /* Every golden vector; 0 where one is refused. */

@@ -9,7 +9,8 @@ enum { REPLY_ROOM = 2 << 20 };
 
 struct agent {
     struct native *engine;          /* of the loaded artifact; NULL before */
-    float *observation, *outputs;
+    float *outputs;
+    int32_t *numbers;               /* of the chosen actions */
     int64_t began_ns, ready_ns;     /* the process, and its first request; 0 before that */
     int64_t decisions, baseline_bytes;
     int has_ended;
@@ -22,5 +23,7 @@ int answer_act(struct text *, const struct request *);
 int answer_load(struct text *, const struct request *);
 int answer_latency(struct text *, const struct request *);
 int answer_memory(struct text *, const struct request *);
+/* The actions that outputs choose: sizes->choices numbers; 0 where an output is not finite. */
+int choose(const float *outputs, int32_t *numbers);
 int write_all(int file, const char *from, size_t n);
 #endif

@@ -11,7 +11,7 @@
 #include "json.h"
 #include "number.h"
 
-enum { PACK_VERSION = 2, MAX_OBSERVATION = 1 << 20, MAX_OUTPUTS = 1 << 16, MAX_GOLDEN = 1 << 20 };
+enum { PACK_VERSION = 3, MAX_OBSERVATION = 1 << 20, MAX_OUTPUTS = 1 << 16, MAX_GOLDEN = 1 << 20 };
 
 const struct pack *pack;
 const struct numbers *sizes;
@@ -53,6 +53,16 @@ static int is_object(enum section which, int has_braces)
     return is_one;
 }
 
+/* Whether the choices take all outputs, two or more each, and what a float32 counts exactly. */
+static int are_choices(void)
+{
+    const struct choice *c = section_of(CHOICES);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < sizes->choices; i++, sum += (uint64_t)c[i - 1].count)
+        if (c[i].count < 2 || c[i].start < -(1 << 23) || c[i].start > 1 << 23) return 0;
+    return !sizes->choices || sum == sizes->outputs;
+}
+
 static const char *check(size_t bytes)
 {
     if (bytes < sizeof *pack || memcmp(pack->magic, "QPAGENT", 8)) return "it is not a policy.pack";
@@ -67,13 +77,15 @@ static const char *check(size_t bytes)
     if (!n->rows || n->rows > MAX_GOLDEN || !n->observation || n->observation > MAX_OBSERVATION || !n->outputs
         || n->outputs > MAX_OUTPUTS || !n->lines) return "its sizes are out of range";
     const uint64_t inputs = 4ull * n->rows * n->observation, outputs = 4ull * n->rows * n->outputs;
-    const uint64_t decisions = n->discrete ? 4ull * n->rows : outputs;
+    if (n->choices > n->outputs || section_size(CHOICES) != n->choices * sizeof(struct choice) || !are_choices())
+        return "its choices are not whole";
+    const uint64_t decisions = n->choices ? 4ull * n->rows * n->choices : outputs;
     if (section_size(OBSERVATIONS) != inputs || section_size(OUTPUTS) != outputs || section_size(TOLERANCE) != outputs
         || section_size(DECISIONS) != decisions || section_size(STEPS) != 4ull * n->outputs)
         return "its golden vectors are not whole";
     const size_t fallback = section_size(FALLBACK_ACTION), bounds = section_size(BOUNDS);
     if (section_size(PERIOD) != 8 || (bounds && bounds != 16ull * n->outputs)) return "its bounds are not whole";
-    if (fallback && fallback != 4ull * (n->discrete ? 1 : n->outputs)) return "its fallback is not whole";
+    if (fallback && fallback != 4ull * (n->choices ? n->choices : n->outputs)) return "its fallback is not whole";
     if (!is_text(PRECISION) || !is_text(POLICY) || !is_text(WANTED) || !is_text(FIELDS)) return "its text is damaged";
     if (!is_object(LOADED, 1) || !is_object(BUNDLE, 1) || !is_object(HELP, 0)) return "its replies are damaged";
     const struct native_file *f = section_of(ARTIFACT);

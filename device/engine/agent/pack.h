@@ -17,16 +17,20 @@ enum section {
     FIELDS,                         /* a line for each field of the observation: its size, a blank, its name */
     OBSERVATIONS,                   /* golden, float[rows][observation] */
     OUTPUTS, TOLERANCE,             /* of the reference, float[rows][outputs] */
-    DECISIONS,                      /* of the float policy: int32[rows], or float[rows][outputs] of a continuous one */
+    DECISIONS,                      /* of the float policy: int32[rows][choices], indices, or float[rows][outputs] */
     STEPS,                          /* of each output's scale, float[outputs] */
     LINES,                          /* requests to time: act lines of golden observations */
     PERIOD,                         /* of control, uint64, ns */
-    FALLBACK_ACTION,                /* the policy's own: float[outputs], of a discrete one an index; or empty */
+    FALLBACK_ACTION,                /* the policy's own: float[outputs], or float[choices], numbers; or empty */
     BOUNDS,                         /* of a continuous policy's action, double[2][outputs]: low, high; empty: none */
+    CHOICES,                        /* struct choice[choices] */
     SECTIONS
 };
 
-struct numbers { uint32_t rows, observation, outputs, discrete, lines; };
+/* choices: how many actions are chosen, each by the largest of its outputs; 0: the outputs are the action. */
+struct numbers { uint32_t rows, observation, outputs, choices, lines; };
+/* The next `count` outputs are compared; the actions' numbers begin at `start`. */
+struct choice { int32_t count, start; };
 struct pack {
     char magic[8];                  /* "QPAGENT", 0 */
     uint32_t version, bytes;

@@ -117,28 +117,31 @@ void put_double(struct text *t, double x)
         return;
     }
     int exponent;
-    char digits[48], room[64], *const end = digits + 24; /* copies of a fixed size, which are not calls, read beyond */
+    char digits[48], spare[64], *const end = digits + 24; /* copies of a fixed size, which are not calls, read beyond */
+    char *const room = t->end - t->at >= (ptrdiff_t)sizeof spare ? t->at : spare;
     const uint64_t value = shorten(field ? fraction | 1ull << 52 : fraction, (field ? field : 1) - 1075, &exponent);
     const char *const first = write_digits(value, end);
     const int point = (int)(end - first) + exponent; /* digits before the point */
-    int count = (int)(end - first);
+    int count = (int)(end - first), size;
     while (first[count - 1] == '0') count--;
     if (point > 20 || point < -4) {
         room[0] = *first, room[1] = '.', room[2] = '0';
         memcpy(room + 2 + (count == 1), first + 1, 20);
-        put_bytes(t, room, count == 1 ? 3 : (size_t)count + 1);
-        put_char(t, 'e'), put_signed(t, point - 1);
+        size = count == 1 ? 3 : count + 1;
     } else if (point < 1) {
         memcpy(room, "0.0000", 6), memcpy(room + 2 - point, first, 20);
-        put_bytes(t, room, (size_t)(2 - point + count));
+        size = 2 - point + count;
     } else if (point >= count) {
         memcpy(room, first, 20);
         for (int i = count; i < point; i++) room[i] = '0';
         room[point] = '.', room[point + 1] = '0';
-        put_bytes(t, room, (size_t)point + 2);
+        size = point + 2;
     } else {
         memcpy(room, first, 20), memcpy(room + point + 1, first + point, 20);
         room[point] = '.';
-        put_bytes(t, room, (size_t)count + 1);
+        size = count + 1;
     }
+    if (room == spare) put_bytes(t, room, (size_t)size);
+    else t->at += size;
+    if (point > 20 || point < -4) put_char(t, 'e'), put_signed(t, point - 1);
 }

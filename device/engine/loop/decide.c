@@ -101,6 +101,6 @@ int loop_decide_native(void *context, const float *values, int is_period, int st
     const struct loop_engine *e = context;
     (void)is_period, (void)starts;
     const int choice = e->decide(e->engine, values, outputs);
-    if (e->is_discrete) *action = choice;
+    if (e->is_discrete) *action = e->first + choice;
     return e->has_moved(e->engine, values) ? UNTRAINED : 0;
 }

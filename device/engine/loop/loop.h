@@ -19,15 +19,17 @@ struct loop_policy {                /* what is served; everything that it points
     const char *loaded;             /* the protocol's LOADED, a JSON object */
     const char *help, *hello;       /* members of those replies, without braces; NULL: they are not answered */
     uint32_t observation_size, period_size, output_size, state_size; /* float32 values; of one period, as it is sent */
-    int is_discrete, locks_all;     /* locks_all: memory that was never touched is made resident, too */
+    int is_discrete, first;         /* one choice among output_size actions, the number of the first of them */
+    int are_whole;                  /* the action's elements are whole numbers within the bounds: several choices */
+    int locks_all;                  /* memory that was never touched is made resident, too */
     uint64_t period_ns;             /* of control */
     const float *golden;            /* an observation to rehearse on */
-    const float *fallback;          /* the policy's own fallback action, or NULL: [outputs], of a discrete one [1] */
-    const double *bounds;           /* of a continuous policy's action: low [outputs], high [outputs]; or NULL */
+    const float *fallback;          /* the policy's own fallback action, or NULL: [output_size], or [1] where discrete */
+    const double *bounds;           /* of the action's elements: low [output_size], high [output_size]; or NULL */
     void *context;
     /* One decision: flags of frames.py, 0 for an action; negative: the policy cannot be executed any more.
      * values: an observation, or where is_period the values of one period, of which an episode `starts`.
-     * outputs: float[output_size] to be filled; *action: of a discrete policy its index. */
+     * outputs: float[output_size] to be filled; *action: of a discrete policy its number. */
     int (*decide)(void *context, const float *values, int is_period, int starts, float *outputs, int32_t *action);
     /* The reply to an "act" of one observation into reply[room]; its size. */
     size_t (*answer)(void *context, char *line, size_t size, char *reply, size_t room);
@@ -48,7 +50,7 @@ struct loop_engine {
     int (*decide)(void *engine, const float *observation, float *outputs);
     int (*has_moved)(const void *engine, const float *observation);
     void *engine;
-    int is_discrete;
+    int is_discrete, first;
 };
 EXPORTED int loop_decide_native(void *context, const float *values, int is_period, int starts, float *outputs,
                                 int32_t *action);

@@ -64,9 +64,10 @@ static uint64_t release_number(const char *name)
 static int is_fallback(const struct loop_policy *p, const double *given, uint32_t count, int is_own)
 {
     if (count != (p->is_discrete ? 1 : p->output_size)) return 0;
-    if (p->is_discrete) return given[0] >= 0 && given[0] < p->output_size && given[0] == floor(given[0]);
+    if (p->is_discrete)
+        return given[0] >= p->first && given[0] < (double)p->first + p->output_size && given[0] == floor(given[0]);
     for (uint32_t i = 0; i < count; i++) {
-        if (!isfinite((float)given[i])) return 0;
+        if (!isfinite((float)given[i]) || (p->are_whole && given[i] != floor(given[i]))) return 0;
         /* Of the policy's own, a float32, the bounds are such, too. */
         if (p->bounds && !is_own && (given[i] < p->bounds[i] || given[i] > p->bounds[count + i])) return 0;
     }
@@ -97,8 +98,10 @@ static int choose_fallback(struct loop *l)
         for (uint32_t i = 0; i < count && i < 8 && i < room; i++)
             put(&fault, i ? ", " : ""), put_double(&fault, given[i]);
         print(&fault, "%s; allowed are none, or ", count == 1 ? ",)" : count > 8 ? ", ...)" : ")");
-        if (p->is_discrete) print(&fault, "the index of one of its %u actions.", p->output_size);
-        else print(&fault, "%u finite numbers%s.", p->output_size, p->bounds ? " within its bounds" : "");
+        if (p->is_discrete)
+            print(&fault, "the number of one of its %u actions, from %d on.", p->output_size, p->first);
+        else print(&fault, "%u %s numbers%s.", p->output_size, p->are_whole ? "whole" : "finite",
+                   p->bounds ? " within its bounds" : "");
         return refuse_to_serve("");
     }
     d->fallback_action = p->is_discrete ? (int32_t)given[0] : CONTINUOUS;

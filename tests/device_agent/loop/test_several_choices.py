@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from quarl.convert.export_c.writing import ExportError, export
 from quarl.convert.pipeline import convert_all
-from quarl.device.deploy.static_agent.packing import PackError, packed
+from quarl.device.agent import building
+from quarl.device.agent.loop.frames import Flag
+from quarl.device.deploy.static_agent.packing import packed
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -28,6 +31,8 @@ from quarl.policy.spec import (
     RuntimeName,
     weight_shapes,
 )
+from tests.device_agent.loop.loops import PATIENCE_S, LoopProcess, in_python, next_where
+from tests.device_agent.test_static_agent import StaticAgent
 
 HEADS: dict[str, Head] = {
     "dials": MultiDiscreteHead((3, 2, 4), (5, 0, -1)),
@@ -80,8 +85,41 @@ def test_the_agent_chooses_each_component_by_its_own_outputs(
         assert np.mean(wanted == floats) > 0.8
 
 
+@pytest.mark.parametrize("kind", ["agent in C", "engine", "runtime"])
+def test_so_do_the_agent_in_c_and_every_loop(
+    kind: str, served: Bundle, tmp_path: Path, start_any: Callable[..., LoopProcess]
+) -> None:
+    head, pack = served.spec.head, tmp_path / "policy.pack"
+    assert not isinstance(head, ContinuousHead)
+    rows = np.random.default_rng(5).normal(size=(12, 6)).astype(np.float32)
+    pack.write_bytes(packed(served, Precision.INT8))
+    program = StaticAgent(building.agent(platform.machine()), pack)
+    assert program.ask("load", precision="int8")["golden"]["action_agreement"] > 0.9
+    wanted = program.ask("act", observations=rows.tolist())["actions"]
+    assert wanted == [
+        head.to_action(head.choose(row)) for row in program.ask("act", observations=rows.tolist())["outputs"]
+    ]
+    assert program.end() == 0
+    runtime = ["--runtime=native"] if kind == "engine" else ["--runtime=litert"]
+    in_c = [building.agent(platform.machine()), pack, "loop"]
+    command = in_c if kind == "agent in C" else [*in_python(served.path), *runtime]
+    common = ("--pace=observation", "--rate=0.1", "--priority=0")
+    refused = start_any(command, *common, f"--fallback={','.join(['99'] * len(head.numbers))}")
+    assert refused.process.wait(PATIENCE_S) == 1
+    fallback = ",".join(str(each[-1]) for each in head.numbers)
+    agreeing = 0
+    with start_any(command, *common, f"--fallback={fallback}").connect() as client:
+        client.send(rows[0] * np.nan)
+        lost = next_where(client, lambda action: action.sequence == 1)
+        for row, action in zip(rows, wanted, strict=True):
+            sequence = client.send(row)
+            made = next_where(client, lambda each, sequence=sequence: each.sequence == sequence)
+            agreeing += (made.index if isinstance(head, DiscreteHead) else list(made.outputs)) == action
+    found = (lost.index,) if isinstance(head, DiscreteHead) else tuple(lost.outputs)
+    assert found == tuple(each[-1] for each in head.numbers) and lost.flags & Flag.FALLBACK
+    assert agreeing == len(rows) if kind != "runtime" else agreeing > 9  # LiteRT rounds otherwise here and there
+
+
 def test_what_does_not_serve_it_says_so(served: Bundle, tmp_path: Path) -> None:
-    with pytest.raises(PackError, match=served.spec.head.describe()):
-        packed(served, Precision.INT8)
     with pytest.raises(ExportError, match=served.spec.head.describe()):
         export(served, tmp_path / "c", Precision.INT8)
