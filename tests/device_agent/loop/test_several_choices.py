@@ -96,9 +96,8 @@ def test_so_do_the_agent_in_c_and_every_loop(
     program = StaticAgent(building.agent(platform.machine()), pack)
     assert program.ask("load", precision="int8")["golden"]["action_agreement"] > 0.9
     wanted = program.ask("act", observations=rows.tolist())["actions"]
-    assert wanted == [
-        head.to_action(head.choose(row)) for row in program.ask("act", observations=rows.tolist())["outputs"]
-    ]
+    to_action: Callable[[Any], Any] = head.to_action
+    assert wanted == [to_action(head.choose(row)) for row in program.ask("act", observations=rows.tolist())["outputs"]]
     assert program.end() == 0
     runtime = ["--runtime=native"] if kind == "engine" else ["--runtime=litert"]
     in_c = [building.agent(platform.machine()), pack, "loop"]
