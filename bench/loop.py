@@ -33,6 +33,7 @@ LOADS: Mapping[str, str] = {
     "cpu": "stress-ng --quiet --cpu 0",
     "memory": "stress-ng --quiet --vm 0 --vm-bytes 40% --vm-method write64",
     "card": "stress-ng --quiet --hdd 1 --hdd-bytes 64m --temp-path .",
+    "askers": "askers",  # the probe's own: eight programs that ask the loop for all that they can
 }
 
 
@@ -63,7 +64,7 @@ class Options(command_line.Targeting, answer_command.Answering):
         precision: one
         runtime: one, or both
         rates: decisions a second
-        loads: of idle, busy, cpu, memory, card; busy needs no stress-ng
+        loads: of idle, busy, cpu, memory, card, askers; busy and askers need no stress-ng
         seconds: at each rate under each load
         pairs: round trips
     """
@@ -72,7 +73,7 @@ class Options(command_line.Targeting, answer_command.Answering):
     precision: Annotated[command_line.Precisions, Parameter(metavar="int8")] = (Precision.INT8,)
     runtime: command_line.Runtimes = (RuntimeName.LITERT, RuntimeName.NATIVE)
     rates: Annotated[tuple[float, ...], cli.reads(_rates, "HZ,HZ")] = (4.0, 50.0, 200.0)
-    loads: Annotated[tuple[str, ...], cli.reads(_loads, "idle,cpu")] = ("idle", "cpu", "memory", "card")
+    loads: Annotated[tuple[str, ...], cli.reads(_loads, "idle,cpu")] = ("idle", "askers", "cpu", "memory", "card")
     seconds: command_line.Positive = 20
     pairs: command_line.Positive = 10_000
 

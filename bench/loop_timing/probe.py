@@ -19,18 +19,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quarl.device.agent.conditions import look
-from quarl.device.agent.loop.client import Client, LoopError, request
+from quarl.device.agent.loop.client import Client, LoopError, open_socket, request
 from quarl.device.agent.loop.frames import Header, Kind
 from quarl.device.agent.measure import PERCENTILES, percentile, required_runs
 
 START_S, PRIORITY = 120.0, 40
+ASKERS = "askers"
+"""A load: eight programs that ask the loop for all that they can. It is named in place of a command."""
 SENSORS = 2
 """Observations a period: a robot's sensors are read more often than it decides."""
 SETTLE_S = 1.0
@@ -138,7 +140,10 @@ def clock(wanted: dict[str, Any]) -> dict[str, Any]:
     """A loop at a fixed rate under a load, and what cyclictest finds meanwhile."""
     values = np.array(wanted["values"], np.float32)
     period_ns = round(1e9 / wanted["rate"])
-    with served(wanted["loop"], wanted["socket"]) as client, beside(wanted["load"]) as load:
+    command = wanted["load"]
+    if command == [ASKERS]:
+        command = [sys.executable, __file__, ASKERS, wanted["socket"]]
+    with served(wanted["loop"], wanted["socket"]) as client, beside(command) as load:
         time.sleep(SETTLE_S)
         kernel = cyclictest(period_ns, wanted["seconds"]) if wanted["cyclictest"] else []
         with beside(kernel) as other:
@@ -160,6 +165,34 @@ def clock(wanted: dict[str, Any]) -> dict[str, Any]:
         "kernel": os.uname().release,
         "preemption": preemption(),
     }
+
+
+def ask_for_all(socket: str) -> None:
+    """Be eight programs that disturb a loop, each in its own way, until this one is killed."""
+    row = [0.5] * 32
+    ways: list[Callable[[], None]] = [
+        lambda: _flood(socket, json.dumps({"op": "act", "observation": row}).encode(), reads=True),
+        lambda: _flood(socket, json.dumps({"op": "act", "observations": [row] * 983}).encode(), reads=True),
+        lambda: _flood(socket, b'{"op":"loop"}', reads=True),
+        lambda: _flood(socket, b'{"op":"loop"}', reads=False),
+        lambda: _flood(socket, Header(Kind.ECHO).pack() + bytes(60_000), reads=True),
+        lambda: _flood(socket, Header(Kind.HELLO).pack(), reads=True),
+        lambda: _flood(socket, b"\xff" * 300, reads=False),
+        lambda: open_socket(socket).close(),
+    ]
+    mine = next((way for way in ways[1:] if not os.fork()), ways[0])
+    while True:
+        with contextlib.suppress(OSError, LoopError):
+            mine()
+
+
+def _flood(path: str, packet: bytes, *, reads: bool) -> None:
+    with open_socket(path) as connection:
+        connection.settimeout(1.0)
+        while True:
+            connection.send(packet)
+            if reads:
+                connection.recv(1 << 20)
 
 
 def drive(client: Client, values: Any, interval_ns: int, seconds: float) -> int:
@@ -206,6 +239,8 @@ def preemption() -> str:
 
 def main() -> int:
     """One request from standard input, one answer."""
+    if sys.argv[1:2] == [ASKERS]:
+        ask_for_all(sys.argv[2])
     wanted = json.load(sys.stdin)
     print(json.dumps({"pairs": pairs, "clock": clock}[wanted["run"]](wanted)))
     return 0

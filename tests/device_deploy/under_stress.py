@@ -1,6 +1,7 @@
 """A served loop among faults: how long a robot is without an action, and what the loop takes. No test: ten minutes.
 
     python -m tests.device_deploy.under_stress --minutes 10            a device on this machine, without systemd
+    python -m tests.device_deploy.under_stress --minutes 10 --askers   …and eight programs ask the loop for all they can
     python -m tests.device_deploy.under_stress --minutes 10 --target pi@virtual --rate 10
 
 At random moments the loop is killed or stopped, its supervisor is killed (and serve is typed again), or the disk is
@@ -11,11 +12,13 @@ connected as a robot does and notes every gap between two actions, fresh or fall
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl import cli
+from quarl.bench.loop_timing import probe
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.local_fleet.namespaces import own_namespace
 from quarl.device.deploy.target import Target
@@ -134,6 +138,7 @@ def main() -> int:
     parser.add_argument("--target", default="local")
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--askers", action="store_true", help="eight programs ask the loop; on the local device")
     arguments = parser.parse_args()
     if arguments.target == "local" and "QUARL_LOCAL_DEVICE" not in os.environ:
         return on_small_disk()
@@ -156,6 +161,10 @@ def main() -> int:
             done = connection.run(command, stdin=program.encode(), timeout=seconds + 120.0, check=False)
             lines.extend(done.stdout.splitlines() or [done.stderr])
 
+    if arguments.askers:
+        socket = Path(os.environ["QUARL_LOCAL_DEVICE"], "home", "quarl", "run", f"{POLICY}.sock")
+        askers = subprocess.Popen([sys.executable, probe.__file__, probe.ASKERS, str(socket)], start_new_session=True)
+        atexit.register(os.killpg, askers.pid, signal.SIGKILL)
     watching = threading.Thread(target=robot)
     began = time.monotonic()
     watching.start()

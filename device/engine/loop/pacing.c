@@ -101,7 +101,7 @@ static void skip(struct loop *l, int64_t ticks)
 static int64_t slack_end(struct loop *l, int64_t due, int64_t now)
 {
     const int64_t tenth = l->timing.period_ns / 10, margin = tenth < MARGIN_NS ? tenth : MARGIN_NS;
-    const int64_t until = due - l->timing.spin_ns - margin;
+    const int64_t until = due - margin;
     if (until >= now + FREE_NS) return until;
     /* Nobody waits for an action; or deadlines are missed anyway, and somebody may want to know that. */
     const int misses = l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS;

@@ -68,13 +68,25 @@ static void answer(struct loop *l, struct text *t, const struct request *r, int 
     put(t, "}\n");
 }
 
+/* Refuse a request for which there was no time, once it has waited long enough; whether it is refused. */
+static int give_up(const struct loop *l, const struct client *one, struct text *t, const struct request *r, int64_t until)
+{
+    const int64_t now = now_ns();
+    if (now - one->asked_ns < PATIENCE_NS || now + STEP_NS > until) return 0;
+    begin_fault();
+    print(&fault, "a period of %.9g ms leaves no time to answer this; missed deadlines: %lld.",
+          (double)l->timing.period_ns / 1e6, (long long)l->count.missed_ever);
+    refuse(t, r, CODE_UNAVAILABLE, "Try again, or serve the policy at a lower --rate.");
+    return 1;
+}
+
 /* Answer a request if there is time for it until `until`; whether it is done with. */
 static int answer_one(struct loop *l, struct client *one, struct text *t, int64_t until)
 {
     static struct request r;
+    static const struct request unread;
     int64_t begin = now_ns();
-    const int is_impatient = begin - one->asked_ns > PATIENCE_NS;
-    if (begin + STEP_NS + PARSE_NS_PER_BYTE * (int64_t)one->size > until) return 0;
+    if (begin + STEP_NS + PARSE_NS_PER_BYTE * (int64_t)one->size > until) return give_up(l, one, t, &unread, until);
     if (!read_request(t, &r, one->text, one->text + one->size)) return 1;
     const int op = choose_operation(t, &r);
     if (op == LOOP_OPERATION_COUNT) return 1;
@@ -87,12 +99,7 @@ static int answer_one(struct loop *l, struct client *one, struct text *t, int64_
         return 1;
     }
     *cost -= *cost / 64;            /* it may have been interrupted when it took so long */
-    if (!is_impatient) return 0;
-    begin_fault();
-    print(&fault, "a period of %.9g ms leaves no time to answer this; missed deadlines: %lld.",
-          (double)l->timing.period_ns / 1e6, (long long)l->count.missed_ever);
-    refuse(t, &r, CODE_UNAVAILABLE, "Try again, or serve the policy at a lower --rate.");
-    return 1;
+    return give_up(l, one, t, &r, until);
 }
 
 void answer_waiting(struct loop *l, int64_t until)

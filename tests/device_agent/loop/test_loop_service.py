@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quarl.bench.loop_timing import probe
 from quarl.device.agent import building
 from quarl.device.agent import loop as loop_package
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, receive, request
@@ -201,6 +203,44 @@ def test_a_client_that_never_reads_and_one_that_floods_stop_nothing(start_loop: 
                 other.send(b'{"op":"loop"}')  # and does not wait for the reply, or is refused as the ninth
         assert int(Path(f"/proc/{loop.process.pid}/statm").read_text().split()[1]) < memory + 2000  # pages
         assert until(lambda: _status(loop), "a connection that is let in")["controller"]
+
+
+def test_connections_that_say_nothing_keep_nobody_out_and_are_closed(start_loop: StartLoop, pilot: Bundle) -> None:
+    loop = start_loop(pilot.path, *CLOCK)
+    loop.connect().socket.close()
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(open_socket(loop.socket)) for _ in range(8)]
+        until(lambda: loop.status()["controller"] is False, "the first controller's end")
+        with loop.connect() as client:  # in the place that is kept for a controller
+            assert client.receive(PATIENCE_S) is not None
+            assert loop.status()["controller"] is True  # in the place that is kept for a request
+            with open_socket(loop.socket) as other:  # what such a place is not for is refused in JSON
+                other.send(Header(Kind.ECHO).pack())
+                assert json.loads(receive(other, PATIENCE_S))["error"]["code"] == "unavailable"
+            with pytest.raises(LoopError, match="another controller"):
+                Client.connect(loop.socket)
+            for connection in silent:
+                with pytest.raises(LoopError, match="closed"):
+                    receive(connection, PATIENCE_S)
+            assert client.receive(PATIENCE_S) is not None
+
+
+def test_others_that_ask_for_all_they_can_do_not_stop_the_loop(start_loop: StartLoop, pilot: Bundle) -> None:
+    loop = start_loop(pilot.path, *CLOCK, "--deadline-ms=100000")
+    with loop.connect() as client:
+        askers = subprocess.Popen(
+            [sys.executable, probe.__file__, probe.ASKERS, loop.socket], stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            client.send(pilot.golden().observations[0])
+            until(lambda: loop.status()["malformed"] > 20, "the flood")
+            before = loop.status(reset=True)["counts"]["ticks"]
+            assert before > 0 and askers.poll() is None
+            until(lambda: loop.status()["counts"]["ticks"] > 25, "half a second of ticks")
+            assert client.receive(PATIENCE_S) is not None
+        finally:
+            os.killpg(askers.pid, signal.SIGKILL)
+            askers.communicate()
 
 
 def test_an_action_is_held_only_for_a_while(start_loop: StartLoop, pilot: Bundle) -> None:
