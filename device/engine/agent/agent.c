@@ -263,9 +263,9 @@ int main(int count, char **words)
     agent.numbers = calloc(sizes->choices + 1, sizeof(int32_t));
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* a page of 2 MB for the few kB that a policy touches */
     agent.baseline_bytes = read_resident().now;
+    signal(SIGPIPE, SIG_IGN);
     if (in_loop) return serve_loop(count - 3, words + 3);
     signal(SIGTERM, end_at_once);
-    signal(SIGPIPE, SIG_IGN);
     serve_lines();
     return 0;
 }

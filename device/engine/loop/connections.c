@@ -206,10 +206,19 @@ void read_controller(struct connections *c)
     for (int left = MOST_PACKETS; left && c->controller != NOBODY && read_one(c, c->controller) >= 0; left--) {}
 }
 
-int accept_one(struct connections *c)
+/* A free place; PLACES where there is none. */
+static int find_place(const struct connections *c)
 {
     int place = 0;
     while (place < PLACES && c->client[place].file != NOBODY) place++;
+    return place;
+}
+
+int has_place(const struct connections *c) { return find_place(c) < PLACES; }
+
+int accept_one(struct connections *c)
+{
+    const int place = find_place(c);
     if (place == PLACES) return 0;  /* it waits: the reserved places are soon free again */
     const int file = accept4(c->listener, 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (file < 0) return 0;         /* nobody waits, or this process has no descriptor left */

@@ -104,6 +104,7 @@ void drop(struct connections *, int who);
 int read_one(struct connections *, int who);
 /* Read all that the controller has sent; the newest observation is the decider's. */
 void read_controller(struct connections *);
+int has_place(const struct connections *);
 /* Let in one who waits; 0 where nobody does, or no place is left. */
 int accept_one(struct connections *);
 /* End what has not said within its time what it wants. */
@@ -173,7 +174,7 @@ struct loop {
     struct punctuality count;
     int timer;
     int64_t sent_ns, alive_ns, made_ns; /* made_ns: of the action that would be held */
-    int64_t missed_ns, forced_ns;   /* a deadline was missed last; askers were last served without slack */
+    int64_t missed_ns, forced_ns;   /* a deadline was missed last; others were last given time that there was not */
     int64_t cost_ns[LOOP_OPERATION_COUNT]; /* what answering took lately */
     char *reply;
     int has_skipped, has_ended, is_missed; /* is_missed: it ended for --on-miss stop */

@@ -11,6 +11,7 @@
 /* What one step for others, a packet or a connection, may take; how long before a tick they are left alone. */
 enum { STEP_NS = 20000, MARGIN_NS = 200000, ACCEPTED_AT_ONCE = 4 };
 #define SECOND_NS 1000000000ll
+#define RETRY_NS 10000000ll         /* a request that found no time is tried again after */
 #define FREE_NS 2000000ll           /* given to others where nothing is to be lost */
 
 static void end_loop(struct loop *l, int64_t ticks, const char *why)
@@ -101,12 +102,14 @@ static void skip(struct loop *l, int64_t ticks)
 static int64_t slack_end(struct loop *l, int64_t due, int64_t now)
 {
     const int64_t tenth = l->timing.period_ns / 10, margin = tenth < MARGIN_NS ? tenth : MARGIN_NS;
-    const int64_t until = due - margin;
-    if (until >= now + FREE_NS) return until;
-    /* Nobody waits for an action; or deadlines are missed anyway, and somebody may want to know that. */
-    const int misses = l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS;
-    if (misses) l->forced_ns = now;
-    return misses || l->connections.controller == NOBODY ? now + FREE_NS : until;
+    int64_t until = due - margin;
+    /* An observation may come at any time: not for long at once. */
+    const int64_t quarter = now + l->timing.period_ns / 4;
+    if (l->timing.pace == PACE_OBSERVATION && until > quarter) until = quarter;
+    /* Nobody waits for an action; or deadlines are missed anyway, and somebody may want to know that: once a second. */
+    if (l->connections.controller == NOBODY && until < now + FREE_NS) until = now + FREE_NS;
+    if (l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS) l->forced_ns = now;
+    return until < l->forced_ns + FREE_NS ? l->forced_ns + FREE_NS : until;
 }
 
 static void read_others(struct connections *c, int64_t until)
@@ -179,7 +182,7 @@ static int wait_for_packets(struct loop *l, int64_t due, int64_t timeout_ns)
     struct pollfd files[PLACES + 2] = {to_read(c->signals), to_read(c->listener)};
     const int64_t now = now_ns();
     const int is_open = slack_end(l, due, now) > now + STEP_NS;
-    if (!is_open) files[1].fd = NOBODY;
+    if (!is_open || !has_place(c)) files[1].fd = NOBODY;
     for (int i = 0; i < PLACES; i++) { /* a negative file is not waited for */
         const int is_heard = i == c->controller || (is_open && !c->client[i].size);
         files[2 + i] = to_read(is_heard ? c->client[i].file : NOBODY);
@@ -190,6 +193,12 @@ static int wait_for_packets(struct loop *l, int64_t due, int64_t timeout_ns)
     return found > 0;
 }
 
+static int is_waiting(const struct connections *c)
+{
+    for (int i = 0; i < PLACES; i++) if (c->client[i].file != NOBODY && c->client[i].size) return 1;
+    return 0;
+}
+
 static void run_by_observation(struct loop *l)
 {
     struct connections *c = &l->connections;
@@ -198,7 +207,7 @@ static void run_by_observation(struct loop *l)
         int is_found = wait_for_packets(l, due, 0);
         const int64_t spun = now_ns() + l->timing.spin_ns;
         while (!is_found && now_ns() < spun) is_found = wait_for_packets(l, due, 0);
-        const int64_t left = due - now_ns(), most = l->supervisor.heartbeat_ns;
+        const int64_t left = due - now_ns(), most = is_waiting(c) ? RETRY_NS : l->supervisor.heartbeat_ns;
         if (!is_found && left > 0) wait_for_packets(l, due, left < most ? left : most);
         int64_t now = now_ns();
         if (!l->has_ended && c->controller != NOBODY && read_one(c, c->controller) == 1) {
