@@ -265,8 +265,8 @@ def test_a_loop_that_was_stopped_for_a_while_skips_what_it_missed(
     with loop.connect() as client:
         client.send(pilot.golden().observations[0])
         decided = next_where(client, lambda a: a.sequence == 1 and not a.flags)
+        begun = time.monotonic()  # before the counts begin again
         until(lambda: loop.status(reset=True), "a fresh count")
-        begun = time.monotonic()
         loop.process.send_signal(signal.SIGSTOP)
         time.sleep(1.0)  # what is tested is that this long pass unserved
         loop.process.send_signal(signal.SIGCONT)
