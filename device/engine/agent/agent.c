@@ -100,6 +100,10 @@ int answer(struct text *t, char *begin, char *end)
         put(&fault, "; there are " OPERATION_TEXT ".");
         return refuse(t, r, CODE_UNKNOWN_OP, "Type {\"op\": \"help\"} for examples.");
     }
+    if (depth && o->answer != answer_act) {
+        put(&fault, "a line that is timed must be an act.");
+        return refuse(t, r, CODE_BAD_REQUEST, "Deploy the policy again.");
+    }
     if (!check_fields(t, r, o->fields)) return 0;
     depth++;
     const int is_answered = o->answer(t, r);

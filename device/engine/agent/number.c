@@ -1,5 +1,6 @@
 #include "number.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "constants.h"
@@ -43,6 +44,14 @@ static uint64_t read_digits(const char **s, uint64_t m)
     return m;
 }
 
+/* The first 19 digits from `first`, of a number that has more. */
+static uint64_t read_leading(const char *first)
+{
+    uint64_t m = 0;
+    for (int n = 0; n < 19; first++) if (*first != '.') m = 10 * m + (uint64_t)(*first - '0'), n++;
+    return m;
+}
+
 double read_number(const char *s, const char **end, int *is_whole)
 {
     const char *const begin = s;
@@ -75,8 +84,14 @@ double read_number(const char *s, const char **end, int *is_whole)
         exponent += is_down ? -stated : stated;
     }
     *end = s;
-    double x = 0.0;
-    if (digits > 19 || exponent < LEAST_EXPONENT || exponent > LARGEST_EXPONENT) return strtod(begin, 0);
-    if (m && !scale(m, (int)exponent, &x)) return strtod(begin, 0);
+    const int is_cut = digits > 19;
+    if (is_cut) m = read_leading(first), exponent += digits - 19;
+    double x = 0.0, next = 0.0;
+    if (m && exponent > LARGEST_EXPONENT) x = INFINITY;
+    else if (m && exponent >= LEAST_EXPONENT) {
+        /* What was cut lies between m and m + 1. */
+        const int is_decided = scale(m, (int)exponent, &x) && (!is_cut || scale(m + 1, (int)exponent, &next));
+        if (!is_decided || (is_cut && x != next)) return strtod(begin, 0);
+    }
     return is_negative ? -x : x;
 }

@@ -38,7 +38,8 @@ static inline unsigned count_digits(uint64_t eight)
 }
 
 /* Read a number whose form JSON allows, and behind which something stands that is no digit. *end: where it ends;
- * *is_whole: it has neither fraction nor exponent. Those of up to 19 digits take some 150 instructions; strtod,
- * whose long double is software on AArch64, reads the few others. */
+ * *is_whole: it has neither fraction nor exponent. The nearest double, within 1e-271 and 1e288; what is smaller or
+ * larger, and of no use as a float32, may be 0 or infinite. Takes some 150 instructions, but where that does not
+ * decide the rounding: then strtod does, whose long double is software on AArch64. */
 double read_number(const char *s, const char **end, int *is_whole);
 #endif

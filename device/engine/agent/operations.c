@@ -373,13 +373,15 @@ int answer_load(struct text *t, const struct request *r)
         return refuse(t, r, CODE_BUNDLE, "Deploy the policy again.");
     }
     const int64_t verified = now_ns();
+    const size_t needed = native_memory(section_of(ARTIFACT), section_size(ARTIFACT));
     struct native *const engine = open_engine(t, r);
     if (!engine) return 0;
     const int64_t built = now_ns();
     native_decide(engine, section_of(OBSERVATIONS), agent.outputs);
     const int64_t first = now_ns();
-    if (!check_golden(t, r, engine)) return 0;
-    agent.engine = engine;          /* an earlier one has the same content; its memory stays until the end */
+    if (!check_golden(t, r, engine)) return munmap(engine, needed), 0;
+    if (agent.engine) munmap(agent.engine, needed); /* an earlier one, of the same artifact */
+    agent.engine = engine;
     cold.verify = verified - begin, cold.build = built - verified, cold.first = first - built;
     cold.golden = now_ns() - first, cold.total = now_ns() - begin;
     release_golden();
@@ -416,7 +418,7 @@ static void prepare_call(uint32_t number)
     const char *s = section_of(LINES), *const end = s + section_size(LINES);
     for (number %= sizes->lines; number && s < end; s++) number -= *s == '\n';
     const char *const stop = memchr(s, '\n', (size_t)(end - s));
-    call.length = stop ? (size_t)(stop - s) : 0;
+    call.length = stop && stop - s <= MAX_LINE ? (size_t)(stop - s) : 0;
     memcpy(call.line, s, call.length), call.line[call.length] = '\n';
 }
 

@@ -105,7 +105,7 @@ int send_to(struct connections *c, int who, const void *packet, size_t n)
 {
     if (send(c->client[who].file, packet, n, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 1;
     if (errno == EAGAIN || errno == EMSGSIZE) c->unread++;
-    if (who != c->controller || (errno != EAGAIN && errno != EMSGSIZE)) drop(c, who);
+    if (errno != EMSGSIZE && (errno != EAGAIN || who != c->controller)) drop(c, who);
     return 0;
 }
 
@@ -174,10 +174,9 @@ static void read_other(struct connections *c, int who, const struct frame *in, s
     const int kind = is_frame ? in->head.kind : 0;
     if (kind == KIND_HELLO && (c->controller == NOBODY || c->controller == who)) become_controller(c, who);
     else if (*(const char *)in == '{') keep_request(c, who, in, size);
-    else if (kind == KIND_ECHO && !is_reserved(who)) send_to(c, who, in, size);
-    else if (is_reserved(who) && kind == KIND_ECHO)
-        refuse_client(c, who, CODE_UNAVAILABLE, STRINGIFY(MOST_CONNECTIONS) " connections are open already.",
-                      "Close one first.");
+    else if (kind == KIND_ECHO && (!is_reserved(who) || who == c->controller)) send_to(c, who, in, size);
+    else if (kind == KIND_ECHO)
+        refuse_client(c, who, CODE_UNAVAILABLE, "as many connections as there may be are open.", "Close one first.");
     else refuse_frame(c, who, kind, size);
 }
 

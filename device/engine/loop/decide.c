@@ -69,7 +69,8 @@ int decide(struct decider *d, int64_t now)
     if (flags) return fall_back(d, flags);
     if (remembers && !d->is_fresh) return hold(d, 0); /* what was remembered once is not remembered again */
     flags = run_policy(d, d->values, remembers, d->starts);
-    d->is_fresh = d->starts = 0;
+    d->is_fresh = 0;
+    if (remembers) d->starts = 0;
     if (flags < 0 || flags & NON_FINITE || !are_finite(d->outputs, p->output_size)) return fall_back(d, NON_FINITE);
     d->decided.values = d->outputs;
     return d->flags = flags;

@@ -29,6 +29,7 @@ enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32, REPLY_ROOM = 1 << 18 };
 #define GREETING_NS 5000000000ll
 #define RESERVED_GREETING_NS 250000000ll
 #define PATIENCE_NS 1000000000ll
+#define EASING_NS 100000000ll
 #define USUAL_HEARTBEAT_NS 1000000000ll
 /* Periods after which an observation is stale (one that came just after a tick is a period old at the next, and one
  * more may be lost), and for which an action is held, where nothing else is named. */
@@ -141,13 +142,11 @@ void put_punctuality(struct text *, const struct punctuality *);
 
 /* ---- real_time.c: what keeps a loop punctual on Linux ---- */
 struct grant { int is_granted; char name[32], reason[192]; };
-struct grants { int count, all; struct grant one[3]; };
+struct grants { int count, all; struct grant one[3]; char advice[512]; }; /* advice: lines that grant the rest */
 
 /* Request a priority from 1 to 99, or 0; a core, or -1 for any; locked memory. */
 void request_real_time(struct grants *, int priority, int core, int locks_all);
 void put_grants(struct text *, const struct grants *);
-/* The lines that grant this user what it was refused, as they are typed. */
-void put_what_grants_it(struct text *);
 
 /* ---- supervisor.c: systemd's notification protocol; any supervisor that sets NOTIFY_SOCKET hears it ---- */
 struct supervisor {
@@ -176,6 +175,7 @@ struct loop {
     int64_t sent_ns, alive_ns, made_ns; /* made_ns: of the action that would be held */
     int64_t missed_ns, forced_ns;   /* a deadline was missed last; others were last given time that there was not */
     int64_t cost_ns[LOOP_OPERATION_COUNT]; /* what answering took lately */
+    int64_t eased_ns[LOOP_OPERATION_COUNT]; /* when that was last lowered for want of time */
     char *reply;
     int has_skipped, has_ended, is_missed; /* is_missed: it ended for --on-miss stop */
     char why[96];                   /* it ended */

@@ -17,14 +17,14 @@ struct loop_options {               /* as device/agent/loop/options.py has them;
 struct loop_policy {                /* what is served; everything that it points to outlives loop_serve */
     const char *name, *served;      /* of the policy; e.g. "int8 in native", for people */
     const char *loaded;             /* the protocol's LOADED, a JSON object */
-    const char *help, *hello;       /* members of those replies, without braces; NULL: they are not answered */
+    const char *help, *hello;       /* members of those replies, without braces */
     uint32_t observation_size, period_size, output_size, state_size; /* float32 values; of one period, as it is sent */
     int is_discrete, first;         /* one choice among output_size actions, the number of the first of them */
     int are_whole;                  /* the action's elements are whole numbers within the bounds: several choices */
     int locks_all;                  /* memory that was never touched is made resident, too */
     uint64_t period_ns;             /* of control */
     const float *golden;            /* an observation to rehearse on */
-    const float *fallback;          /* the policy's own fallback action, or NULL: [output_size], or [1] where discrete */
+    const float *fallback;          /* the policy's own: [output_size], or [1] where discrete; NULL: none */
     const double *bounds;           /* of the action's elements: low [output_size], high [output_size]; or NULL */
     void *context;
     /* One decision: flags of frames.py, 0 for an action; negative: the policy cannot be executed any more.

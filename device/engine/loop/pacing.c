@@ -9,7 +9,7 @@
 #include "internal.h"
 
 /* What one step for others, a packet or a connection, may take; how long before a tick they are left alone. */
-enum { STEP_NS = 20000, MARGIN_NS = 200000, ACCEPTED_AT_ONCE = 4 };
+enum { STEP_NS = 20000, GREETING_COST_NS = 100000, MARGIN_NS = 200000, ACCEPTED_AT_ONCE = 4 };
 #define SECOND_NS 1000000000ll
 #define RETRY_NS 10000000ll         /* a request that found no time is tried again after */
 #define FREE_NS 2000000ll           /* given to others where nothing is to be lost */
@@ -107,8 +107,9 @@ static int64_t slack_end(struct loop *l, int64_t due, int64_t now)
     const int64_t quarter = now + l->timing.period_ns / 4;
     if (l->timing.pace == PACE_OBSERVATION && until > quarter) until = quarter;
     /* Nobody waits for an action; or deadlines are missed anyway, and somebody may want to know that: once a second. */
-    if (l->connections.controller == NOBODY && until < now + FREE_NS) until = now + FREE_NS;
-    if (l->missed_ns && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS) l->forced_ns = now;
+    if (l->connections.controller == NOBODY && until < now + GREETING_COST_NS) until = now + GREETING_COST_NS;
+    const int64_t own = l->forced_ns + FREE_NS + l->timing.period_ns; /* until then misses may come of that very time */
+    if (l->missed_ns > own && now - l->missed_ns < SECOND_NS && now - l->forced_ns > SECOND_NS) l->forced_ns = now;
     return until < l->forced_ns + FREE_NS ? l->forced_ns + FREE_NS : until;
 }
 
@@ -133,9 +134,9 @@ static void attend(struct loop *l, int64_t now, int64_t due)
     }
     now = now_ns();
     const int64_t until = slack_end(l, due, now);
-    cut_silent(c, now);
     for (int left = ACCEPTED_AT_ONCE; left && now_ns() + STEP_NS <= until && accept_one(c); left--) {}
     read_others(c, until);
+    cut_silent(c, now);
     answer_waiting(l, until);
 }
 
@@ -205,8 +206,8 @@ static void run_by_observation(struct loop *l)
     int64_t due = now_ns() + l->timing.period_ns;
     while (!l->has_ended) {
         int is_found = wait_for_packets(l, due, 0);
-        const int64_t spun = now_ns() + l->timing.spin_ns;
-        while (!is_found && now_ns() < spun) is_found = wait_for_packets(l, due, 0);
+        const int64_t spun = now_ns() + l->timing.spin_ns, end = spun < due ? spun : due;
+        while (!is_found && now_ns() < end) is_found = wait_for_packets(l, due, 0);
         const int64_t left = due - now_ns(), most = is_waiting(c) ? RETRY_NS : l->supervisor.heartbeat_ns;
         if (!is_found && left > 0) wait_for_packets(l, due, left < most ? left : most);
         int64_t now = now_ns();

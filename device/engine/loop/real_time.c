@@ -83,12 +83,29 @@ static void raise_priority(struct grants *g, int priority)
     end_grant(g, &reason);
 }
 
+/* For this user, and the services of its own systemd. PAM sets the limits when the user's manager starts; a drop-in of
+ * user@.service alone does not hold, since Debian's pam_limits resets it. */
+static void put_advice(struct text *t)
+{
+    char user[64];
+    struct text name = text_of(user, sizeof user - 1);
+    const struct passwd *known = getpwuid(getuid());
+    if (known) put(&name, known->pw_name);
+    else print(&name, "%u:%u", getuid(), getuid()); /* as limits.conf takes a number */
+    *name.at = 0;
+    print(t, "# /etc/security/limits.d/quarl.conf, as root; then: systemctl restart user@%u (or log in again)\n"
+             "%s - rtprio 99\n%s - memlock unlimited\n", getuid(), user, user);
+}
+
 void request_real_time(struct grants *g, int priority, int core, int locks_all)
 {
     g->all = 1;
     lock_memory(g, locks_all);
     if (core >= 0) pin(g, core);
     if (priority) raise_priority(g, priority);
+    struct text advice = text_of(g->advice, sizeof g->advice - 1);
+    if (!g->all) put_advice(&advice);
+    *advice.at = 0;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* an ordinary thread's sleeps may else end 50 us late */
 }
 
@@ -100,18 +117,4 @@ void put_grants(struct text *t, const struct grants *g)
               one->is_granted ? "true" : "false", one->reason);
     }
     put_char(t, ']');
-}
-
-/* For this user, and the services of its own systemd. PAM sets the limits when the user's manager starts; a drop-in of
- * user@.service alone does not hold, since Debian's pam_limits resets it. */
-void put_what_grants_it(struct text *t)
-{
-    char user[64];
-    struct text name = text_of(user, sizeof user - 1);
-    const struct passwd *known = getpwuid(getuid());
-    if (known) put(&name, known->pw_name);
-    else print(&name, "%u:%u", getuid(), getuid()); /* as limits.conf takes a number */
-    *name.at = 0;
-    print(t, "# /etc/security/limits.d/quarl.conf, as root; then: systemctl restart user@%u (or log in again)\n"
-             "%s - rtprio 99\n%s - memlock unlimited\n", getuid(), user, user);
 }

@@ -9,9 +9,6 @@ enum { PARSE_NS_PER_BYTE = 50, STEP_NS = 20000 };
 static void put_status(struct text *t, const struct loop *l)
 {
     const struct timing *g = &l->timing;
-    char room[512];
-    struct text lines = text_of(room, sizeof room);
-    if (!l->grants.all) put_what_grants_it(&lines);
     put(t, ",\"release\":"), put_string(t, l->options->release, strlen(l->options->release));
     put(t, ",\"loaded\":"), put(t, l->policy->loaded);
     print(t, ",\"timing\":{\"period_ns\":%lld,\"deadline_ns\":%lld,\"stale_ns\":%lld,\"hold_ns\":%lld,",
@@ -19,7 +16,7 @@ static void put_status(struct text *t, const struct loop *l)
     print(t, "\"spin_ns\":%lld,", (long long)g->spin_ns);
     print(t, "\"pace\":\"%s\",\"on_miss\":\"%s\"},\"granted\":", PACE_NAMES[g->pace], ON_MISS_NAMES[g->on_miss]);
     put_grants(t, &l->grants);
-    put(t, ",\"what_grants_it\":"), put_string(t, room, text_size(&lines));
+    put(t, ",\"what_grants_it\":"), put_string(t, l->grants.advice, strlen(l->grants.advice));
     print(t, ",\"controller\":%s,\"unread\":%lld,\"malformed\":%lld,\"missed_ever\":%lld,\"counts\":",
           l->connections.controller != NOBODY ? "true" : "false", (long long)l->connections.unread,
           (long long)l->connections.malformed, (long long)l->count.missed_ever);
@@ -38,6 +35,9 @@ static int choose_operation(struct text *t, const struct request *r)
         else put_short(&fault, r->op);
         put(&fault, " is not answered within a loop; loop, help, hello, act are.");
         refuse(t, r, CODE_UNKNOWN_OP, "Type {\"op\": \"loop\"} for what was counted.");
+    } else if (op == LOOP_OPERATION_ACT && member_of(&r->members, "period").kind != MISSING) {
+        put(&fault, "act with 'period' is not answered within a loop: what the policy remembers is the controller's.");
+        is_known = refuse(t, r, CODE_UNAVAILABLE, "Send a whole observation, or frames as the controller.");
     } else if (op == LOOP_OPERATION_ACT) {
         const struct value rows = member_of(&r->members, "observations"), first = first_element(rows);
         if (first.kind == MISSING || next_element(first, rows).kind == MISSING) return op;
@@ -69,7 +69,8 @@ static void answer(struct loop *l, struct text *t, const struct request *r, int 
 }
 
 /* Refuse a request for which there was no time, once it has waited long enough; whether it is refused. */
-static int give_up(const struct loop *l, const struct client *one, struct text *t, const struct request *r, int64_t until)
+static int give_up(const struct loop *l, const struct client *one, struct text *t, const struct request *r,
+                   int64_t until)
 {
     const int64_t now = now_ns();
     if (now - one->asked_ns < PATIENCE_NS || now + STEP_NS > until) return 0;
@@ -98,7 +99,8 @@ static int answer_one(struct loop *l, struct client *one, struct text *t, int64_
         *cost = took > *cost - *cost / 8 ? took : *cost - *cost / 8;
         return 1;
     }
-    *cost -= *cost / 64;            /* it may have been interrupted when it took so long */
+    if (begin - l->eased_ns[op] > EASING_NS) /* it may have been interrupted when it took so long */
+        *cost -= *cost / 8, l->eased_ns[op] = begin;
     return give_up(l, one, t, &r, until);
 }
 

@@ -190,7 +190,8 @@ static int prepare(struct loop *l, char *title)
 int loop_serve(const struct loop_policy *policy, const struct loop_options *options)
 {
     static struct loop l;           /* one in a process */
-    char title[1024], room[512];
+    char title[1024];
+    l = (struct loop){0};
     l.policy = policy, l.options = options;
     const int status = prepare(&l, title);
     if (status) return status;
@@ -199,11 +200,7 @@ int loop_serve(const struct loop_policy *policy, const struct loop_options *opti
         const struct grant *one = &l.grants.one[i];
         if (!one->is_granted) fprintf(stderr, "not granted: %s: %s\n", one->name, one->reason);
     }
-    if (!l.grants.all) {
-        struct text lines = text_of(room, sizeof room - 1);
-        put_what_grants_it(&lines), *lines.at = 0;
-        fprintf(stderr, "What grants it:\n%s", room);
-    }
+    if (!l.grants.all) fprintf(stderr, "What grants it:\n%s", l.grants.advice);
     notify(&l.supervisor, "READY=1", title);
     run_loop(&l);
     notify(&l.supervisor, "STOPPING=1", l.why);
