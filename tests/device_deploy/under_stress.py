@@ -179,7 +179,8 @@ def main() -> int:
             time.sleep(stress.random.uniform(2.0, 8.0))
     watching.join()
     found = report(stress, lines)
-    if (machine := running.find(arguments.target.rpartition("@")[2])) is not None:
+    name = arguments.target.rpartition("@")[2]
+    if name != "local" and (machine := running.find(name)) is not None:
         running.stop(machine.name)
         running.start(machine.name, replace(machine.settings, clock_unix=60))
         found["boot_in_1970_to_active_s"] = round(wait_active(arguments.target), 1)
