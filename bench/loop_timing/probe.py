@@ -176,7 +176,7 @@ def ask_for_all(socket: str) -> None:
         lambda: _flood(socket, b'{"op":"loop"}', reads=True),
         lambda: _flood(socket, b'{"op":"loop"}', reads=False),
         lambda: _flood(socket, Header(Kind.ECHO).pack() + bytes(60_000), reads=True),
-        lambda: _flood(socket, Header(Kind.HELLO).pack(), reads=True),
+        lambda: _flood(socket, Header(Kind.OBSERVATION, count=32).pack() + bytes(128), reads=True),
         lambda: _flood(socket, b"\xff" * 300, reads=False),
         lambda: open_socket(socket).close(),
     ]
