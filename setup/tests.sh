@@ -53,3 +53,13 @@ fi
 if command -v qemu-aarch64 >/dev/null && command -v mmdebstrap >/dev/null; then
   fetch "an arm64 Python to count in" .venv/bin/quarl bench instructions --prepare
 fi
+
+# The C library that policy-agent links takes a minute to compile for a processor, once: no test waits so long for it.
+compiled=.venv/.musl
+if [ ! -e "$compiled" ]; then
+  echo "Compiling policy-agent for every processor, once …"
+  fetch "policy-agent for every processor" .venv/bin/python -c "
+from quarl.device.agent.building import TARGETS, agent
+print(*map(agent, TARGETS), sep='\n')"
+  touch "$compiled"
+fi
