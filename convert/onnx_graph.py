@@ -299,7 +299,7 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) ->
     else:
         graph.nodes[-1].output[0] = LOGITS
         outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, [1, spec.output_size])]
-    if isinstance(spec.head, DiscreteHead):  # of several components whoever executes it chooses
+    if isinstance(spec.head, DiscreteHead):  # of several components, the executor chooses
         # The first largest logit, as numpy's argmax.
         graph.node("ArgMax", [LOGITS], ACTION, axis=1, keepdims=0, select_last_index=0)
         outputs.append(helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]))

@@ -170,7 +170,7 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     else:
         graph.tensors[raw].name = LOGITS.encode()
         outputs = {LOGITS: raw}
-    if isinstance(spec.head, DiscreteHead):  # of several components whoever executes it chooses
+    if isinstance(spec.head, DiscreteHead):  # of several components, the executor chooses
         outputs[ACTION] = _argmax(graph, raw)
     inputs = {OBSERVATION: observation} | ({} if states.tensor is None else {STATE: states.tensor})
     return graph.serialise(spec.name, inputs, outputs | states.finish(), f"policy {spec.name}, raw observation in")

@@ -12,7 +12,8 @@
 #define CPU "/sys/devices/system/cpu/cpu0/cpufreq/"
 static char scratch[65536];         /* of the file that was read last */
 
-/* Read a small file into the scratch text, without line breaks and 0s at its end; its length, 0 where there is none. */
+/* Read a small file into the scratch text, without trailing line breaks and zero bytes; its length, 0 if there is no
+ * such file. */
 static size_t read_file(const char *path)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);

@@ -25,13 +25,13 @@ static inline int is_digit(const char *s, const char *end) { return s < end && (
 /* Behind a character of UTF-8, or NULL where it is none: no overlong form, no surrogate, nothing beyond U+10FFFF. */
 const char *skip_utf8(const char *s, const char *end);
 int hex_digit(char c);              /* -1 for what is none */
-/* The value that begins at s, of kind MISSING where there is none, and *why then says what is wrong. */
+/* The value that begins at s, of kind MISSING if there is none; *why is then the reason. */
 struct value read_value(const char *s, const char *end, int depth, const char **why);
 /* The first element of a list, or the one behind `at`; of kind MISSING behind the last. The list's form was checked. */
 struct value first_element(struct value list);
 struct value next_element(struct value at, struct value list);
 /* The object that begins at s and its members: of a key that stands twice, the last. Of those beyond MAX_MEMBERS the
- * last places keep "op", "id" and one other: so many keys are never all known. NULL and *why where it is none. */
+ * last places keep "op", "id" and one other: so many keys are never all known. NULL and *why if there is no object. */
 const char *read_members(const char *s, const char *end, struct object *to, const char **why);
 struct value member_of(const struct object *, const char *key);
 int is_key(const struct member *, const char *word);

@@ -1,4 +1,4 @@
-/* A decimal number of JSON as the double nearest to it, ties to even. */
+/* Decimal numbers of JSON as the doubles nearest to them, ties to even; and whether floats are numbers at all. */
 #ifndef AGENT_NUMBER_H
 #define AGENT_NUMBER_H
 #include <stdint.h>
@@ -17,6 +17,18 @@ static inline uint64_t multiply(uint64_t a, uint64_t b, uint64_t *low)
     *low = other << 32 | (uint32_t)(a0 * b0);
     return a1 * b1 + (middle >> 32) + (other >> 32);
 #endif
+}
+
+static inline int are_finite(const float *x, uint32_t n)
+{
+    uint32_t most = 0;              /* the largest exponent; that of NaN and infinity is all ones */
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7f800000;
+        most = bits > most ? bits : most;
+    }
+    return most < 0x7f800000;
 }
 
 /* Eight bytes may be read behind a line that holds numbers. */

@@ -42,13 +42,6 @@ static int refuse_unloaded(struct text *t, const struct request *r)
 
 /* ---- act --------------------------------------------------------------------------------------------------------- */
 
-static int are_finite(const float *x, uint32_t n)
-{
-    float sum = 0.0f;               /* of x - x: 0, or NaN where one of them is NaN or infinite */
-    for (uint32_t i = 0; i < n; i++) sum += x[i] - x[i];
-    return sum == 0.0f;
-}
-
 static void put_floats(struct text *t, const float *x)
 {
     for (uint32_t i = 0; i < sizes->outputs; i++) put_char(t, i ? ',' : '['), put_double(t, (double)x[i]);

@@ -1,19 +1,6 @@
-#include <math.h>
 #include <string.h>
 
 #include "internal.h"
-
-static int are_finite(const float *x, uint32_t n)
-{
-    uint32_t most = 0;              /* the largest exponent; that of NaN and infinity is all ones */
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7f800000;
-        most = bits > most ? bits : most;
-    }
-    return most < 0x7f800000;
-}
 
 int fall_back(struct decider *d, int flags)
 {

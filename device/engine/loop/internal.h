@@ -25,6 +25,8 @@ enum { MOST_CONNECTIONS = 8, RESERVED_CONNECTIONS = 2, PLACES = MOST_CONNECTIONS
 enum { MOST_PACKETS = 512, MOST_OF_OTHERS = 8 };
 /* A longer request is refused unread: a base, and an addition for each value of one observation. */
 enum { REQUEST_BYTES = 512, BYTES_PER_VALUE = 32, REPLY_ROOM = 1 << 18 };
+/* What one step for others may take: a packet, a connection, a refusal. */
+enum { STEP_NS = 20000 };
 /* Times: a new connection says what it wants within; a request that never finds time is refused after. */
 #define GREETING_NS 5000000000ll
 #define RESERVED_GREETING_NS 250000000ll

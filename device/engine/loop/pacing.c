@@ -8,8 +8,8 @@
 
 #include "internal.h"
 
-/* What one step for others, a packet or a connection, may take; how long before a tick they are left alone. */
-enum { STEP_NS = 20000, GREETING_COST_NS = 100000, MARGIN_NS = 200000, ACCEPTED_AT_ONCE = 4 };
+/* What a greeting may take; how long before a tick others are left alone. */
+enum { GREETING_COST_NS = 100000, MARGIN_NS = 200000, ACCEPTED_AT_ONCE = 4 };
 #define SECOND_NS 1000000000ll
 #define RETRY_NS 10000000ll         /* a request that found no time is tried again after */
 #define FREE_NS 2000000ll           /* given to others where nothing is to be lost */

@@ -4,7 +4,7 @@
 
 static const char *const OPERATIONS[] = {"loop", "help", "hello", "act"};
 
-enum { PARSE_NS_PER_BYTE = 50, STEP_NS = 20000 };
+enum { PARSE_NS_PER_BYTE = 50 };
 
 static void put_status(struct text *t, const struct loop *l)
 {
