@@ -95,7 +95,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "bring a policy to a group, in phases"),
         "fleet status": Verb("quarl.device.deploy.fleet.command:status", "what each device serves"),
         "fleet run": Verb("quarl.device.deploy.fleet.command:run", "measure latency, memory or success on each device"),
-        "local-fleet": Verb("quarl.device.deploy.local_fleet.__main__:local_fleet", "an embedded fleet, to try it"),
+        "local-fleet": Verb("quarl.device.deploy.local_fleet:local_fleet", "an embedded fleet, to try it"),
         "pi start": Verb("quarl.device.virtual_pi.__main__:start", "start an emulated Raspberry Pi"),
         "pi stop": Verb("quarl.device.virtual_pi.__main__:stop", "shut it down; its card is kept"),
         "pi reboot": Verb("quarl.device.virtual_pi.__main__:reboot", "shut it down and start it again"),

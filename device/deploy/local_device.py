@@ -12,10 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from quarl.device.deploy.errors import ConnectionFailedError
 from quarl.policy.files import write_atomically
@@ -99,40 +98,29 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def served(
-    what: str,
-    root: Path,
-    words: Sequence[str],
-    *,
-    command_prefix: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Start a server of embedded devices and end it, with all that runs on it, at the end of the block.
+def running_local_device(root: Path, *, command_prefix: Sequence[str] = ()) -> Iterator[LocalDevice]:
+    """Start the embedded device of ``root`` and end it, with all that runs on it, at the end of the block.
+
+    Two at once on the same folder are one device with two doors: same home, same keys, different ports.
 
     Args:
-        what: it is called in messages.
         root: its folder, made when missing.
-        words: Python's arguments; the server prints a line of JSON when it is ready.
-        command_prefix: put before the server's command.
-        environment: its environment; default that of this process.
-
-    Yields:
-        What it printed.
+        command_prefix: put before the server's command (a test starts it in a mount namespace of its own).
 
     Raises:
         ConnectionFailedError: it did not start.
     """
+    root = root.resolve()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     errors = root / "server.err"
     with errors.open("wb") as stderr:
         # A session of its own: Ctrl-C reaches this command first, which then ends the server in good order.
         process = subprocess.Popen(
-            [*command_prefix, sys.executable, *words],
+            [*command_prefix, sys.executable, "-m", "quarl.device.deploy.local_server", "--root", str(root)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
-            env=environment,
         )
     assert process.stdout is not None
     too_long = threading.Timer(START_TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))
@@ -146,29 +134,10 @@ def served(
         except ValueError:
             tail = errors.read_text(errors="replace").strip().splitlines()[-3:]
             raise ConnectionFailedError(
-                f"The embedded {what} in {root} did not start: {' / '.join(tail) or 'it printed nothing'}.",
-                f"Look at {errors}; removing {root} sets the {what} up anew.",
+                f"The embedded device in {root} did not start: {' / '.join(tail) or 'it printed nothing'}.",
+                f"Look at {errors}; removing {root} sets the device up anew.",
             ) from None
-        yield reply
+        yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])
     finally:
         too_long.cancel()
         _stop(process)
-
-
-@contextlib.contextmanager
-def running_local_device(root: Path, *, command_prefix: tuple[str, ...] = ()) -> Iterator[LocalDevice]:
-    """Start the embedded device of ``root`` and end it, with all that runs on it, at the end of the block.
-
-    Two at once on the same folder are one device with two doors: same home, same keys, different ports.
-
-    Args:
-        root: its folder, made when missing.
-        command_prefix: put before the server's command (a test starts it in a mount namespace of its own).
-
-    Raises:
-        ConnectionFailedError: it did not start.
-    """
-    root = root.resolve()
-    words = ["-m", "quarl.device.deploy.local_server", "--root", str(root)]
-    with served("device", root, words, command_prefix=command_prefix) as reply:
-        yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])

@@ -23,14 +23,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
 from quarl.device.deploy.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
-from quarl.device.deploy.local_sessions import Door, Files, Traffic
+from quarl.device.deploy.local_sessions import Door, Files
 from quarl.device.deploy.target import user_name
 from quarl.policy.files import locked, write_atomically
 
@@ -48,16 +48,20 @@ def prepare_key(path: Path) -> asyncssh.SSHKey:
     return key
 
 
+def _public(key: asyncssh.SSHKey) -> str:
+    """``ssh-ed25519 AAAA…``."""
+    return " ".join(key.export_public_key().decode().split()[:2])
+
+
 def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
     """Make what is missing: folders (0700), keys (0600), known_hosts, interpreter. Safe when two do it at once."""
-    for path in (folder.root, folder.keys, folder.home, folder.bin):
+    for path in (folder.root, folder.keys, folder.client_key_file.parent, folder.home, folder.bin):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder.root):
         host_key, client_key = prepare_key(folder.keys / HOST_KEY), prepare_key(folder.client_key_file)
         if not folder.known_hosts_file.exists():
             # Recorded when the key is made, never later: a host key that changes afterwards is refused.
-            public = host_key.export_public_key().decode().split()
-            line = f"{LOCAL_HOST_KEY_NAME} {public[0]} {public[1]}\n"
+            line = f"{LOCAL_HOST_KEY_NAME} {_public(host_key)}\n"
             write_atomically(folder.known_hosts_file, line.encode(), mode=0o600)
         write_programs(folder.bin)
     return host_key, client_key
@@ -80,18 +84,24 @@ class LocalServer:
     """Serves one folder; keeps the list of what it started, to end it all. A process may have several."""
 
     def __init__(self, folder: LocalFolder) -> None:
+        """A device that does not listen yet; what is missing in its folder is made."""
         self._folder = folder
+        self._host_key, self._client_key = prepare(folder)
         self._commands: set[asyncio.Task[None]] = set()
-        self._children: set[asyncio.subprocess.Process] = set()
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.connection.SSHConnection] = set()
 
-    def options(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey) -> dict[str, Any]:
+    @property
+    def public_host_key(self) -> str:
+        """``ssh-ed25519 AAAA…``."""
+        return _public(self._host_key)
+
+    def options(self, host_key: asyncssh.SSHKey) -> dict[str, Any]:
         """How asyncssh serves a connection to this device."""
         return {
             "server_factory": lambda: Door(self._connections),
             "server_host_keys": [host_key],
-            "authorized_client_keys": asyncssh.import_authorized_keys(client_key.export_public_key().decode()),
+            "authorized_client_keys": asyncssh.import_authorized_keys(_public(self._client_key)),
             "process_factory": self._serve_command,
             "sftp_factory": lambda channel: Files(channel, self._folder.home),
             "encoding": None,
@@ -103,21 +113,10 @@ class LocalServer:
             "compression_algs": None,
         }
 
-    def traffic(self) -> Traffic:
-        """What passes between a client and a new command."""
-        return Traffic()
-
     async def start(self) -> int:
         """Listen; returns the port."""
-        self._acceptor = await asyncssh.listen(LISTEN, 0, **self.options(*prepare(self._folder)))
+        self._acceptor = await asyncssh.listen(LISTEN, 0, **self.options(self._host_key))
         return int(self._acceptor.get_port())
-
-    def cut_power(self) -> None:
-        """Kill every command that runs and break every connection, with no moment for anyone to end in order."""
-        for child in self._children:
-            _kill_group(child, signal.SIGKILL)
-        for connection in list(self._connections):
-            connection.abort()
 
     async def stop(self) -> None:
         """Close the door, hang up, give commands a moment to see the end of their input, then end them."""
@@ -154,15 +153,11 @@ class LocalServer:
             env=device_environment(self._folder),
             start_new_session=True,
         )
-        self._children.add(child)
-        traffic = self.traffic()
-        feeder = asyncio.create_task(self._feed(process, child, traffic))
+        feeder = asyncio.create_task(self._feed(process, child))
         closed = asyncio.create_task(process.wait_closed())
         try:
             assert child.stdout is not None and child.stderr is not None
-            outputs = asyncio.gather(
-                _pump(child.stdout, process.stdout, traffic.from_command), _pump(child.stderr, process.stderr)
-            )
+            outputs = asyncio.gather(_pump(child.stdout, process.stdout), _pump(child.stderr, process.stderr))
             # Waiting for the outputs alone would hang on a grandchild that keeps them open.
             await asyncio.wait((asyncio.ensure_future(outputs), closed), return_when=asyncio.FIRST_COMPLETED)
             if closed.done():
@@ -177,11 +172,8 @@ class LocalServer:
             feeder.cancel()
             closed.cancel()
             _kill_group(child, signal.SIGKILL)
-            self._children.discard(child)
 
-    async def _feed(
-        self, process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process, traffic: Traffic
-    ) -> None:
+    async def _feed(self, process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
         assert child.stdin is not None
         try:
             while True:
@@ -193,7 +185,7 @@ class LocalServer:
                     continue
                 except (asyncssh.BreakReceived, asyncssh.TerminalSizeChanged):
                     continue
-                child.stdin.write(traffic.to_command(data))
+                child.stdin.write(data)
                 await child.stdin.drain()
                 if not data:
                     break
@@ -218,12 +210,10 @@ def _kill_group(child: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(child.pid, number)
 
 
-async def _pump(
-    source: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes], through: Callable[[bytes], bytes] = bytes
-) -> None:
+async def _pump(source: asyncio.StreamReader, sink: asyncssh.SSHWriter[bytes]) -> None:
     try:
         while data := await source.read(_CHUNK):
-            sink.write(through(data))
+            sink.write(data)
             await sink.drain()
     except (OSError, asyncssh.Error):
         while await source.read(_CHUNK):

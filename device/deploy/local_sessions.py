@@ -1,4 +1,4 @@
-"""What a client meets at an embedded device: who is let in, where SFTP starts, what passes to and from a command."""
+"""What a client meets at an embedded device: who is let in, and where SFTP starts."""
 
 from __future__ import annotations
 
@@ -49,15 +49,3 @@ class Files(asyncssh.SFTPServer):
     def map_path(self, path: bytes) -> bytes:
         """Where a path that a client named is on this machine."""
         return posixpath.join(self._home, path)  # an absolute path stays as it is
-
-
-class Traffic:
-    """What passes between a client and one command of the device: all of it, as it comes."""
-
-    def to_command(self, data: bytes) -> bytes:
-        """What the command reads of ``data`` that the client sent; empty data is the end of it."""
-        return data
-
-    def from_command(self, data: bytes) -> bytes:
-        """What the client reads of ``data`` that the command wrote to its standard output."""
-        return data

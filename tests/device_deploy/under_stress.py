@@ -32,9 +32,9 @@ from typing import Any
 from quarl import cli
 from quarl.bench.loop_timing import probe
 from quarl.device.deploy.connection import Connection, connect
-from quarl.device.deploy.local_fleet.namespaces import own_namespace
 from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import running
+from tests.namespaces import own_namespace
 
 POLICY = "I"
 GAP_PERIODS = 5

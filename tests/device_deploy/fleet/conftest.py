@@ -17,12 +17,12 @@ from quarl import cli
 from quarl.convert.pipeline import convert_each, missing
 from quarl.device.deploy.fleet.journal import events
 from quarl.device.deploy.fleet.rollout import Rollout
-from quarl.device.deploy.local_fleet import LocalFleet, running_local_fleet
 from quarl.device.deploy.on_device.store import Store
 from quarl.device.deploy.signing.keys import VARIABLE
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import ArtifactFormat, Precision
+from tests.device_deploy.fleet.faulty_fleet import LocalFleet, running_fleet
 
 DEVICES = 9
 _numbers = itertools.count(1)
@@ -52,7 +52,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     """A fleet for the tests of a file."""
     folder = tmp_path_factory.mktemp("fleet")
-    with own_state(folder), running_local_fleet(folder / "fleet", DEVICES) as fleet:
+    with own_state(folder), running_fleet(folder / "fleet", DEVICES) as fleet:
         yield fleet
 
 

@@ -11,8 +11,8 @@ from quarl import cli
 from quarl.device.deploy.fleet.measuring import joined
 from quarl.device.deploy.fleet.status import DeviceStatus
 from quarl.device.deploy.fleet.tables import measured_table, status_table
-from quarl.device.deploy.local_fleet import FaultKind
 from tests.device_deploy.fleet.conftest import Arena
+from tests.device_deploy.fleet.faulty_fleet import Fault
 
 NAMES = ["device-001", "device-002", "device-003"]
 
@@ -21,7 +21,7 @@ def test_each_device_is_measured_and_the_answers_are_joined(arena: Arena) -> Non
     arena.write(NAMES)
     assert arena.deploy()[0] == 0
     assert arena.typed("run", "latency", "--policy", "I", "--runs", "700")[0] == 0
-    arena.devices.set_fault(NAMES[1], FaultKind.UNREACHABLE)
+    arena.devices.set_fault(NAMES[1], Fault.UNREACHABLE)
     status, lines, _ = arena.typed("run", "memory", "--policy", "I")
     assert status == 1 and "1 of 3 devices did not answer" in lines[-1]["error"]["message"]
     assert {line["device"]: line["state"] for line in lines if "device" in line} == {
@@ -77,7 +77,7 @@ def test_the_state_of_each_device(arena: Arena) -> None:
     assert arena.deploy(8, "--only", NAMES[0], "--only", NAMES[1])[0] == 0
     link = arena.devices.folder(NAMES[1]).home / "quarl" / "policies" / "I" / "current"
     link.unlink()
-    arena.devices.set_fault(NAMES[2], FaultKind.OTHER_KEY)
+    arena.devices.set_fault(NAMES[2], Fault.OTHER_KEY)
     status, lines, _ = arena.typed("status")
     assert status == 0 and lines[-1] == {"ok": True, "devices": 3, "entries": 3, "well": 1}
     found = {line["device"]: line for line in lines[:-1]}
@@ -96,7 +96,7 @@ def test_any_verb_for_each_device_of_a_group(arena: Arena, monkeypatch: pytest.M
     arena.capture.readouterr()
     assert cli.main(["releases", "--target", "@arena"]) == 0
     assert [line.split(":")[0] for line in arena.capture.readouterr().out.splitlines()] == NAMES
-    arena.devices.set_fault(NAMES[1], FaultKind.UNREACHABLE)
+    arena.devices.set_fault(NAMES[1], Fault.UNREACHABLE)
     assert cli.main(["remove", "--target", "@arena", "--policy", "I", "--all", "--json"]) == 1
     lines = [json.loads(line) for line in arena.capture.readouterr().out.splitlines()]
     assert {line["device"]: line["ok"] for line in lines[:-1]} == {**dict.fromkeys(NAMES, True), NAMES[1]: False}

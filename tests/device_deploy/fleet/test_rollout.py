@@ -17,13 +17,13 @@ from quarl.device.deploy.fleet.inventory import Fleet, Member
 from quarl.device.deploy.fleet.journal import Memory, opened
 from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.rollout import Rollout, Settings
-from quarl.device.deploy.local_fleet import Fault, FaultKind, When
 from quarl.device.deploy.payload import Payload
 from quarl.device.deploy.probe import TargetFacts, probe
 from quarl.device.deploy.releases import list_releases, remove_releases, rollback
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy.devices import served_text, stand_in_payload
 from tests.device_deploy.fleet.conftest import Arena, summary
+from tests.device_deploy.fleet.faulty_fleet import Fault
 
 INT8, INT4 = "int8", "int4"
 
@@ -82,7 +82,7 @@ def test_a_first_release_that_is_taken_back_leaves_nothing(arena: Arena) -> None
 @pytest.mark.slow
 def test_a_device_that_dies_in_the_switch_stops_the_rollout_and_its_phase_goes_back(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
-    arena.devices.set_fault(ALL[2], Fault.dies_in_switch(When.AFTER))
+    arena.devices.set_fault(ALL[2], Fault.DIES_AFTER_SWITCH)
     status, lines, states = arena.deploy(4, "--batch", "2", "--parallel", "1")
     assert status == 1 and "the release failed on 1 device up to batch 1 of 3, 0 are allowed" in str(lines[-1])
     assert states == {
@@ -104,8 +104,8 @@ def test_a_device_that_dies_in_the_switch_stops_the_rollout_and_its_phase_goes_b
 @pytest.mark.slow
 def test_as_many_may_fail_as_were_allowed(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
-    for name, when in zip(ALL[2:4], When, strict=True):
-        arena.devices.set_fault(name, Fault.dies_in_switch(when))
+    arena.devices.set_fault(ALL[2], Fault.DIES_BEFORE_SWITCH)
+    arena.devices.set_fault(ALL[3], Fault.DIES_AFTER_SWITCH)
     status, lines, states = arena.deploy(4, "--max-fail", "2")
     assert status == 1 and summary(lines)["error"]["message"].startswith("Some devices do not serve it yet.")
     assert {name: state for name, state in states.items() if state != "proved"} == dict.fromkeys(ALL[2:4], "unknown")
@@ -116,8 +116,8 @@ def test_as_many_may_fail_as_were_allowed(arena: Arena) -> None:
 
 
 def test_others_step_in_for_canaries_out_of_reach_and_the_same_command_finishes(arena: Arena) -> None:
-    arena.devices.set_fault(ALL[0], FaultKind.UNREACHABLE)
-    arena.devices.set_fault(ALL[1], FaultKind.OTHER_KEY)
+    arena.devices.set_fault(ALL[0], Fault.UNREACHABLE)
+    arena.devices.set_fault(ALL[1], Fault.OTHER_KEY)
     status, lines, states = arena.deploy(8, "--canary", "2")
     assert status == 1
     assert states == {**dict.fromkeys(ALL[:2], "not changed"), **dict.fromkeys(ALL[2:], "proved")}
@@ -133,7 +133,7 @@ def test_others_step_in_for_canaries_out_of_reach_and_the_same_command_finishes(
 
 def test_a_fleet_that_nobody_reaches(arena: Arena) -> None:
     for name in ALL:
-        arena.devices.set_fault(name, FaultKind.UNREACHABLE)
+        arena.devices.set_fault(name, Fault.UNREACHABLE)
     status, lines, states = arena.deploy()
     assert status == 1 and states == dict.fromkeys(ALL, "not changed")
     assert "no device could be changed" in summary(lines)["error"]["message"]
@@ -143,7 +143,7 @@ def test_a_fleet_that_nobody_reaches(arena: Arena) -> None:
 def test_a_canary_that_is_gone_in_its_soak(arena: Arena, at_soak: Callable[[Callable[[], object]], None]) -> None:
     """It cannot be taken back, which is said, and the next rollout goes on."""
     assert arena.deploy()[0] == 0
-    at_soak(lambda: arena.devices.set_fault(ALL[0], FaultKind.UNREACHABLE))
+    at_soak(lambda: arena.devices.set_fault(ALL[0], Fault.UNREACHABLE))
     status, lines, states = arena.deploy(4, soak=1)
     assert status == 1 and states == {ALL[0]: "rollback failed", **dict.fromkeys(ALL[1:], "not begun")}
     assert order(lines, "failed") == ALL[:1]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy.local_fleet import Fault, running_local_fleet
 from tests.device_deploy.devices import eventually
 from tests.device_deploy.fleet.conftest import Arena, own_state
+from tests.device_deploy.fleet.faulty_fleet import Fault, running_fleet
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ ALL = [f"device-{number:03d}" for number in range(1, 10)]
 def begun(arena: Arena, *words: str) -> subprocess.Popen[str]:
     """A rollout of int4 in a process of its own; some devices are so slow that it does not end before it is killed."""
     for name in SLOW:
-        arena.devices.set_fault(name, Fault.slow(30e3))
+        arena.devices.set_fault(name, Fault.SLOW)
     options = ["--policy", str(arena.policy.path), "--bits", "4", "--soak", "0", "--canary", "0", "--batch", "100%"]
     command = [
         sys.executable,
@@ -84,7 +84,7 @@ def test_a_network_that_is_lost_in_the_middle(arena: Arena, tmp_path: Path, caps
         root = tmp_path / "fleet"
         lost = Arena(arena.devices, arena.policy, arena.file, capsys)
         lost.write(ALL[:6])
-        with running_local_fleet(root, 6) as devices:
+        with running_fleet(root, 6) as devices:
             lost.devices = devices
             assert lost.deploy(8, "--canary", "0", "--batch", "100%")[0] == 0
             before = len(lost.journal())
@@ -94,7 +94,7 @@ def test_a_network_that_is_lost_in_the_middle(arena: Arena, tmp_path: Path, caps
             process.communicate(timeout=120)
             heal(lost)
             assert process.returncode == 1
-        with running_local_fleet(root, 6) as devices:
+        with running_fleet(root, 6) as devices:
             lost.devices = devices
             assert set(lost.served(ALL[:6]).values()) <= {"int8", "int4"}
             assert lost.deploy(4)[2] == dict.fromkeys(ALL[:6], "proved")
