@@ -82,7 +82,13 @@ def test_sftp_starts_at_home_and_commands_report_as_they_should(tmp_path: Path) 
     with connect(LOCAL, local_folder=tmp_path) as connection:
         done = connection.upload(b"x" * 100_000, "note")
         assert done.bytes == 100_000
-        assert (LocalFolder(tmp_path).home / "note").stat().st_size == 100_000
+        home, sftp = LocalFolder(tmp_path).home, connection.sftp()
+        assert (home / "note").stat().st_size == 100_000 and sftp.normalize(".") == str(home)
+        connection.upload(b"2", str(tmp_path / "outside"))
+        assert (tmp_path / "outside").read_bytes() == b"2", "an absolute path stays as it is"
+        sftp.posix_rename("note", "renamed")
+        sftp.symlink("renamed", "link")
+        assert (home / "link").readlink() == Path("renamed") and sftp.listdir(".")
         failed = connection.run("echo out; echo err >&2; exit 3", check=False)
         assert (failed.exit_status, failed.stdout, failed.stderr) == (3, "out\n", "err")
         assert connection.run("kill -9 $$", check=False).exit_status == -1
