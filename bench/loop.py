@@ -138,7 +138,7 @@ class _Probe:
         wheels = select(probe(device.connection), [runtime])
         self._values = bundle.golden().observations[:64].tolist()
         release = f"quarl/policies/{bundle.spec.name}/current"
-        parts = [f"{release}/lib", *(f"quarl/envs/{wheel.folder}" for wheel in wheels.wheels)]
+        parts = [f"{release}/lib/quarl.zip", *(f"quarl/envs/{wheel.folder}" for wheel in wheels.wheels)]
         path = ":".join(f"$HOME/{part}" for part in parts)
         self._start = f'PYTHONSAFEPATH=1 PYTHONPATH="{path}" {shlex.quote(wheels.python.path)} -s probe.py'
         wanted = [

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from quarl.device.agent.loop.client import (  # on a Pi: PYTHONPATH=…/current/lib; it needs numpy
+from quarl.device.agent.loop.client import (  # on a Pi: PYTHONPATH=…/current/lib/quarl.zip; it needs numpy
     Client,
     LoopError,
     request,

@@ -8,8 +8,9 @@ Both topics are std_msgs/msg/Float32MultiArray. An observation's data are the po
 spec; an action's are the index of a discrete policy's action, or the values of a continuous one. The loop decides at
 its own rate from the newest observation; its fallback actions go out, too.
 
-Where ROS 2 is installed the topics are rclpy's (source its setup.bash; on a Pi also PYTHONPATH=…/current/lib). Where it
-is not they are Cyclone DDS's, in ROS 2's wire names: `ros2 topic echo /policy/action` on another machine shows them.
+Where ROS 2 is installed the topics are rclpy's (source its setup.bash; on a Pi also
+PYTHONPATH=…/current/lib/quarl.zip). Where it is not they are Cyclone DDS's, in ROS 2's wire names: `ros2 topic echo
+/policy/action` on another machine shows them.
 ROS_DOMAIN_ID is heeded.
 """
 

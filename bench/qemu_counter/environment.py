@@ -9,7 +9,7 @@ from pathlib import Path
 from quarl.bench.command_line import BenchError, say
 from quarl.bench.qemu_counter.building import kept, made_once
 from quarl.bench.qemu_counter.sysroot import SERIES
-from quarl.device.deploy.payload import CODE, code_files, library_files
+from quarl.device.deploy.payload import code_files, library_files
 from quarl.device.deploy.wheels import NUMPY, Wheel, fetch, load_pins
 from quarl.policy.spec import RuntimeName
 
@@ -39,7 +39,7 @@ def import_path(runtime: RuntimeName) -> list[Path]:
     """
     files = fetch(wheels_for(runtime), progress=lambda wheel: say(f"Fetching {wheel} for {MACHINE} …"))
     sent = [*code_files(), *library_files(MACHINE, runtime is RuntimeName.NATIVE)]
-    code = {file.path.removeprefix(f"{CODE}/"): file.data for file in sent}
+    code = {file.path: file.data for file in sent}
     digest = hashlib.sha256()
     for name, data in code.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)

@@ -18,7 +18,7 @@ FLAGS = (
     *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s", "-Wl,--build-id=none"),
 )
 _SHARED = ("text", "number", "json", "replies")
-_AGENT = ("agent", "operations", "pack", "device", "measure", "sha256")
+_AGENT = ("agent", "operations", "pack", "device", "measure", "sha256", "supervise", "ask")
 _LOOP = ("options", "connections", "decide", "pacing", "punctuality", "real_time", "requests", "serve", "supervisor")
 LOOP_SOURCES = [*(f"agent/{name}.c" for name in _SHARED), *(f"loop/{name}.c" for name in _LOOP)]
 AGENT_SOURCES = [*LOOP_SOURCES, *(f"agent/{name}.c" for name in _AGENT)]

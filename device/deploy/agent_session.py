@@ -8,7 +8,6 @@ with AgentSession(connection, "III") as agent:
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -19,18 +18,15 @@ from numpy.typing import ArrayLike
 
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.errors import AgentError, HostError, ReleaseError
-from quarl.device.deploy.helper_session import BOOTSTRAP, LAUNCHER, device_program, helper_error
-from quarl.device.deploy.on_device import launch
-from quarl.device.deploy.payload import STARTER
-from quarl.device.deploy.remote_process import ISOLATED, EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
+from quarl.device.deploy.records import STARTER
+from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
+from quarl.device.deploy.shell import GREETING, VERIFIER, refusal
 from quarl.device.deploy.target import check_policy_name
-from quarl.device.deploy.without_python.device import LAUNCHER as WITHOUT_PYTHON
 
 START_TIMEOUT_S = 60.0  # a Pi needs seconds to import numpy from an SD card
 REQUEST_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 5.0
 _PID = b"quarl-agent-pid "
-_NO_PYTHON = b"quarl-agent-without-python"
 # When a process started, in ticks after boot: field 22 of its stat, counted after the name, which may hold spaces.
 # Process ids are used again; an id together with its start time is not.
 _START_TIME = 'sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d " " -f 20'
@@ -40,20 +36,16 @@ Progress = Callable[[int, int], None]
 def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> str:
     """The shell command that starts what will verify a release's folder and become its agent.
 
-    It first says whether there is no Python, and its process id; ``exec`` all the way makes that the agent's own. Then
-    it reads LAUNCHER, or without Python launch.sh.
+    It first says its process id; ``exec`` all the way makes that the agent's own. Then it reads verify.sh.
     Where setpriv exists (util-linux), the kernel kills the agent when the SSH session's process dies, so that a lost
     connection leaves no agent computing.
     """
-    words = " ".join(map(shlex.quote, ("--greet", *arguments)))
+    words = " ".join(map(shlex.quote, arguments))
     script = (
         f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
-        'for name in python3 python3.11 python3.12 python3.13; do python=$(command -v "$name") && break; done; '
-        f'[ -n "$python" ] || echo {_NO_PYTHON.decode()}; '
         f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
-        f'[ -n "$python" ] || exec $tie sh -s -- {shlex.quote(policy)} "$(pwd -P)" {words}; '
-        f'exec $tie "$python" {ISOLATED} -c {shlex.quote(BOOTSTRAP)}'
+        f'exec $tie sh -s -- start {shlex.quote(policy)} "$(pwd -P)" {words}'
     )
     return f"exec sh -c {shlex.quote(script)}"
 
@@ -96,11 +88,9 @@ class AgentSession:
     def __enter__(self) -> AgentSession:
         process = self._connection.start(agent_command(self._folder, self._policy, self._arguments))
         self._process = process
-        bare = False
         try:
             while True:
                 line = process.read_line(START_TIMEOUT_S)
-                bare = bare or line == _NO_PYTHON
                 if line == b"missing":
                     raise ReleaseError(
                         f"{self._connection.name} has no {'release ' + self._release if self._release else 'release'} "
@@ -108,15 +98,9 @@ class AgentSession:
                         f"quarl deploy --target {self._connection.target} --policy {self._policy}",
                     )
                 if line.startswith(_PID):
-                    folder = self._remember(line[len(_PID) :].decode(errors="replace"))
+                    self._remember(line[len(_PID) :].decode(errors="replace"))
                     break
-            if bare:
-                process.send(WITHOUT_PYTHON.read_bytes())
-            else:
-                root = 'root = (module.Path.home() / "quarl").resolve()\n'
-                what = f"root, {self._policy!r}, module.Path({folder!r}), {self._arguments!r}, greet=True"
-                program = device_program(LAUNCHER, f"{root}module.start({what})\n")
-                process.send(f"{len(program)}\n".encode() + program)
+            process.send(VERIFIER.read_bytes())
             self._check_greeting(process.read_line(START_TIMEOUT_S))
         except (EndOfOutputError, LineTimeoutError):
             error = self._died("starting")
@@ -128,8 +112,8 @@ class AgentSession:
             raise
         return self
 
-    def _remember(self, text: str) -> str:
-        """Keep the agent's process id and its start time (a device without /proc tells none); returns its folder."""
+    def _remember(self, text: str) -> None:
+        """Keep the agent's process id and its start time; a device without /proc tells none."""
         pid, _, rest = text.strip().partition(" ")
         started, _, folder = rest.partition(" ")
         if not pid.isdigit() or (started and not started.isdigit()) or not folder.startswith("/"):
@@ -139,7 +123,6 @@ class AgentSession:
                 agent_code="protocol",
             )
         self._pid, self._started = int(pid), started
-        return folder
 
     def _check_greeting(self, line: bytes) -> None:
         """See that the release was verified and its agent is started.
@@ -147,16 +130,15 @@ class AgentSession:
         Raises:
             TrustError, VerificationError: it was refused.
         """
-        try:
-            refused = json.loads(line)[launch.GREETING]
-        except (ValueError, KeyError, TypeError):
+        greeting = line.decode(errors="replace")
+        if not greeting.startswith(GREETING):
             raise AgentError(
                 f"The starter on {self._connection.name} wrote something that is no greeting: {line[:200]!r}.",
-                "Try `python3 -V` and `sh -c true` on the device.",
+                "Try `sh -c true` on the device.",
                 agent_code="protocol",
-            ) from None
-        if refused:
-            raise helper_error(self._connection.name, refused)
+            )
+        if greeting != f"{GREETING}ok":
+            raise refusal(self._connection.name, greeting.removeprefix(GREETING))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

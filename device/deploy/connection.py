@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
 """For a server that lets us in and then does not start a command, with its disk stuck for example."""
-_PACKET = 32 * 1024  # bytes of a file that one SFTP packet carries; every server takes as many
+_PACKET = 32 * 1024  # bytes; so finely progress is told
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class Connection:
         again: Callable[[], contextlib.AbstractContextManager[Connection]],
     ) -> None:
         self._transport = transport
-        self._sftp: paramiko.SFTPClient | None = None
         self.target = target
         self.endpoint = endpoint
         self.host_key_fingerprint = fingerprint
@@ -175,77 +174,62 @@ class Connection:
             )
         return result
 
-    def sftp(self, timeout: float = 30.0) -> paramiko.SFTPClient:
-        """The connection's SFTP session, opened at first use. Relative paths start at the device's home."""
-        if self._sftp is None:
-            try:
-                with self._closed_after(ACCEPT_TIMEOUT_S):
-                    self._sftp = paramiko.SFTPClient.from_transport(self._transport)
-            except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError) as error:
-                if not self.alive:
-                    raise self.lost("opening SFTP") from None
-                raise RemoteCommandError(
-                    f"{self.name} has no working SFTP ({error}).",
-                    "Enable `Subsystem sftp` in its sshd_config, and let its shell start-up files print nothing.",
-                ) from None
-            if self._sftp is None:
-                raise self.lost("opening SFTP")
-        self._sftp.get_channel().settimeout(timeout)
-        return self._sftp
+    def stream(
+        self, command: str, data: bytes, progress: Callable[[int], None] = lambda count: None, timeout: float = 600.0
+    ) -> str | None:
+        """Run a command in the home folder that reads ``data``; return None, or what it wrote if it failed.
 
-    def upload(
-        self, data: bytes | Path, remote_path: str, *, progress: Callable[[int], None] | None = None
-    ) -> UploadResult:
-        """Write one file on the device. Not atomic by itself: deployment writes to incoming/ and renames.
+        Args:
+            command: for ``sh``; quote with ``shlex.quote``.
+            data: its input.
+            progress: called with the number of bytes that each packet added.
+            timeout: seconds for it to end after all was sent.
+
+        Raises:
+            ConnectionLostError: the connection ended, or nothing moved for 30 s.
+        """
+        script = f'cd -P "$HOME" && umask 077 && {{ {command}; }} 2>&1'
+        process = self.start(f"exec sh -c {shlex.quote(script)}")
+        sent = 0
+        try:
+            with contextlib.suppress(EndOfOutputError):  # it ended without reading all of it: its status says why
+                for start in range(0, len(data), _PACKET):
+                    packet = data[start : start + _PACKET]
+                    process.send(packet)
+                    sent += len(packet)
+                    progress(len(packet))
+            process.close_input()
+            output = process.read_rest(timeout)
+            status = process.wait(timeout)
+        except (LineTimeoutError, ConnectionLostError, OSError, EOFError, paramiko.SSHException):
+            raise self.lost(f"sending data (after {sent} bytes)") from None
+        finally:
+            process.close()
+        if status in (None, -1) and not self.alive:
+            raise self.lost(f"sending data (after {sent} bytes)")
+        return None if status == 0 else output.decode(errors="replace")
+
+    def upload(self, data: bytes | Path, remote_path: str) -> UploadResult:
+        """Write one file on the device. Not atomic by itself.
 
         Args:
             data: the bytes, or the file that holds them.
             remote_path: relative to the device's home, or absolute.
-            progress: called with the number of bytes that each packet added.
 
         Raises:
             ConnectionLostError: the connection ended, or nothing moved for 30 s.
             OSError: the device refused to write (disk full, no permission).
         """
         begun = time.monotonic()
-        sent = 0
-        try:
-            sftp = self.sftp()
-            with (
-                data.open("rb") if isinstance(data, Path) else io.BytesIO(data) as source,
-                sftp.open(remote_path, "wb") as file,
-            ):
-                file.set_pipelined(True)
-                try:
-                    while packet := source.read(_PACKET):
-                        file.write(packet)
-                        sent += len(packet)
-                        if progress is not None:
-                            progress(len(packet))
-                except BaseException:  # Ctrl-C: in the middle of a packet the server would take the file's closing
-                    self._close_sftp()  # for the rest of that packet, and wait for more, or hang up
-                    raise
-            written = sftp.stat(remote_path).st_size
-        except (TimeoutError, EOFError, paramiko.SSHException):
-            raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
-        except OSError:
-            if not self.alive:
-                raise self.lost(f"sending {remote_path} (after {sent} bytes)") from None
-            raise
-        if written != sent:
-            raise OSError(f"{written} of {sent} bytes were written")
-        return UploadResult(remote_path, sent, time.monotonic() - begun)
-
-    def _close_sftp(self) -> None:
-        """End the SFTP session; the next file begins another."""
-        sftp, self._sftp = self._sftp, None
-        if sftp is not None:
-            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-                sftp.close()
+        content = data.read_bytes() if isinstance(data, Path) else data
+        path = shlex.quote(remote_path)
+        failed = self.stream(f'cat > {path} && [ "$(wc -c < {path})" -eq {len(content)} ]', content)
+        if failed is not None:
+            raise OSError(f"{remote_path} was not written: {failed.strip()[-200:]}")
+        return UploadResult(remote_path, len(content), time.monotonic() - begun)
 
     def close(self) -> None:
         """End the connection; what runs on the device sees the end of its input."""
-        self._close_sftp()
         self._transport.close()
 
 

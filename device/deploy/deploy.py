@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.errors import DeviceFullError, HostError, RemoteCommandError, TrustError
+from quarl.device.deploy.device import SILENCE_S, Device, archive_of, open_device
+from quarl.device.deploy.errors import HostError, TrustError, VerificationError
 from quarl.device.deploy.golden import GoldenCheck, Progress, Step, golden_checks
-from quarl.device.deploy.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper
 from quarl.device.deploy.payload import Payload, build_payload
 from quarl.device.deploy.probe import TargetFacts, probe
 from quarl.device.deploy.signing.keys import signing_key
 from quarl.device.deploy.signing.provisioning import key_for
-from quarl.device.deploy.signing.record import USUAL, Signing, check_as_device, signed_record
+from quarl.device.deploy.signing.record import USUAL, Signing, sign_record
 from quarl.device.deploy.static_agent.release import static_payload
 from quarl.device.deploy.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
 from quarl.device.deploy.wheels import Wheel, WheelSet, fetch, select
@@ -140,7 +140,7 @@ def install(
     wait_s: float = 0.0,
     progress: Progress | None = None,
     wheel_cache: Path | None = None,
-    silence_s: float = SILENCE_S,
+    silence_s: int = SILENCE_S,
     signing: Signing = USUAL,
     begun_with: Callable[[Mapping[str, Any]], None] = lambda state: None,
     before_switch: Callable[[str, str | None], None] = lambda release, serving: None,
@@ -155,7 +155,7 @@ def install(
     tell = progress if progress is not None else lambda step: None
     wanted_pair = payload.precisions, payload.runtimes
     request = DeployRequest(str(connection.target), payload.policy, *wanted_pair)
-    with helper(connection, wheel_set.python.path, silence_s=silence_s) as session:
+    with open_device(connection, wheel_set.python.path, silence_s=silence_s) as session:
         state = begin(session, payload.policy, payload.digest, wait_s)
         serving = state["current"]
         with still_serving(serving):
@@ -167,24 +167,21 @@ def install(
             if known is not None and known == serving and not found["doubted"]:
                 none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
                 return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
-            sent = _Upload(connection, session, tell)
+            sent = _Upload(session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
                 key, trust = key_for(connection, session, state["trust"], signing.key)
-                signed = signed_record(payload, wheel_set, key, trust, signing)
-                check_as_device(connection, signed, trust)
+                signed = sign_record(payload, wheel_set, key, trust, signing)
                 folders = [wheel.folder for wheel in wheel_set.wheels]
-                found = session.call("environments_compared", environments=folders, timeout=UNPACK_TIMEOUT_S)
+                found = session.compare_wheels(folders)
                 missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
                 wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
                 need = needed_bytes(payload, wheels)
-                sent.folder = session.call(
-                    "receive", release=release, need_bytes=need, record=signed.text, signature=signed.signature
-                )["incoming"]
+                session.receive(release, signed.text, signed.signature, need)
                 sent.send_wheels(wheels)
                 sent.send_files(payload)
                 checks = golden_checks(connection, payload.policy, f"incoming/{release}", *wanted_pair, tell)
-                session.call("publish", timeout=UNPACK_TIMEOUT_S)
+                session.publish()
             else:
                 release = known
                 with marked_when_refused(session, release):
@@ -215,13 +212,13 @@ def install(
     )
 
 
-def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _prune(session: Device, serving: str, previous: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Remove old releases, but not the one that served before; returns those removed, and warnings.
 
     Past the switch no failure undoes the deployment.
     """
     try:
-        done = session.call("prune", previous=previous)
+        done = session.prune(previous)
         in_use = tuple(
             f"Release {name} was not removed: process {', '.join(map(str, processes))} runs from it."
             for name, processes in done["in_use"].items()
@@ -235,7 +232,7 @@ def _prune(session: HelperSession, serving: str, previous: str | None) -> tuple[
         )
 
 
-def _known_release(session: HelperSession, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
+def _known_release(session: Device, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
     """A release on the device that has this very content and is still whole, and what its check found.
 
     One that has the content no longer is marked, so that nobody goes back to it. One that another key signed than the
@@ -244,15 +241,16 @@ def _known_release(session: HelperSession, same: str | None, signing: Signing) -
     if same is None:
         return None, {}
     try:
-        found = session.call("check", release=same, timeout=UNPACK_TIMEOUT_S)
-    except TrustError:  # an older version did not sign it, or its signer was revoked: it is signed and sent anew
+        found = session.check(same)
+    except TrustError:  # its signer was revoked, or it is not what was accepted: it is signed and sent again
         return None, {}
-    if found["damaged"]:
-        mark_bad(session, same, f"its files are not those that were deployed: {', '.join(found['damaged'])}")
-    whole = not (found["damaged"] or found["missing_environments"])
+    except VerificationError as error:
+        mark_bad(session, same, f"its files are not those that were deployed: {error.message}")
+        return None, {}
+    whole = not found["missing_environments"]
     if signing.key is not None and signing_key(signing.key).fingerprint != found["signer"]:
         return None, {}
-    return (same if whole else None), found
+    return (same if whole else None), found if whole else {}
 
 
 def _blocks(size: int) -> int:
@@ -269,35 +267,35 @@ def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
 
 
 class _Upload:
-    """An upload into ``folder``, incoming/ID of the device, and a count of it."""
+    """An upload into incoming/ID of the device, and a count of it."""
 
-    def __init__(self, connection: Connection, session: HelperSession, tell: Progress) -> None:
-        self._connection, self._session, self._tell = connection, session, tell
-        self.folder = ""
+    def __init__(self, session: Device, tell: Progress) -> None:
+        self._session, self._tell = session, tell
         self.files = self.bytes = self.reused = 0
         self.wheels: list[str] = []
 
     def send_wheels(self, wheels: Mapping[Wheel, Path]) -> None:
         """Send and unpack wheels, one after the other."""
         for wheel, path in wheels.items():
-            self._send(path, wheel.file, self._adder(f"send {wheel}", path.stat().st_size))
+            add = self._adder(f"send {wheel}", path.stat().st_size)
+            self.bytes += self._session.send(f"{self._session.incoming}/{wheel.file}", path, add)
+            self.files += 1
             self.wheels.append(str(wheel))
 
             def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
                 self._tell(Step(f"unpack {wheel}", done, total))
 
-            what = {"file": wheel.file, "folder": wheel.folder}
-            self._session.call("unpack", timeout=UNPACK_TIMEOUT_S, progress=unpacked, **what)
+            self._session.unpack(wheel.file, wheel.folder, unpacked)
 
     def send_files(self, payload: Payload) -> None:
         """Send the files that no release on the device has, and let it compare all of them."""
-        reused = set(self._session.call("reuse")["files"])
+        reused = set(self._session.reuse())
         missing = [file for file in payload.files if file.path not in reused]
-        add = self._adder(f"send {payload.policy}", sum(len(file.data) for file in missing))
-        for file in missing:
-            self._send(file.data, file.path, add)
+        if missing:
+            archive = archive_of({file.path: file.data for file in missing})
+            self.bytes += self._session.send_files(archive, self._adder(f"send {payload.policy}", len(archive)))
+            self.files += len(missing)
         self.reused = len(reused)
-        self._session.call("verify")
 
     def _adder(self, name: str, total: int) -> Callable[[int], None]:
         """A progress callback for bytes that come in pieces."""
@@ -309,22 +307,3 @@ class _Upload:
             self._tell(Step(name, done, total, "B"))
 
         return add
-
-    def _send(self, data: bytes | Path, name: str, progress: Callable[[int], None]) -> None:
-        device, path = self._connection.name, f"{self.folder}/{name}"
-        try:
-            self.bytes += self._connection.upload(data, path, progress=progress).bytes
-            self.files += 1
-        except OSError as error:
-            # SFTP only says "failure" when the disk is full, so ask how much room there is.
-            free = self._session.call("show")["free_bytes"]
-            size = len(data) if isinstance(data, bytes) else data.stat().st_size
-            if free < size + BLOCK:
-                raise DeviceFullError(
-                    f"The disk of {device} became full while {Path(name).name} was sent ({free / 1e6:.1f} MB free). "
-                    "What was sent is removed.",
-                    "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
-                ) from None
-            raise RemoteCommandError(
-                f"{device} does not write {path}: {error}.", "Look at the rights of ~/quarl on the device."
-            ) from None

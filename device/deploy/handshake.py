@@ -6,8 +6,10 @@ Nothing here ever adds an unknown host key by itself, and nothing is sent to a h
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,6 @@ from quarl.device.deploy.errors import (
 )
 from quarl.device.deploy.hostkeys import certificates
 from quarl.device.deploy.hostkeys.known_hosts import Finding, HostKey, KnownHosts, Verdict
-from quarl.device.deploy.on_device.files import open_to_others
 from quarl.device.deploy.target import Endpoint, Target
 
 CONNECT_TIMEOUT_S = 15.0
@@ -32,6 +33,24 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 # logging would print them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+def _why_not_own(path: Path) -> str:
+    """Return why others than this user and root may change what is at a path, and what to type; "" where none may.
+
+    As StrictModes of sshd judges authorized_keys.
+    """
+    status, quoted = path.stat(), shlex.quote(str(path))
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to user {status.st_uid}; allowed are this user and root: chown it ({quoted})"
+    # In a folder like /tmp others may add, but not replace what is not theirs.
+    is_shared = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX and status.st_uid == 0
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_shared:
+        return (
+            f"{path} may be written by others (mode {stat.S_IMODE(status.st_mode):04o}); allowed are its owner and "
+            f"root: see whether what it holds is yours, then type chmod go-w {quoted}"
+        )
+    return ""
 
 
 def accept_command(target: Target, fingerprint: str) -> str:
@@ -50,8 +69,9 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
     for file in filter(Path.exists, known_hosts.files):
         path = file.resolve()
         # No further up: where a user has a group alone, many folders of a home are the group's, too.
-        if why := open_to_others(str(path), str(path.parent)):
-            raise TrustError(f"Which hosts are known is not believed: {why}. Nothing was sent.")
+        for place in (path, path.parent):
+            if why := _why_not_own(place):
+                raise TrustError(f"Which hosts are known is not believed: {why}. Nothing was sent.")
     finding = known_hosts.check(endpoint.host_key_name, key)
     if finding.verdict is Verdict.KNOWN:
         return finding

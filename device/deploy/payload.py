@@ -1,22 +1,24 @@
 """What is sent to a device, and nothing else: the agent's code, the part of the bundle it needs, a starter.
 
-run-agent                 starts the agent of this very folder; speaks JSON lines on stdin and stdout
-run-agent loop            starts it as a service in a robot's loop instead: device/agent/loop
-lib/quarl/device/agent/   the agent, as source; for a Python of the host's series as bytecode, too
-lib/quarl/policy/         what it imports of the contract: the reader of bundles, never their writer
-lib/quarl/airlearning_envs/  what it imports of the simulator: its core, never its Gymnasium face
-bundle/                   policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs;
-                          never the fp32 master weights, never the calibration observations
+run-agent         starts the agent of this very folder; speaks JSON lines on stdin and stdout
+run-agent loop    starts it as a service in a robot's loop instead: device/agent/loop
+lib/quarl.zip     the agent's code, its compiled libraries, and what it imports of the contract and of the simulator: as
+                  source, and for a Python of the host's series as bytecode, too. The same sources give the same bytes
+lib/quarl_loop.h  what a robot's program in C speaks with the loop by
+bundle/           policy.json, golden.npz, manifest.json, the chosen artifacts and their expected outputs; never the
+                  fp32 master weights, never the calibration observations
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import marshal
 import shlex
 import sys
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import MAGIC_NUMBER, source_hash
 from modulefinder import ModuleFinder
@@ -25,6 +27,7 @@ from typing import Any
 
 from quarl.device import engine as native
 from quarl.device.agent.building import loop_library
+from quarl.device.deploy.records import CODE_ARCHIVE, STARTER
 from quarl.device.deploy.target import check_policy_name
 from quarl.device.deploy.wheels import WheelSet
 from quarl.device.engine import building
@@ -34,12 +37,11 @@ from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.reading import DEVICE_FILES, LARGEST_MANIFEST, MANIFEST_FILE, WEIGHTS_FILE, read_file, verified
 from quarl.policy.spec import Precision, RuntimeName, executions
 
-STARTER = "run-agent"
-CODE, BUNDLE = "lib", "bundle"
+BUNDLE = "bundle"
 LOOP_MODULES = ("quarl.device.agent.loop.__main__", "quarl.device.agent.loop.client")
 """The service in a robot's loop, and what a robot's program in Python speaks with it by."""
-LOOP_HEADER = Path("quarl/device/agent/loop/quarl_loop.h")
-"""The same for one in C."""
+LOOP_HEADER = "quarl/device/agent/loop/quarl_loop.h"
+"""The same for one in C, which a release has as lib/quarl_loop.h."""
 # Imported by functions that the agent never calls: Gymnasium's face of the simulator, what needs the weights, and what
 # compiles the engine and the loop.
 STAYS_AT_HOME = ["quarl.airlearning_envs.gym_env", "quarl.device.engine.building", "quarl.device.agent.building"]
@@ -77,11 +79,6 @@ class Payload:
         return {file.path: file.sha256 for file in self.files}
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every file by its path in the release."""
-        return {file.path: len(file.data) for file in self.files}
-
-    @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(len(file.data) for file in self.files)
@@ -112,10 +109,11 @@ def build_payload(
     Raises:
         BundleError: an artifact is missing, tampered with, or was never checked in one of the runtimes.
     """
-    files = [*code_files(root), *library_files(wheel_set.machine, RuntimeName.NATIVE in runtimes)]
+    members = [*code_files(root), *library_files(wheel_set.machine, RuntimeName.NATIVE in runtimes)]
     if wheel_set.python.version[:2] == sys.version_info[:2]:
-        files += [compiled(file) for file in files if file.path.endswith(".py")]
-    files += bundle_files(bundle, precisions, runtimes)
+        members += [compile_module(file) for file in members if file.path.endswith(".py")]
+    files = [PayloadFile(CODE_ARCHIVE, archive(members)), *bundle_files(bundle, precisions, runtimes)]
+    files.append(PayloadFile("lib/quarl_loop.h", (root / LOOP_HEADER).read_bytes()))
     environments = tuple(wheel.folder for wheel in wheel_set.wheels)
     brings_numpy = any(wheel.distribution == "numpy" for wheel in wheel_set.wheels)
     isolated = brings_numpy or not wheel_set.python.numpy
@@ -173,9 +171,7 @@ def code_files(root: Path = IMPORTED_FROM) -> list[PayloadFile]:
         finder.import_hook(module)
     files = (getattr(module, "__file__", None) for module in finder.modules.values())  # None: built into Python
     paths = sorted(Path(file) for file in files if file is not None)
-    files_of_code = [PayloadFile(f"{CODE}/{path.relative_to(root)}", path.read_bytes()) for path in paths]
-    files_of_code.append(PayloadFile(f"{CODE}/{LOOP_HEADER}", (root / LOOP_HEADER).read_bytes()))
-    return files_of_code
+    return [PayloadFile(str(path.relative_to(root)), path.read_bytes()) for path in paths]
 
 
 def library_files(machine: str, with_engine: bool) -> list[PayloadFile]:
@@ -187,18 +183,25 @@ def library_files(machine: str, with_engine: bool) -> list[PayloadFile]:
     libraries = {native.SHIPPED: building.library(machine)} if with_engine else {}
     if machine in building.TARGETS:  # on another one, the agent answers lines alone
         libraries[native.SHIPPED_LOOP] = loop_library(machine)
-    folder = f"{CODE}/quarl/device/engine"
-    return [PayloadFile(f"{folder}/{name}", path.read_bytes()) for name, path in libraries.items()]
+    return [PayloadFile(f"quarl/device/engine/{name}", path.read_bytes()) for name, path in libraries.items()]
 
 
-def compiled(file: PayloadFile) -> PayloadFile:
-    """A module's bytecode: a device whose Python is of this one's series imports it in place of compiling the module.
+def archive(members: Iterable[PayloadFile]) -> bytes:
+    """Return a zip that Python imports from: uncompressed, since zlib's bytes differ between its versions; no dates."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as written:
+        for member in sorted(members, key=lambda each: each.path):
+            written.writestr(zipfile.ZipInfo(member.path), member.data)
+    return stream.getvalue()
 
-    It is signed with the release as the source is; a Python with another magic number takes the source. The same source
-    gives the same bytes: marshal's version 2 has no references between objects, whose number differs from run to run.
+
+def compile_module(file: PayloadFile) -> PayloadFile:
+    """Return a module's bytecode: a Python of this one's series imports it in place of compiling the source beside it.
+
+    A Python with another magic number takes the source. The same source gives the same bytes: marshal's version 2 has
+    no references between objects, whose number differs from run to run.
     """
-    path = file.path.removeprefix(f"{CODE}/")
-    code = compile(file.data, path, "exec", dont_inherit=True, optimize=0)
+    code = compile(file.data, file.path, "exec", dont_inherit=True, optimize=0)
     # PEP 552: the flags of a file that is not compared with its source; that one's hash.
     header = MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(file.data)
     return PayloadFile(f"{file.path}c", header + marshal.dumps(code, 2))
@@ -212,8 +215,10 @@ def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
         environments: folders under ~/quarl/envs, in the order of the path.
         isolated: leave out the device's own packages; false where its numpy is used.
     """
-    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl. launch.py names verified code in memory.
-    path = ":".join(["${QUARL_CODE:-$here/lib}", *(f"$here/../../../../envs/{name}" for name in environments)])
+    # releases/ID and incoming/ID are equally deep: four levels below ~/quarl. verify.sh names the verified code.
+    path = ":".join(
+        ["${QUARL_CODE:-$here/lib/quarl.zip}", *(f"$here/../../../../envs/{name}" for name in environments)]
+    )
     return f"""#!/bin/sh
 # Starts the agent of this release: one JSON object a line. Try {{"op": "help"}}. Or, run-agent loop --help: in a loop.
 here=$(CDPATH= cd -P -- "$(dirname -- "$0")" && pwd -P) || exit 1

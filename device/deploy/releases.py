@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import (
     CheckFailedError,
     DamagedWheelsError,
@@ -20,8 +21,8 @@ from quarl.device.deploy.errors import (
     VerificationError,
 )
 from quarl.device.deploy.golden import GoldenCheck, Progress, golden_checks
-from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper
 from quarl.device.deploy.probe import probe
+from quarl.device.deploy.state import TRUSTED
 from quarl.device.deploy.switching import begin, mark_bad, still_serving, switch_on
 from quarl.device.deploy.target import check_policy_name, user_name
 from quarl.policy.json_values import JsonValueError, called, null_is, read
@@ -49,13 +50,18 @@ class Release:
     """When and by whom it was rolled back from; deploying it again, or going to it by name, ends that."""
     good: str = ""
     """When and by whom it was gone back to; the newest of these is never pruned."""
+    trust: str = ""
+    """``trusted``, or why the device does not trust it; empty: it was not asked."""
+    is_old: bool = False
+    """An older version of this project deployed it, and this one does not start it."""
 
     @property
     def why_not(self) -> str:
         """Why a rollback without a name does not go there; empty for a good one."""
         bad = f"marked bad ({self.bad})" if self.bad else ""
-        unsigned = "" if self.signer else "not signed"
-        return (f"damaged ({self.damage})" if self.damage else "") or bad or self.left or unsigned
+        old = "of an older version: deploy it again" if self.is_old else ""
+        distrust = "" if self.trust in ("", TRUSTED) else f"not trusted ({self.trust})"
+        return (f"damaged ({self.damage})" if self.damage else "") or bad or self.left or old or distrust
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,8 @@ class RemoveResult:
 
 def list_releases(connection: Connection) -> DeviceReleases:
     """What is deployed on the device. Changes nothing and needs no lock."""
-    facts = probe(connection)
-    with helper(connection, facts.python.path) as session:
-        found = session.call("show")
+    with open_device(connection) as session:
+        found = session.show()
     releases: DeviceReleases = _read(connection, DeviceReleases, found)
     return releases
 
@@ -120,7 +125,7 @@ def serving_record(deployed: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What is known of the release that serves; None: none does.
 
     Args:
-        deployed: of one policy, as the helper replies it: ``current``, and ``releases``.
+        deployed: of one policy, as the device replies it: ``current``, and ``releases``.
     """
     return next((each for each in deployed["releases"] if each["release"] == deployed["current"]), None)
 
@@ -132,7 +137,7 @@ def _read(connection: Connection, kind: Any, found: Any) -> Any:
     except (JsonValueError, KeyError) as error:
         raise RemoteCommandError(
             f"{connection.name} told something else than its releases: {error}.",
-            "Deploy the policy again: the helper is sent anew each time.",
+            "Try again: what reads them is sent each time.",
         ) from error
 
 
@@ -170,7 +175,7 @@ def rollback(
     check_policy_name(policy)
     tell = progress if progress is not None else lambda step: None
     python = probe(connection).python.path
-    with helper(connection, python) as session:
+    with open_device(connection, python) as session:
         state = begin(session, policy, None, wait_s)
         serving = state["current"]
         _require_serving(connection, only_from, serving)
@@ -204,7 +209,7 @@ def _require_serving(connection: Connection, wanted: str | None, serving: str | 
 
 def _first_good(
     connection: Connection,
-    session: HelperSession,
+    session: Device,
     policy: str,
     candidates: Sequence[str],
     warnings: list[str],
@@ -214,7 +219,7 @@ def _first_good(
     is wrong is their own."""
     for wanted in candidates:
         try:
-            return wanted, _checked(connection, session, policy, wanted, warnings, tell)
+            return wanted, _checked(connection, session, policy, wanted, tell)
         except (VerificationError, CheckFailedError, TrustError) as error:
             own = error.blames_release
             if own:  # wheels are shared, and memory may be free tomorrow
@@ -228,17 +233,16 @@ def _first_good(
 
 
 def _checked(
-    connection: Connection, session: HelperSession, policy: str, wanted: str, warnings: list[str], tell: Progress
+    connection: Connection, session: Device, policy: str, wanted: str, tell: Progress
 ) -> tuple[GoldenCheck, ...]:
     """Check a release's files, the wheels it needs, and its golden vectors."""
-    found = session.call("check", release=wanted, timeout=UNPACK_TIMEOUT_S)
-    damaged = [*found["damaged"], *found["missing_environments"]]
-    if damaged:
-        raise (VerificationError if found["damaged"] else DamagedWheelsError)(
-            f"Release {wanted} of {policy} on {connection.name} is damaged: {', '.join(damaged)}.",
+    found = session.check(wanted)
+    if found["missing_environments"]:
+        raise DamagedWheelsError(
+            f"Wheels of release {wanted} of {policy} on {connection.name} are damaged: "
+            f"{', '.join(found['missing_environments'])}.",
             "Deploy it again, or roll back to another: --to RELEASE.",
         )
-    warnings += [f"envs/{name} was compared by size only: an older version unpacked it." for name in found["unhashed"]]
     try:
         precisions = [Precision(name) for name in found["precisions"]]
         runtimes = [RuntimeName(name) for name in found["runtimes"]]
@@ -277,12 +281,12 @@ def _is_before(known: Sequence[Release], wanted: str, previous: str) -> bool:
     return wanted in names and previous in names and names.index(wanted) < names.index(previous)
 
 
-def _mark(session: HelperSession, release: str, kind: str, what: str, warnings: list[str]) -> bool:
+def _mark(session: Device, release: str, kind: str, what: str, warnings: list[str]) -> bool:
     """Mark a release with what was done, when and by whom. Returns whether that succeeded."""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     reason = f"{what} {when} by {user_name()}@{socket.gethostname()}"
     try:
-        session.call("set_mark", release=release, kind=kind, reason=reason)
+        session.set_mark(release, kind, reason)
     except VerificationError:  # its record is damaged: no rollback goes there anyway
         return False
     except HostError as error:
@@ -316,11 +320,9 @@ def remove_releases(
         ReleaseError: there is no such policy or release, or it serves, or an agent runs from it. Nothing was removed.
     """
     check_policy_name(policy)
-    python = probe(connection).python.path
-    with helper(connection, python) as session:
+    with open_device(connection) as session:
         serving = begin(session, policy, None, wait_s)["current"]
         if withdraw:
             _require_serving(connection, release, serving)
-        which: dict[str, Any] = {"release": release, "whole": whole, "withdraw": withdraw, "force": force}
-        done = session.call("drop", **which, timeout=UNPACK_TIMEOUT_S)
+        done = session.drop(release, whole=whole, withdraw=withdraw, force=force)
     return RemoveResult(policy, tuple(done["releases"]), tuple(done["environments"]), done["current"])

@@ -1,4 +1,4 @@
-"""A process on the device that we talk to in lines: what the helper and the agent have in common."""
+"""A process on the device that we talk to in lines: what a deployment's shell and the agent have in common."""
 
 from __future__ import annotations
 

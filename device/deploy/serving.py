@@ -13,10 +13,11 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from quarl import cli
 from quarl.device.agent.loop.options import LoopOptions, read_action
+from quarl.device.deploy import loops
 from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import ReleaseError, ServiceError
 from quarl.device.deploy.fleet.spreading import on_groups
-from quarl.device.deploy.helper_session import UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from quarl.device.deploy.options import HALF_DONE, NOTHING, DeviceOptions, Waiting
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
@@ -80,8 +81,8 @@ class Serve(Unserve, LoopOptions):
 
 
 @contextlib.contextmanager
-def _locked(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[HelperSession, Mapping[str, Any]]]:
-    with helper(connection, probe(connection).python.path) as session:
+def _locked(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[Device, Mapping[str, Any]]]:
+    with open_device(connection, probe(connection).python.path) as session:
         yield session, begin(session, check_policy_name(policy), None, wait_s)
 
 
@@ -125,16 +126,16 @@ def serve(options: Serve) -> tuple[Any, str]:
             artifact = artifact_of(state, precision, runtime, connection.name)
             if (spec := _spec_of(connection, options.policy)) is not None:
                 spec.fallback_or(options.fallback)
-            settings = {
-                "arguments": [*artifact, *options.typed()],
-                "enable": options.enable,
-                "core": options.core,
-                "watchdog_s": watchdog_s,
-                "memory_bytes": options.memory_max << 20,
-                "trial_s": options.trial,
-                "most_missed": options.most_missed,
-            }
-            done = session.call("serve", settings=settings, scripts=service_scripts(), timeout=UNPACK_TIMEOUT_S)
+            settings = loops.Settings(
+                (*artifact, *options.typed()),
+                options.enable,
+                options.core,
+                watchdog_s,
+                options.memory_max << 20,
+                options.trial,
+                options.most_missed,
+            )
+            done = loops.serve(session, settings, lambda done, total: None)
         name = connection.name
     for warning in done["warnings"]:
         print(f"warning: {printable(warning)}", file=sys.stderr)
@@ -161,7 +162,7 @@ def unserve(options: Unserve) -> tuple[Any, str]:
     """
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, _):
-            done = session.call("unserve")
+            done = {"was_served": loops.unserve(session)}
         name = connection.name
     was = "is served no longer" if done["was_served"] else "was not served"
     return done, f"{options.policy} {was} on {name}."
@@ -177,8 +178,8 @@ def serving(options: Serving) -> tuple[Any, str]:
     """
     policy = check_policy_name(options.policy)
     with connect(options.target, identity=options.identity) as connection:
-        with helper(connection, probe(connection).python.path) as session:
-            done = session.call("serving", policy=policy)
+        with open_device(connection) as session:
+            done = loops.serving(session, policy)
         name = connection.name
     if done["settings"] is None:
         raise ServiceError(

@@ -10,20 +10,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.device import SILENCE_S, Device, open_device
 from quarl.device.deploy.errors import CheckFailedError, ConnectionLostError, HostError
-from quarl.device.deploy.helper_session import SILENCE_S, UNPACK_TIMEOUT_S, HelperSession, helper, service_scripts
 from quarl.device.deploy.target import user_name
 
-BEGIN_S = 240.0
-"""A device may have to go back from a trial that was cut off, and to start its loop again."""
 ASKED_AGAIN, PAUSE_S = 3, 1.0
 """How often a device whose line was cut in a switch is queried for what serves, and the seconds in between."""
 
 
-def begin(session: HelperSession, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
+def begin(session: Device, policy: str, digest: str | None, wait_s: float) -> dict[str, Any]:
     """Take the device's lock under our name."""
-    by = {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
-    return session.call("begin", policy=policy, digest=digest, by=by, wait_s=wait_s, timeout=wait_s + BEGIN_S)
+    return session.begin(policy, digest, holder(policy), wait_s)
+
+
+def holder(policy: str) -> dict[str, Any]:
+    """Return what others are shown of us while we hold a device's lock."""
+    return {"user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "policy": policy}
 
 
 @contextlib.contextmanager
@@ -36,14 +38,14 @@ def still_serving(release: str | None) -> Iterator[None]:
         raise
 
 
-def mark_bad(session: HelperSession, release: str, reason: str) -> None:
+def mark_bad(session: Device, release: str, reason: str) -> None:
     """Mark a release that failed; whatever prevents that is less than the failure itself, and not told."""
     with contextlib.suppress(HostError):
-        session.call("set_mark", release=release, kind="bad", reason=reason)
+        session.set_mark(release, "bad", reason)
 
 
 @contextlib.contextmanager
-def marked_when_refused(session: HelperSession, release: str) -> Iterator[None]:
+def marked_when_refused(session: Device, release: str) -> Iterator[None]:
     """A release on the device that its own agent refuses within the block is marked bad."""
     try:
         yield
@@ -55,12 +57,12 @@ def marked_when_refused(session: HelperSession, release: str) -> Iterator[None]:
 
 def switch_on(
     connection: Connection,
-    session: HelperSession,
+    session: Device,
     python: str,
     policy: str,
     release: str,
     serving: str | None,
-    silence_s: float = SILENCE_S,
+    silence_s: int = SILENCE_S,
     rollout: Mapping[str, Any] | None = None,
 ) -> tuple[str | None, tuple[str, ...]]:
     """Switch to a release; when no clear answer comes, ask again what serves, over a new connection if need be.
@@ -82,9 +84,7 @@ def switch_on(
         HostError: the message says which release serves, or that it is unknown and what to type.
     """
     try:
-        what: dict[str, Any] = {"release": release, "scripts": service_scripts(), "rollout": rollout}
-        done = session.call("switch", **what, timeout=UNPACK_TIMEOUT_S)
-        return done["previous"], ()
+        return session.switch(release, rollout, lambda done, total: None), ()
     except HostError as error:
         # Also an error that the device reports may come after the link was renamed.
         failed = error
@@ -112,10 +112,10 @@ def switch_on(
         raise failed
 
 
-def _serves_now(connection: Connection, lost: bool, python: str, policy: str, silence_s: float) -> str | None:
+def _serves_now(connection: Connection, lost: bool, python: str, policy: str, silence_s: int) -> str | None:
     """The release that serves, read under the lock: no switch of ours can be on its way any more."""
     with contextlib.ExitStack() as stack:
         line = stack.enter_context(connection.again()) if lost else connection
-        fresh = stack.enter_context(helper(line, python))
+        fresh = stack.enter_context(open_device(line, python))
         current = begin(fresh, policy, None, silence_s + 5.0)["current"]
         return str(current) if current is not None else None

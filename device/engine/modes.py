@@ -124,7 +124,7 @@ def _times(engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: l
 def kept_file(bundle: Path) -> Path | None:
     """Where the measurements of a bundle's policy are kept; None of a bundle that lies in no release."""
     release = bundle.resolve().parent
-    lies_in_one = release.parent.name == "releases" and (release / "release.json").is_file()
+    lies_in_one = release.parent.name == "releases" and (release / "release").is_file()
     return release.parent.parent / KEPT_FILE if lies_in_one else None
 
 

@@ -92,7 +92,7 @@ def test_a_release_keeps_how_its_layers_are_faster_beside_the_releases(
 ) -> None:
     release = tmp_path / "policies" / "pilot" / "releases" / "0001-a"
     shutil.copytree(pilot.path, release / "bundle")
-    (release / "release.json").write_text("{}")
+    (release / "release").write_text("{}")
     there = sorted(release.rglob("*"))
     replies = []
     for _ in range(2):

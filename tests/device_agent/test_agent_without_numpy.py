@@ -33,7 +33,7 @@ def code(folder: Path, machine: str) -> str:
     for file in (*code_files(), *library_files(machine, with_engine=True)):
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_bytes(file.data)
-    return str(folder / "lib")
+    return str(folder)
 
 
 def decides_as_the_reference(replies: list[dict[str, Any]], bundle: Bundle, rows: int) -> None:

@@ -139,7 +139,10 @@ def policy_i(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return Bundle.load(folder)
 
 
-PROGRAMS = "sh cat chmod cut df dirname ln ls mkdir mv readlink rm sed sha256sum ssh-keygen sync tail tr uname wc"
+PROGRAMS = (
+    "sh cat chmod cut df dirname find flock grep head id ln ls mkdir mv readlink rm sed sha256sum sleep sort "
+    "ssh-keygen sync tail tar tr uname wc"
+)
 """What a device without Python has: a shell, ssh-keygen, and a few of coreutils, which busybox has too."""
 
 

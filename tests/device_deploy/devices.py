@@ -27,9 +27,9 @@ from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.errors import ConnectionFailedError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, read_entries
 from quarl.device.deploy.local_device import LocalDevice, free_port, write_programs
-from quarl.device.deploy.on_device.signatures import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
 from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, made_key
+from quarl.device.deploy.signing.lists import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from quarl.device.deploy.target import Target, host_key_name, user_name
 from quarl.device.deploy.wheels import Wheel, load_pins
 from quarl.policy.reading import FileRecord
@@ -138,6 +138,16 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # it may end between opening and reading
         return False
+
+
+def holders(path: Path) -> list[int]:
+    """The processes that have a file open: who holds a lock on it, and what inherited that."""
+    found = set[int]()
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if entry.samefile(path):
+                found.add(int(entry.parts[2]))
+    return sorted(found)
 
 
 def served_text(connection: Connection, policy: str) -> str:

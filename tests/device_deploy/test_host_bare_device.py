@@ -1,11 +1,12 @@
-"""A device without Python: sshd, sh, coreutils and ssh-keygen are enough for the agent that is one program."""
+"""A device without Python: a shell, some small programs and ssh-keygen do all that is done on one that has it."""
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,22 +15,23 @@ from quarl.device.agent.loop.frames import release_number
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, deploy
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import (
     AgentError,
+    DeviceLockedError,
     ReleaseError,
-    ServiceError,
     TrustError,
     UnsupportedDeviceError,
     VerificationError,
 )
-from quarl.device.deploy.helper_session import helper
-from quarl.device.deploy.on_device import files
+from quarl.device.deploy.local_device import write_programs
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases, rollback
-from quarl.device.deploy.signing.keys import SigningKey, made_key
+from quarl.device.deploy.shell import VERIFIER
+from quarl.device.deploy.signing.keys import made_key
 from quarl.device.deploy.signing.record import Signing
+from quarl.device.deploy.state import ROLLOUT_FILE
 from quarl.device.deploy.switching import begin
-from quarl.device.deploy.without_python.device import LAUNCHER
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from tests.device_agent.loop.loops import next_where
@@ -43,248 +45,181 @@ INT8 = Precision.INT8
 
 @pytest.fixture
 def line(bare_device: TestDevice) -> Iterator[Connection]:
+    shutil.rmtree(bare_device.home / "quarl")
     let_sign(bare_device.home)
-    for name in ("revoked", "device_class"):
-        (bare_device.home / "quarl/trust" / name).unlink(missing_ok=True)
     with bare_device.connect() as connection:
         yield connection
 
 
 @pytest.fixture
-def deployed(line: Connection, policy_i: Bundle) -> DeployResult:
-    """The release that serves."""
+def old(line: Connection, policy_i: Bundle) -> DeployResult:
+    """The first release, which serves."""
     return deploy(line, policy_i, [INT8], without_python=True)
 
 
-def current(bare_device: TestDevice) -> Path:
-    return bare_device.policy_folder("I") / "current"
+@pytest.fixture
+def keys(tmp_path: Path) -> Iterator[Signing]:
+    """Signings by other keys: the same content signed by another is a new release, and quickly made."""
+    return (Signing(made_key(tmp_path, f"key{number}").file) for number in range(9))
 
 
-def serves(line: Connection) -> None:
-    """See that an agent starts and has its golden vectors right."""
+def newer(line: Connection, bundle: Bundle, signing: Signing) -> DeployResult:
+    assert signing.key is not None
+    with open_device(line) as session:
+        session.signers([signing.key.with_suffix(".pub").read_text()], [], None)
+    return deploy(line, bundle, [INT8], without_python=True, signing=signing)
+
+
+def serves(line: Connection, release: str) -> None:
+    """See that this release's agent starts."""
     with AgentSession(line, "I") as agent:
         assert agent.request("load", precision="int8")["golden"]["max_error"] == 0.0
+    assert list_releases(line).policies["I"].current == release
 
 
-def another(line: Connection, bundle: Bundle, tmp_path: Path) -> DeployResult:
-    """A newer release of the same content, signed by another key that the device trusts."""
-    spare = key_of(tmp_path, "spare")
-    with helper(line, "") as session:
-        session.call("signers", add=[spare.public], revoke=[], device_class=None)
-    return deploy(line, bundle, [INT8], without_python=True, signing=Signing(spare.file))
-
-
-def key_of(folder: Path, name: str = "other") -> SigningKey:
-    return made_key(folder, name)
+def expected(bundle: Bundle, count: int) -> tuple[Any, list[int]]:
+    """Observations, and the actions of the reference."""
+    outputs = bundle.expected(bundle.artifact(INT8, ArtifactFormat.NATIVE)).outputs
+    return bundle.golden().observations[:count], outputs[:count].argmax(axis=1).tolist()
 
 
 def test_it_decides_as_the_reference_does(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult
 ) -> None:
-    assert line.run("command -v python3 python", check=False).stdout == ""
-    assert deployed.release.startswith("000") and deployed.sent_files + deployed.reused_files in (0, 3)
-    golden = policy_i.golden().observations[:50]
-    expected = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs[:50].argmax(axis=1)
+    assert line.run("command -v python3 python", check=False).stdout == "" and old.sent_files == 3
+    observations, actions = expected(policy_i, 50)
     with AgentSession(line, "I") as agent:
         assert agent.request("hello")["device"]["python"] is None
         assert agent.request("load", precision="int8")["golden"]["action_agreement"] == 1.0
-        assert [agent.act(row) for row in golden] == expected.tolist()
-        assert agent.request("latency", runs=50)["valid"] in (True, False)
-        assert agent.request("memory")["ok"]
-        with helper(line, "") as session:
-            busy = begin(session, "I", None, 0.0)
-            assert busy["current"] == deployed.release
-            with pytest.raises(ReleaseError, match=f"an agent runs from {deployed.release} .process {agent.pid}"):
-                session.call("drop", release=None, whole=True)
+        assert [agent.act(row) for row in observations] == actions
+        assert agent.request("memory")["ok"] and agent.request("latency", runs=50)["valid"] in (True, False)
+        with pytest.raises(ReleaseError, match=rf"{old.release} .*{agent.pid}"):
+            remove_releases(line, "I", whole=True)
     assert deploy(line, policy_i, [INT8], without_python=True).unchanged
     assert not bare_device.leftovers("I") and not list((bare_device.home / "quarl" / "run").iterdir())
-    with AgentSession(line, "I", threads=2) as agent, pytest.raises(AgentError, match="ended with status 2"):
+    with AgentSession(line, "I", threads=2) as agent, pytest.raises(AgentError) as caught:
         agent.request("hello")
+    assert caught.value.exit_status == 2
 
 
-def test_python_is_named_where_it_is_needed(line: Connection, policy_i: Bundle, deployed: DeployResult) -> None:
+def test_python_is_named_where_it_is_needed(line: Connection, policy_i: Bundle) -> None:
     assert probe(line).pythons == () and "Python none" in probe(line).summary()
-    with pytest.raises(UnsupportedDeviceError) as caught:
+    with pytest.raises(UnsupportedDeviceError, match="no python3") as caught:
         deploy(line, policy_i, [INT8], [RuntimeName.NATIVE])
-    assert "no python3" in caught.value.message and "AGENT=native" in caught.value.next_step
-    with (
-        helper(line, "") as session,
-        pytest.raises(ServiceError, match="there is no Python, and without it no"),
-    ):
-        begin(session, "I", None, 0.0)
-        session.call("serving")
+    assert "native" in caught.value.next_step
 
 
-TAMPERED = {
-    "program": ("lib/policy-agent", VerificationError, "lib/policy-agent differs"),
-    "pack": ("bundle/policy.pack", VerificationError, "bundle/policy.pack differs"),
-    "starter": ("run-agent", VerificationError, "run-agent differs"),
-    "record": ("release.json", TrustError, "not of this record"),
-    "signature": ("release.json.sig", TrustError, "not of this record"),
-}
-
-
-LOOSE = {"quarl/trust/allowed_signers": 0o666, "quarl/trust/accepted.json": 0o620, "quarl/trust": 0o777, "": 0o775}
-
-
-@pytest.mark.parametrize("path", LOOSE)
-def test_a_list_that_others_may_write_is_not_believed(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult, tmp_path: Path, path: str
+def test_what_is_not_as_signed_neither_starts_nor_is_it_gone_back_to(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult, keys: Iterator[Signing]
 ) -> None:
-    place = bare_device.home / path
-    before = place.stat().st_mode
-    place.chmod(LOOSE[path])
-    try:
-        with pytest.raises(TrustError, match=f"{re.escape(str(place.resolve()))} may be written by others"):
-            serves(line)
-        with pytest.raises(TrustError, match=f"{re.escape(str(place.resolve()))} may be written by others"):
-            deploy(line, policy_i, [INT8], without_python=True)
-    finally:
-        place.chmod(before)
-    serves(line)
-
-
-@pytest.mark.parametrize("name", TAMPERED)
-def test_a_changed_file_is_not_started(
-    bare_device: TestDevice, line: Connection, deployed: DeployResult, name: str
-) -> None:
-    path, error, why = TAMPERED[name]
-    file = current(bare_device) / path
-    whole, mode = file.read_bytes(), file.stat().st_mode
-    at = 200 if name == "signature" else 3 * len(whole) // 4
-    changed = bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]])
-    replaced(file, changed, mode)
-    try:
-        with pytest.raises(error, match=f"release {deployed.release} of I is not started: .*{why}"):
-            serves(line)
-    finally:
-        replaced(file, whole, mode)
-    serves(line)
-
-
-def replaced(path: Path, data: bytes, mode: int = 0o755) -> None:
-    """A new file in the place of one that may be running."""
-    new = path.with_name("new")
-    new.write_bytes(data)
-    new.chmod(mode & 0o777)
-    new.replace(path)
-
-
-@pytest.mark.parametrize("kind", ["added", "hidden", "link", "missing", "unsigned", "folder"])
-def test_what_does_not_belong_there_is_refused(
-    bare_device: TestDevice, line: Connection, deployed: DeployResult, kind: str
-) -> None:
-    folder = current(bare_device)
-    name = {"added": "lib/more", "hidden": ".more", "folder": "more", "unsigned": "release.json.sig"}.get(
-        kind, "bundle/policy.pack"
-    )
-    path, kept = folder / name, bare_device.home / "kept"
-    if path.exists():
-        path.rename(kept)
-    if kind == "link":
-        path.symlink_to(kept)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind in ("added", "hidden"):
-        path.write_text("x")
-    why = {"link": "is a symbolic link", "missing": "is missing", "unsigned": "is not signed"}
-    try:
-        with pytest.raises((VerificationError, TrustError), match=why.get(kind, f"{name} does not belong there")):
-            serves(line)
-    finally:
-        files.remove(path)
-        if kept.exists():
-            kept.rename(path)
-    serves(line)
-
-
-def test_a_link_to_somewhere_else_is_not_followed(
-    bare_device: TestDevice, line: Connection, deployed: DeployResult, tmp_path: Path
-) -> None:
-    shutil.copytree(bare_device.home / "quarl", tmp_path / "quarl", symlinks=True)
-    link = current(bare_device)
-    link.unlink()
-    link.symlink_to(tmp_path / "quarl/policies/I/releases" / deployed.release)
-    try:
-        with pytest.raises(TrustError, match="is no release of I in"):
-            serves(line)
-    finally:
-        link.unlink()
-        link.symlink_to(f"releases/{deployed.release}")
-    serves(line)
-
-
-def test_another_policys_release_under_this_ones_name(
-    bare_device: TestDevice, line: Connection, deployed: DeployResult
-) -> None:
-    other = bare_device.policy_folder("J")
-    shutil.copytree(bare_device.policy_folder("I"), other, symlinks=True)
-    try:
-        with pytest.raises(TrustError, match="signed for the policy 'I'; here it is 'J'"), AgentSession(line, "J"):
-            pass
-    finally:
-        shutil.rmtree(other)
-
-
-def test_whose_signature_counts(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult, tmp_path: Path
-) -> None:
-    stranger = key_of(tmp_path)
-    with pytest.raises(TrustError, match=r"would not trust.*Nothing was sent"):
-        deploy(line, policy_i, [INT8], without_python=True, signing=Signing(stranger.file))
-    let_sign(bare_device.home, stranger)
-    with pytest.raises(TrustError, match="not among those in"):
-        serves(line)
-    (bare_device.home / "quarl/trust/allowed_signers").unlink()
-    with pytest.raises(TrustError, match="nobody may sign"):
-        serves(line)
-    let_sign(bare_device.home)
-    serves(line)
-    with helper(line, "") as session:
-        session.call("signers", add=[], revoke=[], device_class="rover")
-    with pytest.raises(TrustError, match="signed for the target_class 'any/"):
-        serves(line)
-
-
-def test_a_revoked_key_and_its_spare(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult, tmp_path: Path
-) -> None:
-    new = another(line, policy_i, tmp_path)
-    assert new.release > deployed.release and new.previous == deployed.release and new.reused_files == 3
-    with helper(line, "") as session:
-        session.call("signers", add=[], revoke=[devices.signing_key().public], device_class=None)
-    serves(line)
-    with pytest.raises(TrustError, match="revoked here"), AgentSession(line, "I", release=deployed.release):
-        pass
-    with pytest.raises(TrustError, match="revoked here"):
-        rollback(line, "I", deployed.release)
-    assert list_releases(line).policies["I"].current == new.release
-    remove_releases(line, "I", whole=True)
+    new = newer(line, policy_i, next(keys))
+    for name in ("lib/policy-agent", "bundle/policy.pack"):
+        for release in (old.release, new.release):
+            file = bare_device.policy_folder("I") / "releases" / release / name
+            whole, mode = file.read_bytes(), file.stat().st_mode
+            file.unlink()  # it may be running
+            file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            with pytest.raises(VerificationError), AgentSession(line, "I", release=release):
+                pass
+            with pytest.raises(VerificationError, match=name):
+                rollback(line, "I", release)
+            file.write_bytes(whole)
+            file.chmod(mode)
+    serves(line, new.release)
+    with open_device(line) as session:
+        session.signers([], [devices.signing_key().public], None)
+    with pytest.raises(TrustError, match="revoked"):
+        rollback(line, "I", old.release)
+    verdicts = [each.trust for each in list_releases(line).policies["I"].releases]
+    assert "revoked" in verdicts[0] and verdicts[1:] == ["trusted"]
 
 
 def test_a_loop_that_the_devices_own_programs_start(
-    bare_device: TestDevice, line: Connection, policy_i: Bundle, deployed: DeployResult
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult
 ) -> None:
-    """By the launcher that a deployment leaves there, verified at each start."""
+    """By what a deployment leaves there, verified at each start."""
     root = bare_device.home / "quarl"
-    assert (root / "services" / "launch.sh").read_bytes() == LAUNCHER.read_bytes()
-    release, address = bare_device.releases("I")[-1], root / "run" / "I.sock"
-    words = f"I quarl/policies/I/current loop --socket={address} --rate=20 --priority=0 --fallback=19 --stale-ms=5000"
-    golden = policy_i.golden().observations[:5]
-    actions = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs[:5].argmax(axis=1)
-    process = line.start(f'cd "$HOME" && exec sh quarl/services/launch.sh {words}')
+    assert (root / "services" / "launch.sh").read_bytes() == VERIFIER.read_bytes()
+    words = "--rate=20", "--priority=0", "--fallback=19", "--stale-ms=5000"
+    (root / "services" / "I.settings").write_text("".join(f"argument {word}\n" for word in words))
+    address, (observations, actions) = root / "run" / "I.sock", expected(policy_i, 5)
+    process = line.start('cd "$HOME" && echo $$ && exec sh quarl/services/launch.sh loop I')
+    pid = int(process.read_line(20.0))
     try:
         assert eventually(address.exists, 60.0), process.stderr_lines()
         with Client.connect(address) as client:
-            assert client.release == release_number(release)
-            for observation, action in zip(golden, actions, strict=True):
+            assert client.release == release_number(old.release)
+            for observation, action in zip(observations, actions, strict=True):
                 wanted = client.send(observation)
-                found = next_where(client, lambda each, wanted=wanted: each.sequence == wanted)
-                assert found.index == action
+                assert next_where(client, lambda each, wanted=wanted: each.sequence == wanted).index == action
     finally:
-        line.run(
-            f"for id in /proc/[0-9]*; do case $(readlink $id/cwd 2>/dev/null) in {root}/policies/I/releases/*) "
-            "kill ${id##*/};; esac; done"
-        )
+        line.run(f"kill {pid}")
         assert process.wait(20.0) is not None
         process.close()
+
+
+def test_going_back_pruning_and_removing(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult, keys: Iterator[Signing]
+) -> None:
+    second, third, fourth = (newer(line, policy_i, next(keys)) for _ in range(3))
+    assert fourth.removed == (old.release,) and fourth.previous == third.release
+    assert rollback(line, "I", mark_bad_too=True).release == third.release
+    serves(line, third.release)
+    shown = {release.name: release for release in list_releases(line).policies["I"].releases}
+    assert list(shown) == bare_device.releases("I") == [each.release for each in (second, third, fourth)]
+    assert shown[fourth.release].bad and shown[third.release].good and not shown[second.release].why_not
+    for release in ("0077-a", third.release):
+        with pytest.raises(ReleaseError, match=release):
+            remove_releases(line, "I", release)
+    assert remove_releases(line, "I").removed == (second.release, fourth.release)
+    serves(line, third.release)
+    assert remove_releases(line, "I", whole=True).serving is None
+    assert not bare_device.policy_folder("I").exists() and not list_releases(line).policies
+
+
+def test_whose_rollout_it_is(bare_device: TestDevice, line: Connection, old: DeployResult) -> None:
+    """It is written, and ended by a new name."""
+    mark, folder = {"rollout": "one's", "host": "h", "user": "u", "time": 1}, bare_device.policy_folder("I")
+
+    def begun(session: Device) -> Any:
+        session.discard()
+        return begin(session, "I", None, 0.0)["rollout"]
+
+    with open_device(line) as session:
+        assert begin(session, "I", None, 0.0)["rollout"] is None
+        session.switch(old.release, mark, lambda done, total: None)
+        assert json.loads((folder / ROLLOUT_FILE).read_text()) == mark
+        for ends, ended in (("two's", False), ("one's", True)):
+            session.end_rollout(ends)
+            assert begun(session) == {**mark, "ended": ended} and (folder / ROLLOUT_FILE).exists() is not ended
+    serves(line, old.release)
+
+
+def test_one_at_a_time(bare_device: TestDevice, line: Connection, old: DeployResult) -> None:
+    with bare_device.connect() as second, open_device(line) as session:
+        begin(session, "I", None, 0.0)
+        holder = list_releases(second).locked_by
+        assert holder is not None and holder["policy"] == "I"
+        with open_device(second) as other, pytest.raises(DeviceLockedError):
+            begin(other, "I", None, 0.0)
+        (bare_device.policy_folder("I") / "incoming" / "0005-dead").mkdir()
+        line.run(f"kill -KILL {session.pid}")
+        with open_device(second) as other:
+            assert begin(other, "I", None, 5.0)["swept"] == ["policies/I/incoming/0005-dead"]
+        assert not bare_device.leftovers("I") and list_releases(second).locked_by is None
+
+
+def test_a_device_that_gets_python_later_goes_on(
+    bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult, keys: Iterator[Signing]
+) -> None:
+    new, programs = newer(line, policy_i, next(keys)), bare_device.home.parent / "bin"
+    write_programs(programs)
+    try:
+        assert probe(line).pythons
+        serves(line, new.release)
+        assert rollback(line, "I").release == old.release
+        assert deploy(line, policy_i, [INT8], without_python=True).release == new.release
+    finally:
+        (programs / "python3").unlink()
+    assert rollback(line, "I", old.release).release == old.release
+    serves(line, old.release)

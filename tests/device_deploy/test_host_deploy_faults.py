@@ -8,26 +8,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, install
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import (
     CheckFailedError,
     ConnectionLostError,
     DeviceLockedError,
-    HostError,
     RemoteCommandError,
     VerificationError,
 )
-from quarl.device.deploy.golden import Step
-from quarl.device.deploy.helper_session import HelperSession, helper
 from quarl.device.deploy.local_device import running_local_device
-from quarl.device.deploy.on_device.helper import NEED_NO_LOCK, OPERATIONS
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, rollback
-from quarl.device.deploy.signing.record import USUAL, signed_record
+from quarl.device.deploy.signing.record import USUAL, sign_record
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy.devices import (
     Line,
@@ -51,23 +49,22 @@ def assert_old_serves(device: TestDevice, connection: Connection, name: str) -> 
     assert served_text(connection, name) == "old"
 
 
-def begun(session: HelperSession, name: str, release: str, wheels: WheelSet) -> str:
-    """The folder of an upload that has begun, with nothing in it but its signed record."""
-    trust = session.call("begin", policy=name, digest="d" * 64, by=ME)["trust"]
-    signed = signed_record(stand_in_payload(name), wheels, signing_key(), trust, USUAL)
-    folder = session.call("receive", release=release, need_bytes=1, record=signed.text, signature=signed.signature)
-    return str(folder["incoming"])
+def begin_upload(session: Device, name: str, release: str, wheels: WheelSet) -> None:
+    """Begin an upload, with nothing in it but its signed record."""
+    trust = session.begin(name, "d" * 64, ME, 0.0)["trust"]
+    signed = sign_record(stand_in_payload(name), wheels, signing_key(), trust, USUAL)
+    session.receive(release, signed.text, signed.signature, 1)
 
 
 def test_a_wheel_damaged_on_the_way_is_not_unpacked(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
 ) -> None:
     wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
-    with helper(connection, bare.python.path) as session:
-        incoming = begun(session, name, "0001-dddddddd", WheelSet(bare.python, (wheel,)))
-        connection.upload((cache / wheel.file).read_bytes()[:-1] + b"#", f"{incoming}/{wheel.file}")
+    with open_device(connection, bare.python.path) as session:
+        begin_upload(session, name, "0001-dddddddd", WheelSet(bare.python, (wheel,)))
+        session.send(f"{session.incoming}/{wheel.file}", (cache / wheel.file).read_bytes()[:-1] + b"#")
         with pytest.raises(VerificationError, match=wheel.file):
-            session.call("unpack", file=wheel.file, folder=wheel.folder)
+            session.unpack(wheel.file, wheel.folder, lambda done, total: None)
     assert not (device.home / "quarl" / "envs" / wheel.folder).exists()
     assert not device.leftovers(name)
 
@@ -101,15 +98,25 @@ def test_a_first_release_that_fails_leaves_nothing(
 
 
 def test_a_file_damaged_on_the_way_is_found_by_its_hash(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
+    device: TestDevice,
+    connection: Connection,
+    name: str,
+    bare: WheelSet,
+    old: DeployResult,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def flip_a_byte(step: Step) -> None:
-        if step.unit == "B" and step.done == step.total:  # the file before the last is closed and not verified yet
-            (file,) = device.policy_folder(name).glob("incoming/*/lib/agent.py")
-            file.write_bytes(file.read_bytes()[:-1] + b"#")
+    send_files = Device.send_files
+
+    def flip_a_byte(session: Device, *arguments: Any) -> int:
+        sent = send_files(session, *arguments)
+        (file,) = device.policy_folder(name).glob("incoming/*/lib/agent.py")
+        file.write_bytes(file.read_bytes()[:-1] + b"#")
+        return sent
+
+    monkeypatch.setattr(Device, "send_files", flip_a_byte)
 
     with pytest.raises(VerificationError, match=r"lib/agent.py.*still serves"):
-        install(connection, stand_in_payload(name, "new", ballast=os.urandom(500_000)), bare, progress=flip_a_byte)
+        install(connection, stand_in_payload(name, "new"), bare)
     assert_old_serves(device, connection, name)
 
 
@@ -134,9 +141,9 @@ def test_a_line_that_freezes_frees_the_device(
     with (
         Line(device.host, device.port) as line,
         device.connect(line.port) as frozen,
-        helper(frozen, bare.python.path, silence_s=4.0) as session,
+        open_device(frozen, bare.python.path, silence_s=4) as session,
     ):
-        begun(session, name, "0002-dddddddd", bare)
+        begin_upload(session, name, "0002-dddddddd", bare)
         assert device.leftovers(name)
         assert list_releases(connection).locked_by is not None
         line.freeze()
@@ -149,8 +156,8 @@ def test_a_line_that_freezes_frees_the_device(
 def test_the_second_of_two_deployments_is_refused_and_told_who(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
-    with device.connect() as other, helper(other, bare.python.path) as session:
-        session.call("begin", policy="X", digest=None, by=ME)
+    with device.connect() as other, open_device(other) as session:
+        session.begin("X", None, ME, 0.0)
         with pytest.raises(DeviceLockedError, match=r"by ann@laptop \(pid 42\), policy X, since 2") as caught:
             install(connection, stand_in_payload(name, "new"), bare)
         assert "--wait" in caught.value.next_step
@@ -165,8 +172,7 @@ def test_waiting_for_the_other_deployment(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
     with device.connect() as other, contextlib.ExitStack() as stack:
-        session = stack.enter_context(helper(other, bare.python.path))
-        session.call("begin", policy="X", digest=None, by=ME)
+        stack.enter_context(open_device(other)).begin("X", None, ME, 0.0)
         # Its holder is ended while we wait.
         holder = dict(list_releases(connection).locked_by or {})["device_pid"]
         killer = subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -KILL {holder}"])
@@ -181,12 +187,12 @@ def test_a_holder_that_was_killed_leaves_no_lock(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
 ) -> None:
     """kill -9 on the device's side in the middle: the kernel frees the lock, the next deployment sweeps."""
-    with device.connect() as other, helper(other, bare.python.path) as session:
-        begun(session, name, "0002-dddddddd", bare)
+    with device.connect() as other, open_device(other) as session:
+        begin_upload(session, name, "0002-dddddddd", bare)
         (device.policy_folder(name) / "current.999").symlink_to("releases/gone")
         os.kill(dict(list_releases(connection).locked_by or {})["device_pid"], signal.SIGKILL)
-        with pytest.raises(RemoteCommandError, match="ended while the device worked on `verify`"):
-            session.call("verify")
+        with pytest.raises(RemoteCommandError, match="ended while the device worked on `\\(verify"):
+            session.verify("incoming/0002-dddddddd")
     assert len(device.leftovers(name)) == 2, "killed outright, it could not clean up"
     assert served_text(connection, name) == "old"
     install(connection, stand_in_payload(name, "new"), bare)
@@ -238,17 +244,15 @@ def test_the_host_command_is_ended_in_mid_upload(
     assert_old_serves(device, connection, name)
 
 
-IN_THE_MIDDLE_OF_A_PACKET = """
+IN_THE_MIDDLE_OF_A_FILE = """
 import os, signal, sys, threading, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from quarl.device.deploy.connection import Connection
 from quarl import cli
 from quarl.device.deploy.options import DeviceOptions
 from tests.device_deploy.devices import TestDevice
 host, port, identity, known, home, server = sys.argv[1:]
 device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))
-Connection.sftp.__defaults__ = (3600.0,)  # who waits for the server's answer waits for ever
 sent = 0
 
 def moved(more):  # 200 kB have come through: from now on the server reads nothing more
@@ -258,26 +262,19 @@ def moved(more):  # 200 kB have come through: from now on the server reads nothi
         os.kill(int(server), signal.SIGSTOP)
         threading.Thread(target=press, daemon=True).start()
 
-def press():  # Ctrl-C when the window is used up, within a packet; the server reads on when the file is being closed
-    until_in("_wait_for_send_window")
-    os.kill(os.getpid(), signal.SIGINT)
-    until_in("close")
-    os.kill(int(server), signal.SIGCONT)
-
-def until_in(function):
-    main = threading.main_thread().ident
-    while True:
-        frame = sys._current_frames()[main]
-        while frame is not None and frame.f_code.co_name != function:
-            frame = frame.f_back
-        if frame is not None:
-            return
+def press():  # Ctrl-C when the window is used up, within a packet
+    frame, main = None, threading.main_thread().ident
+    while frame is None:
         time.sleep(0.01)
+        frame = sys._current_frames()[main]
+        while frame is not None and frame.f_code.co_name != "_wait_for_send_window":
+            frame = frame.f_back
+    os.kill(os.getpid(), signal.SIGINT)
 
 @cli.verb(left="nothing is left.")
 def send(options: DeviceOptions):
     with device.connect() as connection:
-        connection.upload(bytes(60_000_000), "sent", progress=moved)
+        connection.stream("cat > sent", bytes(60_000_000), moved)
         return {}, "sent"
 
 cli.VERBS["Devices"]["send"] = cli.Verb("__main__:send", "send")
@@ -285,12 +282,12 @@ sys.exit(cli.main(["send"]))
 """
 
 
-def test_ctrl_c_in_the_middle_of_a_packet_is_no_network_fault(tmp_path: Path) -> None:
-    """What closes the file on the way out a server takes for the rest of the packet: it waits for more, or hangs up."""
+def test_ctrl_c_in_the_middle_of_a_file_is_no_network_fault(tmp_path: Path) -> None:
+    """The server reads nothing, not even that the file is given up."""
     with running_local_device(tmp_path / "device") as local:
         device = as_test_device(local)
         arguments = [device.host, device.port, device.identity, device.known_hosts, device.home, local.pid]
-        command = [sys.executable, "-c", IN_THE_MIDDLE_OF_A_PACKET, *map(str, arguments)]
+        command = [sys.executable, "-c", IN_THE_MIDDLE_OF_A_FILE, *map(str, arguments)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         finally:
@@ -308,37 +305,15 @@ def test_a_login_shell_that_greets(tmp_path: Path) -> None:
         assert served_text(connection, "S") == "greeted"
 
 
-def test_the_helper_refuses_what_it_does_not_know(connection: Connection, bare: WheelSet) -> None:
-    with helper(connection, bare.python.path) as session:
-        for op in ("__init__", "folder", "lock", ""):  # attributes of the same object, but no operations
-            with pytest.raises(HostError, match=f"there is no operation '{op}'"):
-                session.call(op)
-
-
-@pytest.mark.parametrize("op", sorted(set(OPERATIONS) - set(NEED_NO_LOCK)))
-def test_nothing_is_changed_without_the_lock(connection: Connection, bare: WheelSet, op: str) -> None:
-    with helper(connection, bare.python.path) as session:
-        with pytest.raises(HostError, match=f"{op} without the lock"):
-            session.call(op)
-        session.call("begin", policy="S", digest=None, by=ME)
-        session.call("discard")
-        with pytest.raises(HostError, match=f"{op} without the lock"):
-            session.call(op)
-
-
-def test_looking_needs_no_lock() -> None:
-    assert set(NEED_NO_LOCK) == {"show", "begin", "discard", "signers", "serving"}
-
-
 def test_an_interpreter_in_a_folder_with_any_name(connection: Connection, bare: WheelSet, tmp_path: Path) -> None:
     python = tmp_path / "ann's new; $HOME" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {bare.python.path} "$@"\n')
     python.chmod(0o755)
-    with helper(connection, str(python)) as session:
-        assert session.call("show")["ok"]
+    with open_device(connection, str(python)) as session:
+        assert list(session.compare_wheels(["absent"])["damaged"]) == ["absent"]
 
 
 def test_a_device_without_that_python(connection: Connection) -> None:
-    with pytest.raises(RemoteCommandError, match="does not start"), helper(connection, "/no/python3"):
-        pass
+    with open_device(connection, "/no/python3") as session, pytest.raises(RemoteCommandError, match="/no/python3"):
+        session.compare_wheels(["absent"])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from quarl.device.deploy.payload import STAYS_AT_HOME, build_payload, code_files, compiled, starter
+from quarl.device.deploy.payload import STAYS_AT_HOME, build_payload, code_files, compile_module, starter
 from quarl.device.deploy.probe import PythonFacts
+from quarl.device.deploy.records import CODE_ARCHIVE
 from quarl.device.deploy.wheels import WheelSet, load_pins
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError
@@ -29,16 +32,26 @@ def names(bundle: Bundle, precisions: list[Precision], runtimes: list[RuntimeNam
     return {file.path for file in build_payload(bundle, precisions, runtimes, WHEELS).files}
 
 
+def members(bundle: Bundle, wheels: WheelSet = WHEELS) -> set[str]:
+    """The files in the archive of the code."""
+    (file,) = (file for file in build_payload(bundle, [INT8], [LITERT], wheels).files if file.path == CODE_ARCHIVE)
+    with zipfile.ZipFile(io.BytesIO(file.data)) as archive:
+        assert archive.testzip() is None
+        return set(archive.namelist())
+
+
 def test_the_devices_part_of_a_bundle(bundle: Bundle) -> None:
     found = names(bundle, [INT8], [LITERT])
-    assert {path for path in found if path.startswith("bundle/")} == {
+    assert found == {
+        "run-agent",
+        "lib/quarl.zip",
+        "lib/quarl_loop.h",
         "bundle/policy.json",
         "bundle/manifest.json",
         "bundle/golden.npz",
         "bundle/int8.tflite",
         "bundle/int8.golden.npz",
     }
-    assert "run-agent" in found
     both = names(bundle, [INT8, FP32], [LITERT, ONNX])
     assert {"bundle/fp32.onnx", "bundle/fp32.tflite", "bundle/int8.onnx", "bundle/fp32.golden.npz"} <= both
     assert not {path for path in both if "weights" in path or "calibration" in path}
@@ -64,13 +77,12 @@ def closure_of(module: str) -> set[str]:
 
 
 def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> None:
-    found = {path.removeprefix("lib/") for path in names(bundle, [INT8], [LITERT]) if path.startswith("lib/")}
+    found = members(bundle)
     bytecode = {path for path in found if path.endswith(".pyc")}
     assert bytecode == {f"{path}c" for path in found - bytecode if path.endswith(".py")}
     found -= bytecode
     modules = ("quarl.device.agent.__main__", "quarl.device.agent.loop.__main__", "quarl.device.agent.loop.client")
-    alone = {"quarl/device/agent/loop/quarl_loop.h", "quarl/device/engine/libloop.so"}
-    assert found == alone.union(*map(closure_of, modules))
+    assert found == {"quarl/device/engine/libloop.so"}.union(*map(closure_of, modules))
     assert sorted(found) == Path(__file__).with_name("payload.txt").read_text().split()
     assert not {path for path in found if "writer" in path or "gym_env" in path or "device/deploy" in path}
     for file in code_files(IMPORTED_FROM):
@@ -80,9 +92,9 @@ def test_what_is_sent_is_what_the_agent_imports_and_no_more(bundle: Bundle) -> N
 def test_bytecode_is_for_the_hosts_series_and_always_the_same(bundle: Bundle) -> None:
     module = next(file for file in code_files(IMPORTED_FROM) if file.path.endswith("device/agent/server.py"))
     program = (
-        "import hashlib, sys; from pathlib import Path; from quarl.device.deploy.payload import PayloadFile, compiled\n"
+        "from pathlib import Path; from quarl.device.deploy.payload import PayloadFile, compile_module\n"
         "data = Path('device/agent/server.py').read_bytes()\n"
-        "print(compiled(PayloadFile('lib/quarl/device/agent/server.py', data)).sha256)"
+        "print(compile_module(PayloadFile('quarl/device/agent/server.py', data)).sha256)"
     )
     for seed in ("1", "2"):
         done = subprocess.run(
@@ -93,9 +105,9 @@ def test_bytecode_is_for_the_hosts_series_and_always_the_same(bundle: Bundle) ->
             text=True,
             check=True,
         )
-        assert done.stdout.strip() == compiled(module).sha256
+        assert done.stdout.strip() == compile_module(module).sha256
     other = WheelSet(PythonFacts("python3", (sys.version_info[0], sys.version_info[1] + 1, 0), 64), ())
-    assert not [file for file in build_payload(bundle, [INT8], [LITERT], other).files if file.path.endswith(".pyc")]
+    assert not [path for path in members(bundle, other) if path.endswith(".pyc")]
 
 
 def test_the_code_runs_alone(bundle: Bundle, tmp_path: Path) -> None:
@@ -114,7 +126,7 @@ def test_the_code_runs_alone(bundle: Bundle, tmp_path: Path) -> None:
         [sys.executable, "-sS", "-m", "quarl.device.agent", "--bundle", "bundle"],
         input="".join(json.dumps(request) + "\n" for request in requests),
         cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}/lib:{packages}", "PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"},
+        env={"PYTHONPATH": f"{tmp_path}/{CODE_ARCHIVE}:{packages}", "PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         timeout=60,

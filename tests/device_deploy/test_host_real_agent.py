@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import marshal
 import os
 import shutil
 import signal
-import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,37 +133,24 @@ def test_another_manifest_than_the_signed_one_is_not_read(serving: Connection, d
                 except AgentError as error:
                     found = error.message
                 assert "is not the one that this release was signed with" in found
-        with pytest.raises(VerificationError, match="is not started"), AgentSession(serving, "tiny"):
+        with pytest.raises(VerificationError, match=r"bundle/manifest\.json"), AgentSession(serving, "tiny"):
             pass
     finally:
         for path, data in whole.items():
             path.write_bytes(data)
 
 
-def test_bytecode_beside_the_sources_is_not_executed(serving: Connection, deployed: TestDevice) -> None:
-    """Python would run what lies in __pycache__ as long as its head fits the source's time and size."""
-    source = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "quarl" / "policy" / "spec.py"
-    found = source.stat()
-    head = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(found.st_mtime), found.st_size)
-    bytecode = source.parent / "__pycache__" / f"spec.{sys.implementation.cache_tag}.pyc"
-    bytecode.parent.mkdir(exist_ok=True)
-    bytecode.write_bytes(head + marshal.dumps(compile("raise SystemExit(9)", "spec", "exec")))
-    with AgentSession(serving, "tiny") as agent:
-        assert agent.request("load", precision="int8")["ok"]
-    assert not bytecode.exists()
-
-
 def test_what_was_verified_is_what_is_imported(serving: Connection, deployed: TestDevice) -> None:
-    """A module that is changed after the start, before it is imported: the agent imports it from what was verified."""
-    source = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib/quarl/device/agent/flights.py"
-    whole = source.read_bytes()
+    """Code that is changed after the start, before it is imported: the agent imports it from what was verified."""
+    code = deployed.home / "quarl" / "policies" / "tiny" / "current" / "lib" / "quarl.zip"
+    whole = code.read_bytes()
     try:
         with AgentSession(serving, "tiny") as agent:
-            source.write_text("raise SystemExit(9)")
+            code.write_bytes(b"")
             agent.request("load", precision="int8")
             assert agent.request("episodes", episodes=1, preset="easy")["ok"], "imported now"
     finally:
-        source.write_bytes(whole)
+        code.write_bytes(whole)
 
 
 def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
@@ -235,7 +218,7 @@ def test_a_connection_cut_while_wheels_are_sent(serving: Connection, deployed: T
     with (
         Line(deployed.host, deployed.port, cut_after=2_000_000) as line,
         deployed.connect(line.port) as cut,
-        pytest.raises(ConnectionLostError, match=f"onnxruntime.*Release {before} still serves"),
+        pytest.raises(ConnectionLostError, match=f"Release {before} still serves"),
     ):
         deploy(cut, bundle, [INT8], [RuntimeName.ONNXRUNTIME])
     assert current(serving, "tiny") == before
@@ -250,7 +233,7 @@ def test_all_runtimes_and_precisions_then_back(serving: Connection, deployed: Te
         (precision.value, runtime.value) for precision in (FP32, INT8) for runtime in precision.runtimes
     }
     assert result.wheels_sent == ("tflite-runtime 2.14.0", "onnxruntime 1.31.1"), "numpy and LiteRT were there"
-    assert result.reused_files > 20
+    assert result.reused_files == 6, "of the bundle, and the loop's header"
     golden = bundle.golden().observations.tolist()
     actions = {}
     for precision, runtime in [(FP32, each) for each in FP32.runtimes] + [(INT8, RuntimeName.NATIVE)]:

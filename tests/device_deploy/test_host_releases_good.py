@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
-from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import DeployResult, install
+from quarl.device.deploy.device import Device
 from quarl.device.deploy.errors import CheckFailedError, ConnectionLostError, HostError, ReleaseError, VerificationError
 from quarl.device.deploy.golden import golden_checks
-from quarl.device.deploy.helper_session import HelperSession
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.records import parse_old_record, parse_record
 from quarl.device.deploy.releases import Release, list_releases, remove_releases, rollback
 from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.spec import Precision, RuntimeName
@@ -75,7 +78,8 @@ def test_mark_bad_is_shown_and_ends_when_the_same_is_deployed_and_passes(
     again = install(connection, stand_in_payload(name, "b"), bare)
     assert (again.release, again.sent_bytes, len(again.checks)) == (second, 0, 1)
     assert shown(connection, name)[second].bad == ""
-    assert json.loads((device.policy_folder(name) / "releases" / first / "release.json").read_text())["policy"] == name
+    record = (device.policy_folder(name) / "releases" / first / "release").read_text()
+    assert parse_record(first, name, record).policy == name
 
 
 def test_a_release_that_fails_is_marked_and_passed_over(
@@ -86,7 +90,7 @@ def test_a_release_that_fails_is_marked_and_passed_over(
     back = rollback(connection, name)
     assert (back.release, back.previous) == (second, fourth)
     assert len(back.warnings) == 1 and f"{third} was passed over" in back.warnings[0]
-    assert "lib/agent.py differs" in shown(connection, name)[third].bad
+    assert "lib/agent.py" in shown(connection, name)[third].bad
     assert served_text(connection, name) == "b"
     assert first not in device.releases(name)
 
@@ -103,15 +107,18 @@ def test_nothing_good_is_left_to_go_back_to(connection: Connection, name: str, b
     assert served_text(connection, name) == "b"
 
 
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
+def changed(key: str, value: str | None) -> Callable[[Path], None]:
+    """Another value of a key of the record; None: no such line."""
 
-
-def replaced(**members: Any) -> Callable[[Path], None]:
     def write(path: Path) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | members))
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key} ")]
+        path.write_text("\n".join([*([] if value is None else [f"{key} {value}"]), *lines, ""]))
 
     return write
+
+
+def without_sums(path: Path) -> None:
+    path.write_text(path.read_text().partition("\n\n")[0])
 
 
 def a_pipe(path: Path) -> None:
@@ -125,27 +132,32 @@ def zeros_for_ever(path: Path) -> None:
 
 
 def huge(path: Path) -> None:
+    path.write_bytes(b"")
     with path.open("r+b") as stream:
-        stream.truncate(1 << 33)
+        stream.truncate(1 << 36)
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a list": (lambda path: path.write_text("[]"), "release.json is not a JSON object"),
-    "truncated": (truncated, "release.json cannot be read"),
-    "nested": (lambda path: path.write_text("[" * 100_000), "release.json cannot be read"),
-    "not text": (lambda path: path.write_bytes(b"\xff\xfe{"), "release.json cannot be read"),
-    "huge": (huge, "release.json has more than 1048576 bytes"),
-    "missing": (Path.unlink, "release.json is missing"),
-    "a pipe": (a_pipe, "release.json is a special file"),
-    "a link": (zeros_for_ever, "release.json is a symbolic link"),
-    "no precisions": (replaced(precisions=[]), "precisions of release.json is wrong"),
-    "no runtimes": (replaced(runtimes=[]), "runtimes of release.json is wrong"),
-    "no files": (replaced(files={}), "files of release.json is wrong"),
-    "files elsewhere": (replaced(files={"run-agent": "0" * 64, "../x": "0" * 64}, sizes=None), "files of release.json"),
-    "another policy": (replaced(policy="other"), "policy of release.json is wrong"),
-    "numbers": (replaced(created=5), "created of release.json is wrong"),
-    "a terminal's sequence": (replaced(by="\x1b]0;owned\x07"), "by of release.json is wrong"),
-    "a digest of another kind": (replaced(digest=["x"]), "digest of release.json is wrong"),
+    "a list": (lambda path: path.write_text("[]"), "serial of the record"),
+    "empty": (lambda path: path.write_text(""), "serial of the record"),
+    "not text": (lambda path: path.write_bytes(b"\xff\xfe{"), "serial of the record"),
+    "huge": (huge, "serial of the record"),
+    "missing": (Path.unlink, "its record is missing"),
+    "a pipe": (a_pipe, "release is a special file"),
+    "a link": (zeros_for_ever, "release is a link"),
+    "no serial": (changed("serial", "1e3"), "serial of the record"),
+    "a wheel elsewhere": (
+        lambda path: path.write_text(f"wheel ../x {'0' * 64}\n{path.read_text()}"),
+        "wheel of the record",
+    ),
+    "no precisions": (changed("precisions", None), "precisions of the record"),
+    "no runtimes": (changed("runtimes", ""), "runtimes of the record"),
+    "no files": (without_sums, "files of the record"),
+    "files elsewhere": (lambda path: path.write_text(f"{path.read_text()}{'0' * 64}  ../x\n"), "files of the record"),
+    "another policy": (changed("policy", "other"), "policy of the record"),
+    "nobody's": (changed("by", "x" * 201), "by of the record"),
+    "a terminal's sequence": (changed("by", "\x1b]0;owned\x07"), "by of the record"),
+    "a digest of another kind": (changed("digest", "x"), "digest of the record"),
 }
 
 
@@ -153,28 +165,77 @@ def test_every_damaged_record_is_named_and_refused(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet
 ) -> None:
     first, second, third = bring(connection, name, bare, "a", "b", "c")
-    record = device.policy_folder(name) / "releases" / second / "release.json"
+    record = device.policy_folder(name) / "releases" / second / "release"
     whole = record.read_bytes()
-    for damage, reason in DAMAGED.values():
+    for index, (damage, reason) in enumerate(DAMAGED.values()):
         damage(record)
         listed = shown(connection, name)
         assert reason in listed[second].damage and not listed[first].damage and not listed[third].damage
-        with pytest.raises(VerificationError, match=f"release {second} of {name} is damaged") as refused:
-            rollback(connection, name, second)
-        assert reason in refused.value.message and f"Release {third} still serves" in refused.value.message
+        if index % 6 == 0:
+            with pytest.raises(VerificationError, match=second) as refused:
+                rollback(connection, name, second)
+            assert reason in refused.value.message and f"Release {third} still serves" in refused.value.message
         record.unlink(missing_ok=True)
         record.write_bytes(whole)
     assert not shown(connection, name)[second].damage
     assert rollback(connection, name, second).release == second
 
 
-@pytest.mark.parametrize("case", ["a list", "truncated", "no precisions"])
+OLD = {
+    "policy": "P",
+    "digest": "d" * 64,
+    "created": "2026",
+    "by": "ann",
+    "environments": [],
+    "serial": 7,
+    "precisions": ["int8"],
+    "runtimes": ["litert"],
+    "files": {"run-agent": "0" * 64},
+}
+"""A record of an older version."""
+
+
+def test_a_release_of_an_older_version_is_shown_and_not_gone_back_to(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, second = bring(connection, name, bare, "a", "b")
+    folder = device.policy_folder(name) / "releases" / first
+    (folder / "release").unlink()
+    (folder / "release.json").write_text(json.dumps({**OLD, "policy": name}))
+    listed = shown(connection, name)
+    assert (listed[first].is_old, listed[first].damage, listed[first].precisions) == (True, "", ("int8",))
+    assert listed[first].why_not and not listed[second].is_old
+    for release in (first, None):
+        with pytest.raises(ReleaseError, match=f"(?s){first}.*deploy(ed)? .*again"):
+            rollback(connection, name, release)
+    assert served_text(connection, name) == "b"
+    (again,) = bring(connection, name, bare, "a")
+    assert again.startswith("0003-") and rollback(connection, name).release == second
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        *((text, "cannot be read") for text in ("", "{", "[" * 100_000)),
+        ("[]", "is not a JSON object"),
+        *((json.dumps({**OLD, name: 5}), f"{name} of the record") for name in OLD if name != "serial"),
+        (json.dumps({**OLD, "policy": "other"}), "policy of the record"),
+        (json.dumps({**OLD, "files": {"run-agent": "0" * 64, "../x": "0" * 64}}), "files of the record"),
+        (json.dumps({**OLD, "by": "\x1b]0;owned\x07"}), "by of the record"),
+    ],
+)
+def test_a_damaged_record_of_an_older_version(text: str, reason: str) -> None:
+    record = parse_old_record("0001-a", "P", text)
+    assert reason in record.damage and record.is_old
+
+
+@pytest.mark.parametrize("case", ["a list", "no files", "no precisions"])
 def test_a_damaged_record_stops_nothing(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, case: str
 ) -> None:
     damage, reason = DAMAGED[case]
     first, second, third = bring(connection, name, bare, "a", "b", "c")
-    damage(device.policy_folder(name) / "releases" / second / "release.json")
+    damage(device.policy_folder(name) / "releases" / second / "release")
     listed = shown(connection, name)
     assert reason in listed[second].damage and not listed[third].damage
     assert rollback(connection, name).release == first, "passes over the damaged one"
@@ -187,7 +248,7 @@ def test_the_serving_release_has_a_damaged_record(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet
 ) -> None:
     first, second = bring(connection, name, bare, "a", "b")
-    (device.policy_folder(name) / "releases" / second / "release.json").write_text("[]")
+    (device.policy_folder(name) / "releases" / second / "release").write_text("[]")
     assert list_releases(connection).policies[name].current == second
     assert rollback(connection, name).release == first
     (device.policy_folder(name) / "releases" / first / "mark.json").write_text('"nonsense"')
@@ -210,7 +271,7 @@ def cut_in_the_switch(
     monkeypatch: pytest.MonkeyPatch, device: TestDevice, name: str, line: Line, release: str, *, for_good: bool = False
 ) -> None:
     """From the switch on nothing comes back through the line; when the device has switched, it is cut."""
-    call, link = HelperSession.call, device.policy_folder(name) / "current"
+    link = device.policy_folder(name) / "current"
 
     def cut() -> None:
         assert eventually(lambda: link.readlink().name == release)
@@ -218,13 +279,14 @@ def cut_in_the_switch(
             line.close()
         line.cut()
 
-    def calling(session: HelperSession, op: str, **fields: Any) -> dict[str, Any]:
-        if op == "switch":
-            line.hold_back()
-            threading.Thread(target=cut, daemon=True).start()
-        return call(session, op, **fields)
+    point = Device.point
 
-    monkeypatch.setattr(HelperSession, "call", calling)
+    def pointing(session: Device, *arguments: str) -> None:
+        line.hold_back()
+        threading.Thread(target=cut, daemon=True).start()
+        point(session, *arguments)
+
+    monkeypatch.setattr(Device, "point", pointing)
 
 
 def test_cut_after_the_switch_and_asked_again(
@@ -273,14 +335,10 @@ def test_cut_after_the_switch_and_not_to_be_reached(
 def test_a_switch_that_did_not_happen_is_read_again(
     connection: Connection, name: str, bare: WheelSet, old: DeployResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = HelperSession.call
+    def failing(session: Device, *arguments: str) -> None:
+        raise HostError("The device could not do it: no such luck.")
 
-    def failing(session: HelperSession, op: str, **fields: Any) -> dict[str, Any]:
-        if op == "switch":
-            raise HostError("The device could not do it: no such luck.")
-        return call(session, op, **fields)
-
-    monkeypatch.setattr(HelperSession, "call", failing)
+    monkeypatch.setattr(Device, "point", failing)
     with pytest.raises(HostError, match=f"no such luck. Release {old.release} still serves"):
         install(connection, stand_in_payload(name, "new"), bare)
 
@@ -378,3 +436,55 @@ def test_after_an_old_content_was_deployed_again_there_is_something_to_go_back_t
     first, second = bring(connection, name, bare, "a", "b")
     assert install(connection, stand_in_payload(name, "a"), bare).release == first
     assert rollback(connection, name).release == second
+
+
+def test_what_somebody_planted_moves_no_number_and_no_serial(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, _ = bring(connection, name, bare, "a", "b")
+    folder = device.policy_folder(name) / "releases"
+    for planted in ("99999999-zz", "0077-zz"):
+        shutil.copytree(folder / first, folder / planted)
+        record = folder / planted / "release"
+        record.write_text(re.sub("serial [0-9]+", "serial 999999999999999", record.read_text()))
+    accepted = device.home / "quarl" / "trust" / "accepted"
+    others = [line for line in accepted.read_text().splitlines() if not line.startswith((f"{name} ", f"{name}/"))]
+    accepted.write_text("".join(f"{line}\n" for line in others))
+    (third,) = bring(connection, name, bare, "c")
+    assert len(third) == len(first) and served_text(connection, name) == "c"
+    assert shown(connection, name)["0077-zz"].trust not in ("", "trusted")
+    (fourth,) = bring(connection, name, bare, "d")
+    assert int(fourth[:4]) == int(third[:4]) + 1
+    assert f"{name} 9" not in accepted.read_text()
+
+
+def test_lists_that_are_damaged_blame_no_release(
+    device: TestDevice, connection: Connection, name: str, bare: WheelSet
+) -> None:
+    first, second = bring(connection, name, bare, "a", "b")
+    accepted = device.home / "quarl" / "trust" / "accepted"
+    whole = accepted.read_text()
+    accepted.unlink()
+    accepted.mkdir()
+    with pytest.raises(HostError):
+        rollback(connection, name)
+    accepted.rmdir()
+    accepted.write_text(whole)
+    listed = shown(connection, name)
+    assert not listed[first].bad and not listed[second].bad
+    assert rollback(connection, name).release == first
+
+
+def test_a_quarl_that_cannot_be_entered_changes_nothing_beside_it(tmp_path: Path) -> None:
+    """A link to a disk that is not mounted: what lies in the home folder is not taken for what lies there."""
+    with connect("local", local_folder=tmp_path) as connection:
+        home = tmp_path / "home"
+        (home / "quarl").symlink_to("/nowhere/quarl")
+        precious = home / "policies" / "P" / "incoming" / "precious"
+        precious.mkdir(parents=True)
+        bare = WheelSet(probe(connection).python, ())
+        with pytest.raises(HostError):
+            list_releases(connection)
+        with pytest.raises(HostError):
+            install(connection, stand_in_payload("P"), bare)
+        assert precious.is_dir() and sorted(path.name for path in home.iterdir()) == ["policies", "quarl"]

@@ -17,13 +17,12 @@ from quarl.device.agent.loop.frames import Flag
 from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.errors import HostError, ServiceError
 from quarl.device.deploy.local_device import running_local_device
-from quarl.device.deploy.on_device.files import holders
-from quarl.device.deploy.on_device.records import TRIAL_LINK
 from quarl.device.deploy.releases import list_releases
+from quarl.device.deploy.state import TRIAL_LINK
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision
 from tests.device_agent.loop.loops import next_where
-from tests.device_deploy.devices import TestDevice, as_test_device, eventually, good_reply, run_verb, runs
+from tests.device_deploy.devices import TestDevice, as_test_device, eventually, good_reply, holders, run_verb, runs
 
 FALLBACK, PATIENCE_S = 19, 60.0
 
@@ -118,10 +117,9 @@ def test_a_release_that_fails_in_the_loop_is_switched_back_by_the_device(
             deploy(connection, bundle, [Precision.FP32])
         found = list_releases(connection).policies["tiny"]
         assert (found.current, found.releases[-1].name) == (before, before)  # nothing was sent, nothing is bad
-        settings = home.home / "quarl" / "services" / "tiny.json"
-        known = json.loads(settings.read_text())
-        known["arguments"] = [word for each in known["arguments"] for word in each.split("=", 1)]
-        settings.write_text(json.dumps(known))  # so that only the loop knows which artifact that is
+        settings = home.home / "quarl" / "services" / "tiny.settings"
+        # So that only the loop knows which artifact that is.
+        settings.write_text(settings.read_text().replace("--precision=int8", "--precision\nargument int8"))
         # Its golden vectors are right, but it has not what the loop is to decide with.
         with pytest.raises(ServiceError, match=f"failed its trial in the loop.*{before} serves in the loop again"):
             deploy(connection, bundle, [Precision.FP32])
@@ -143,8 +141,8 @@ def test_a_release_whose_trial_was_cut_off_is_gone_back_from(
     with home.connect() as connection:
         before = deploy(connection, bundle, [Precision.INT8, Precision.FP32]).release
     serve(capsys)
-    settings, folder = home.home / "quarl" / "services" / "tiny.json", home.policy_folder("tiny")
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "trial_s": 600.0}))
+    settings, folder = home.home / "quarl" / "services" / "tiny.settings", home.policy_folder("tiny")
+    settings.write_text(settings.read_text().replace("trial_s 0.5", "trial_s 600.0"))
 
     def serves() -> str:
         return (folder / "current").readlink().name
@@ -177,15 +175,15 @@ def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pid = serve(capsys)["pid"]
-    code = home.policy_folder("tiny") / "current" / "lib" / "quarl" / "device" / "agent" / "loop" / "frames.py"
+    code = home.policy_folder("tiny") / "current" / "lib" / "quarl.zip"
     whole = code.read_bytes()
     code.write_bytes(whole + b"#")
     assert answer(capsys, "serving")["pid"] == pid, "what runs was verified"
     os.kill(pid, signal.SIGKILL)
     assert eventually(lambda: answer(capsys, "serving")["state"] == "failed", PATIENCE_S)
-    assert "frames.py has more than" in answer(capsys, "serving")["why"]
+    assert "lib/quarl.zip" in answer(capsys, "serving")["why"] or "its program" in answer(capsys, "serving")["why"]
     assert run("serve", "--rate", "20", "--fallback", "19") == 1
-    assert "is not started" in capsys.readouterr().err
+    assert "lib/quarl.zip" in capsys.readouterr().err
     with home.connect() as connection:  # what the message says: deploy it again
         deploy(connection, bundle, [Precision.INT8, Precision.FP32])
     assert answer(capsys, "unserve")["was_served"]
@@ -213,7 +211,7 @@ def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.C
         (["--rate", "20"], "declares no fallback action"),
         (["--rate", "20", "--fallback", "99"], "fallback is (99.0,)"),
         (["--bits", "4"], "requested is int4"),
-        (["--enable", "--fallback", "19"], "no user's home here"),
+        (["--enable", "--fallback", "19"], "is no user's home"),
         (["--deadline-ms", "0.01", "--fallback", "19", "--trial", "0.5"], "deadlines in a million"),
     ):
         assert run("serve", "--priority", "0", *arguments) == 1

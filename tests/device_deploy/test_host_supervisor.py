@@ -1,296 +1,232 @@
-"""Who keeps a loop running without systemd: found by what it holds, killed, stopped, on a disk that takes nothing."""
+"""Who keeps a loop running without systemd, as the host sees it: found by what it holds, ended, on a full disk."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quarl.device.deploy.on_device import launch, managers, supervise
-from quarl.device.deploy.on_device.files import HelperError, holders
-from quarl.device.deploy.on_device.helper import Device, answer
-from quarl.device.deploy.on_device.managers import Supervised, loops
-from quarl.device.deploy.on_device.records import TRIAL_LINK, Record
-from quarl.device.deploy.on_device.services import Services
-from tests.device_deploy.devices import eventually, runs
+from quarl.device.deploy import loops
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.deploy import install
+from quarl.device.deploy.device import Device, open_device
+from quarl.device.deploy.errors import ServiceError
+from quarl.device.deploy.loops import Settings
+from quarl.device.deploy.payload import Payload, PayloadFile
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.records import Record
+from quarl.device.deploy.shell import VERIFIER
+from quarl.device.deploy.state import TRIAL_LINK
+from quarl.device.deploy.switching import begin
+from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.devices import eventually, runs, stand_in_payload
 from tests.namespaces import own
 
 POLICY, PATIENCE_S = "p.q", 60.0
-FAULTS = (errno.ENOSPC, errno.EROFS, errno.EIO)
 LOOP = """
-import ctypes, os, signal, socket, sys, time
-print("begun", file=sys.stderr, flush=True)
+import ctypes, json, os, socket, sys, threading, time
 {more}
 said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+path = next(word for word in sys.argv if word.startswith("--socket=")).split("=", 1)[1]
+os.chdir(os.path.dirname(path))
+if os.path.exists(os.path.basename(path)):
+    os.unlink(os.path.basename(path))
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(os.path.basename(path))
+listener.listen(8)
+def answer():
+    while True:
+        caller, _ = listener.accept()
+        caller.recv(4096)
+        counts = {{"missed_per_million": 0.0}}
+        caller.send(json.dumps({{"ok": True, "release": "{text}", "counts": counts}}).encode())
+threading.Thread(target=answer, daemon=True).start()
 said.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
-while {beats}:
+while True:
     try:
         said.sendto(b"WATCHDOG=1", os.environ["NOTIFY_SOCKET"])
     except OSError:
         pass
     time.sleep(0.05)
-while True:
-    time.sleep(1)
 """
 LIVES_ON = "ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)"
-WITHOUT_LOCK = """
-os.chdir(os.path.dirname(os.path.abspath(sys.argv[0])) + "/../run")
-listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listener.bind("p.q.sock")
-listener.listen(64)
-for number in range(3, 64):
-    if os.path.realpath(f"/proc/self/fd/{number}").endswith("p.q.loop"):
-        os.close(number)
-"""
-"""As a loop that a supervisor of an older version started."""
-UNWRITABLE = """
-import os, pathlib
-def fail(*arguments, **named):
-    raise OSError({number}, os.strerror({number}))
-pathlib.Path.write_bytes = pathlib.Path.write_text = pathlib.Path.replace = fail
-"""
+SETTINGS = Settings(("--rate=20",), False, None, 30.0, 1 << 30, 0.1, 1e6)
+
+
+def payload(text: str, more: str = "") -> Payload:
+    """A release with a stand-in of a loop, whose answers have the text in the release's place."""
+    made = stand_in_payload(POLICY, text)
+    starter = next(file for file in made.files if file.path == "run-agent").data.decode()
+    code = 'here=$(dirname "$0")\n[ "$1" != loop ] || exec python3 "$here/lib/loop.py" "$@"\n'
+    starter = starter.replace("#!/bin/sh\n", f"#!/bin/sh\n{code}")
+    files = [file for file in made.files if file.path != "run-agent"]
+    files.append(PayloadFile("lib/loop.py", LOOP.format(more=more, text=text).encode()))
+    return Payload(POLICY, (*files, PayloadFile("run-agent", starter.encode())), (), made.precisions, made.runtimes)
 
 
 class Kept:
-    """A home folder with a stand-in of a loop, and who keeps it."""
+    """A local device with releases of a stand-in, one of which is served."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.services = home, home / "quarl" / "services"
-        for name in ("services", "run"):
-            (home / "quarl" / name).mkdir(parents=True)
-        self.manager = Supervised(home, POLICY)
+    def __init__(self, root: Path, device: Device) -> None:
+        self.home, self.device = root / "home", device
+        self.services = self.home / "quarl" / "services"
 
-    def begin(self, more: str = "", beats: bool = True, before: str = "") -> int:
-        """Start it. Returns its process."""
-        settings = {"watchdog_s": 1.0 if not beats else 30.0, "memory_bytes": 1 << 30, "enable": False}
-        (self.services / f"{POLICY}.json").write_text(json.dumps(settings))
-        (self.services / "launch.py").write_text(LOOP.format(more=more, beats=beats))
-        head, mark, rest = Path(supervise.__file__).read_text().partition("import contextlib\n")
-        (self.services / "supervise.py").write_text(head + before + mark + rest)
-        self.manager.restart()
-        return self.active()
+    def deploy(self, text: str, more: str = "") -> str:
+        connection = self.device.connection
+        return install(connection, payload(text, more), WheelSet(probe(connection).python, ())).release
 
-    def active(self, but: int = 0) -> int:
-        """Its process once it is active, another than ``but``."""
-        assert eventually(lambda: self.is_active(but), PATIENCE_S), self.manager.state()
-        return int(self.manager.state()["pid"])
+    def begin(self) -> Device:
+        self.device.discard()
+        begin(self.device, POLICY, None, 0.0)
+        return self.device
 
-    def is_active(self, but: int) -> bool:
-        state = self.manager.state()
-        return state["state"] == "active" and state["pid"] != but
+    def serve(self) -> int:
+        """Serve it; returns the loop's process."""
+        found = loops.serve(self.begin(), SETTINGS, lambda done, total: None)
+        self.device.discard()
+        return int(found["pid"])
+
+    def state(self) -> tuple[str, int]:
+        found = loops.serving(self.device, POLICY)
+        return found["state"], found["pid"]
 
     def supervisor(self) -> int:
-        (pid,) = holders(self.services / f"{POLICY}.lock")
-        return pid
+        return int((self.services / f"{POLICY}.lock").read_text())
 
-    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        device = Device(self.home)
-        try:
-            assert answer(device, {"op": "begin", "policy": POLICY, "by": {}})["ok"]
-            return answer(device, {"op": op, **fields})
-        finally:
-            device.discard()
+    def unserve(self) -> bool:
+        was_served = loops.unserve(self.begin())
+        self.device.discard()
+        return was_served
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    monkeypatch.setattr(managers.Systemd, "is_here", staticmethod(lambda home: False))
-    found = Kept(tmp_path)
-    yield found
-    for find in (lambda: holders(found.services / f"{POLICY}.lock"), lambda: loops(tmp_path, POLICY)):
-        with contextlib.suppress(OSError, HelperError):
-            for pid in find():
-                os.kill(pid, signal.SIGKILL)
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with connect("local", local_folder=tmp_path) as connection, open_device(connection) as device:
+        found = Kept(tmp_path, device)
+        yield found
+        found.unserve()
 
 
-def test_a_loop_ends_with_its_supervisor_however_that_ends(kept: Kept) -> None:
-    loop = kept.begin()
-    assert loops(kept.home, POLICY) == [loop]
+@pytest.mark.parametrize("more", ["", LIVES_ON], ids=["ends with it", "lives on"])
+def test_a_loop_whose_supervisor_was_killed(kept: Kept, more: str) -> None:
+    """The kernel ends it, too; one that it does not end is found, and ended or replaced."""
+    kept.deploy("one", more)
+    loop = kept.serve()
     os.kill(kept.supervisor(), signal.SIGKILL)
-    assert eventually(lambda: not runs(loop), PATIENCE_S)
-    assert (kept.manager.state()["state"], loops(kept.home, POLICY)) == ("stopped", [])
-
-
-@pytest.mark.parametrize("more", [LIVES_ON, LIVES_ON + WITHOUT_LOCK], ids=["lock", "socket"])
-def test_a_loop_whose_supervisor_is_gone_is_found_ended_and_replaced(kept: Kept, more: str) -> None:
-    loop = kept.begin(more)
+    wanted = ("unwatched", loop) if more else ("stopped", 0)
+    assert eventually(lambda: kept.state() == wanted, PATIENCE_S)
+    assert runs(loop) == bool(more)
+    again = kept.serve()
+    assert kept.state() == ("active", again) and not runs(loop)
     os.kill(kept.supervisor(), signal.SIGKILL)
-    assert eventually(lambda: kept.manager.state()["state"] == "unwatched", PATIENCE_S)
-    assert (kept.manager.state()["pid"], runs(loop)) == (loop, True)
-    assert kept.ask("unserve") == {"was_served": True, "ok": True}
-    assert not runs(loop)
-    assert not list(kept.services.glob(f"{POLICY}.*"))
-    again = kept.begin(LIVES_ON)
-    os.kill(kept.supervisor(), signal.SIGKILL)
-    kept.manager.restart()
-    assert kept.active(again) and not runs(again)
+    assert kept.unserve()
+    assert not runs(again) and not list(kept.services.glob(f"{POLICY}.*"))
 
 
 def test_what_does_not_end_is_not_said_to_be_ended(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = kept.begin(LIVES_ON)
+    kept.deploy("one", LIVES_ON)
+    loop = kept.serve()
     os.kill(kept.supervisor(), signal.SIGKILL)
-    monkeypatch.setattr(managers, "_send", lambda number, pids: None)
-    monkeypatch.setattr(managers, "wait", lambda holds, seconds=0.0: holds())
-    reply = kept.ask("unserve")
-    assert (reply["ok"], reply["error"]["code"]) == (False, "service")
-    assert (kept.services / f"{POLICY}.json").exists() and runs(loop)
+    kept.device.run("kill() { :; }; sleep() { :; }")
+    with pytest.raises(ServiceError) as caught:
+        kept.unserve()
+    assert str(loop) in caught.value.message
+    kept.device.run("unset -f kill sleep")
+    assert (kept.services / f"{POLICY}.settings").exists() and runs(loop)
 
 
 def test_unserve_leaves_a_policy_whose_name_begins_alike(kept: Kept) -> None:
-    kept.begin()
-    other = kept.services / f"{POLICY}.more.json"
-    other.write_text("{}")
-    assert kept.ask("unserve")["ok"] and other.exists()
+    kept.deploy("one")
+    kept.serve()
+    other = kept.services / f"{POLICY}.more.settings"
+    other.write_text("argument --rate=1\n")
+    assert kept.unserve() and other.exists()
 
 
-def test_a_loop_that_hangs_is_killed_by_what_it_cannot_take(kept: Kept) -> None:
-    """As one that is stopped, to which SIGABRT does not come."""
-    note = kept.home / "note"
-    kept.begin(
-        f"signal.signal(signal.SIGABRT, lambda *_: open({str(note)!r}, 'w').close())\nsignal.alarm(0)", beats=False
-    )
-    assert eventually(lambda: kept.manager.state()["restarts"] > 0, PATIENCE_S)
-    assert not note.exists()
-    assert "no heartbeat" in kept.manager.state()["why"]
+def on_trial(kept: Kept) -> tuple[Path, str, str]:
+    """The second release is on trial. Returns the policy's folder and both releases."""
+    first, second = kept.deploy("one"), kept.deploy("two")
+    folder = kept.home / "quarl" / "policies" / POLICY
+    (folder / TRIAL_LINK).symlink_to(f"releases/{first}")
+    return folder, first, second
 
 
-@pytest.mark.parametrize("number", FAULTS, ids=errno.errorcode.get)
-def test_a_disk_that_takes_nothing_stops_no_robot_and_keeps_none_from_being_stopped(
-    kept: Kept, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = kept.begin(before=UNWRITABLE.format(number=number))
-    assert not (kept.services / f"{POLICY}.state").exists()
-    os.kill(loop, signal.SIGKILL)
-    second = kept.active(loop)
-    assert kept.manager.state()["restarts"] == 1
-    kept.manager.restart()
-    third = kept.active(second)
-    assert kept.manager.state()["renewals"] == 1
+def test_a_start_goes_back_from_a_release_whose_trial_was_cut_off(kept: Kept) -> None:
+    """Also where the disk takes nothing; while the trial goes on, who deploys holds the lock."""
+    folder, first, second = on_trial(kept)
+    (kept.home / "quarl" / "services" / f"{POLICY}.settings").write_text("argument --rate=20\n")
 
-    def fail(*arguments: Any) -> None:
-        raise OSError(number, os.strerror(number))
+    def started() -> str:
+        command = ["sh", "-c", 'mv() { false; }; . "$0"', str(VERIFIER)] if is_full else ["sh", str(VERIFIER)]
+        command = [*command, "loop", POLICY]
+        environment = {**os.environ, "HOME": str(kept.home), "NOTIFY_SOCKET": str(kept.home / "nobody")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1, done
+        return done.stderr
 
-    for name in ("ftruncate", "pwrite", "write"):
-        monkeypatch.setattr(os, name, fail)
-    reply = kept.ask("unserve")
-    monkeypatch.undo()
-    assert reply["ok"] and not runs(third)
-
-
-def test_a_loop_is_started_again_when_the_system_can_start_no_process(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor = supervise.Supervisor(kept.services, POLICY)
-    (kept.services / f"{POLICY}.json").write_text(json.dumps({"watchdog_s": 1.0, "memory_bytes": 1 << 30}))
-    monkeypatch.setattr(supervise, "PAUSE_S", 0.0)
-    tries = 3 * supervise.BURST
-
-    def refuse(*arguments: object, **options: object) -> None:
-        supervisor.ended = supervisor.restarts + 1 == tries
-        raise OSError(errno.EAGAIN, "no process")
-
-    monkeypatch.setattr(supervise.subprocess, "Popen", refuse)
-    assert supervisor.run() == 0  # it does not give up
-    assert supervisor.restarts == tries - 1
-
-
-def test_a_release_starts_whatever_year_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    with zipfile.ZipFile(io.BytesIO(launch._archived({"lib/a.py": b"x = 1"}))) as archive:
-        assert archive.read("a.py") == b"x = 1"
-
-
-def releases_on_trial(home: Path) -> tuple[Path, Path]:
-    """A policy whose second release is on trial. Returns its folder, and the one of the first release."""
-    folder = home / "quarl" / "policies" / POLICY
-    for name in ("0001-a", "0002-b"):
-        (folder / "releases" / name).mkdir(parents=True)
-    (folder / "current").symlink_to("releases/0002-b")
-    (folder / TRIAL_LINK).symlink_to("releases/0001-a")
-    (home / "quarl" / "lock").touch()
-    return folder, folder / "releases" / "0001-a"
-
-
-def test_a_start_goes_back_from_a_release_whose_trial_was_cut_off(tmp_path: Path) -> None:
-    folder, before = releases_on_trial(tmp_path)
-    with (tmp_path / "quarl" / "lock").open() as lock:  # the helper tries it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert launch.serving_folder(tmp_path / "quarl", POLICY).name == "0002-b"
-    for _ in range(2):
-        assert launch.serving_folder(tmp_path / "quarl", POLICY) == before.resolve()
-        assert ((folder / "current").resolve(), (folder / TRIAL_LINK).exists()) == (before.resolve(), False)
-
-
-def test_a_disk_that_takes_nothing_starts_no_release_whose_trial_was_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, before = releases_on_trial(tmp_path)
-    monkeypatch.setattr(Path, "replace", _raising(OSError(errno.EROFS, "read-only")))
-    assert launch.serving_folder(tmp_path / "quarl", POLICY) == before.resolve()
+    for is_full in (True, False):
+        with (kept.home / "quarl" / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert f"releases/{second}/" in started()
+        assert f"releases/{first}/" in started()
+        assert (folder / "current").readlink().name == (second if is_full else first)
+        assert (folder / TRIAL_LINK).is_symlink() is is_full
 
 
 def test_whoever_takes_the_lock_goes_back_first(kept: Kept) -> None:
-    folder, before = releases_on_trial(kept.home)
-    loop = kept.begin()
-    assert kept.ask("discard")["ok"]
-    assert ((folder / "current").resolve(), (folder / TRIAL_LINK).exists()) == (before.resolve(), False)
-    assert kept.active(loop) and not runs(loop)
+    kept.deploy("one")
+    loop = kept.serve()
+    folder, first, _ = on_trial(kept)
+    kept.begin()
+    kept.device.discard()
+    assert ((folder / "current").readlink().name, (folder / TRIAL_LINK).exists()) == (first, False)
+    assert eventually(lambda: kept.state()[0] == "active", PATIENCE_S) and not runs(loop)
 
 
 def test_a_release_without_the_artifact_that_is_served_is_refused(kept: Kept) -> None:
-    settings = {"arguments": ["--precision=int8", "--runtime=native"]}
-    (kept.services / f"{POLICY}.json").write_text(json.dumps(settings))
-    services = Services(kept.home)
-    services.policy = POLICY
-    services.require_artifact(Record("r", precisions=("int4", "int8"), runtimes=("native",)))
+    settings = Settings(("--precision=int8", "--runtime=native"), False, None, 1.0, 1, 1.0, 1.0)
+    loops.require_artifact(kept.device, settings, Record("r", precisions=("int4", "int8"), runtimes=("native",)))
     for precisions, runtimes in ((("int4",), ("native",)), (("int8",), ("litert",))):
-        with pytest.raises(HelperError) as caught:
-            services.require_artifact(Record("r", precisions=precisions, runtimes=runtimes))
-        assert caught.value.code == "service"
-    (kept.services / f"{POLICY}.json").unlink()
-    services.require_artifact(Record("r", precisions=("int4",), runtimes=("native",)))
+        with pytest.raises(ServiceError):
+            loops.require_artifact(kept.device, settings, Record("r", precisions=precisions, runtimes=runtimes))
 
 
-def _raising(error: Exception) -> Callable[..., Any]:
-    def fail(*arguments: Any, **named: Any) -> Any:
-        raise error
+@pytest.mark.parametrize("text", ["", "argument", "enable maybe\n", "\x00\x01", "{}"])
+def test_damaged_settings_are_named_and_replaced(kept: Kept, text: str) -> None:
+    """They keep nobody from ending the loop, or from serving it anew."""
+    kept.deploy("one")
+    kept.serve()
+    (kept.services / f"{POLICY}.settings").write_text(text)
+    with pytest.raises(ServiceError) as caught:
+        kept.state()
+    assert f"services/{POLICY}.settings" in caught.value.message
+    assert kept.serve() == kept.state()[1]
 
-    return fail
 
-
-def serve_on_a_full_disk(home: Path) -> None:
+def serve_on_a_full_disk(root: Path) -> None:
     """Keep a loop, and end it, under a home folder whose disk is filled to the last byte."""
-    managers.Systemd.is_here = staticmethod(lambda home: False)  # type: ignore[method-assign]
-    kept = Kept(home)
-    loop = kept.begin()
-    with contextlib.suppress(OSError), (home / "filler").open("wb", buffering=0) as filler:
-        for size in (65536, 1):
-            while filler.write(bytes(size)):
-                pass
-    os.kill(loop, signal.SIGKILL)
-    second = kept.active(loop)
-    os.kill(kept.supervisor(), signal.SIGKILL)
-    assert eventually(lambda: not runs(second), PATIENCE_S)
-    kept.manager.restart()
-    third = kept.active(second)
-    assert kept.ask("unserve")["ok"] and not runs(third)
-    assert not list(kept.services.glob(f"{POLICY}.*"))
+    with connect("local", local_folder=root) as connection, open_device(connection) as device:
+        kept = Kept(root, device)
+        kept.deploy("one")
+        loop = kept.serve()
+        connection.run("cat /dev/zero > filler 2>/dev/null", check=False)
+        os.kill(loop, signal.SIGKILL)
+        assert eventually(lambda: kept.state()[0] == "active" and kept.state()[1] != loop, PATIENCE_S), kept.state()
+        os.kill(kept.supervisor(), signal.SIGKILL)
+        assert eventually(lambda: kept.state()[0] == "stopped", PATIENCE_S)
+        again = kept.serve()
+        assert kept.unserve() and not runs(again)
+        assert not list(kept.services.glob(f"{POLICY}.*"))
 
 
 def test_a_full_disk_stops_no_robot_and_keeps_none_from_being_stopped(tmp_path: Path) -> None:
     code = f"from pathlib import Path; from {__name__} import *; serve_on_a_full_disk(Path({str(tmp_path)!r}))"
-    mount = f'mount -t tmpfs -o size=1m tmpfs "{tmp_path}" && exec "$@"'
+    (tmp_path / "home").mkdir()
+    mount = f'mount -t tmpfs -o size=12m tmpfs "{tmp_path}/home" && exec "$@"'
     subprocess.run([*own("mount"), "sh", "-c", mount, "sh", sys.executable, "-c", code], check=True)

@@ -14,9 +14,9 @@ import pytest
 
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.deploy import deploy
+from quarl.device.deploy.device import Device
 from quarl.device.deploy.errors import AgentError, ConnectionLostError, HostError
 from quarl.device.deploy.golden import Step
-from quarl.device.deploy.helper_session import HelperSession
 from quarl.device.deploy.releases import list_releases
 from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
@@ -57,24 +57,23 @@ def test_power_cut_while_the_runtime_is_unpacked_on_a_new_card(pi: Any, bundle: 
     assert any("litert" in wheel for wheel in result.wheels_sent)
 
 
-_CALL = HelperSession.call
+_SWITCH = Device.switch
 
 
 def at_switch_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave switches alone again."""
-    monkeypatch.setattr(HelperSession, "call", _CALL)
+    monkeypatch.setattr(Device, "switch", _SWITCH)
 
 
 def after_switch(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Do something right after the device said that it has switched."""
 
-    def wrapped(self: HelperSession, op: str, **fields: Any) -> dict[str, Any]:
-        reply = _CALL(self, op, **fields)
-        if op == "switch":
-            then()
-        return reply
+    def switching(device: Device, *arguments: Any) -> str | None:
+        before = _SWITCH(device, *arguments)
+        then()
+        return before
 
-    monkeypatch.setattr(HelperSession, "call", wrapped)
+    monkeypatch.setattr(Device, "switch", switching)
 
 
 def test_a_switch_that_was_reported_survives_a_power_cut_and_a_clock_that_is_a_year_off(

@@ -8,12 +8,11 @@ from typing import Any
 
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import connect
+from quarl.device.deploy.device import open_device
 from quarl.device.deploy.errors import ReleaseError
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.fleet.journal import Event
 from quarl.device.deploy.golden import Progress, Step
-from quarl.device.deploy.helper_session import helper
-from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
 from quarl.policy.spec import Precision, RuntimeName
 
@@ -49,8 +48,8 @@ def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
     tell(Step("connect", 0, 0))
     policy = question.policy
     with connect(member.target, identity=member.identity) as connection:
-        with helper(connection, probe(connection).python.path) as session:
-            entry = session.call("show")["policies"].get(policy, {"releases": [], "current": None})
+        with open_device(connection) as session:
+            entry = session.read().describe()["policies"].get(policy, {"releases": [], "current": None})
         record = serving_record(entry)
         if record is None:
             raise ReleaseError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import install
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import CheckFailedError, HostError, ServiceError, VerificationError
 from quarl.device.deploy.fleet.crew import Crew, StoppedError, error_facts
 from quarl.device.deploy.fleet.identity import DeviceInRolloutError, Identity, Mark, in_rollout
@@ -22,7 +23,6 @@ from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.soak import Health, ReplacedError, SoakError, look, replaced
 from quarl.device.deploy.fleet.states import COUNTED, State
 from quarl.device.deploy.golden import Progress, Step
-from quarl.device.deploy.helper_session import HelperSession, helper
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import remove_releases, rollback
 from quarl.device.deploy.signing.record import USUAL, Signing
@@ -136,7 +136,7 @@ class Rollout:
             tell(Step("look", 0, 0))
             with (
                 connect(member.target, identity=member.identity) as connection,
-                helper(connection, probe(connection).python.path) as session,
+                open_device(connection) as session,
             ):
                 mark = _deployed(session, self.policy).get("rollout")
             self._seen.add(member.target)
@@ -163,7 +163,7 @@ class Rollout:
             tell(Step("look", 0, 0))
             with (
                 connect(member.target, identity=member.identity) as connection,
-                helper(connection, probe(connection).python.path) as session,
+                open_device(connection) as session,
             ):
                 deployed = _deployed(session, self.policy)
                 release = self.result.releases.get(member.target) or None
@@ -173,7 +173,7 @@ class Rollout:
                 if self.identity.is_own(mark) and not mark["ended"]:
                     with contextlib.suppress(HostError):  # it is over after a day
                         begin(session, self.policy, None, LOOK_EVERY_S)
-                        session.call("end_rollout", rollout=mark["rollout"])
+                        session.end_rollout(mark["rollout"])
 
         def failed(member: Member, error: Exception) -> None:
             if states[member.target] is State.PROVED:
@@ -394,9 +394,9 @@ class Rollout:
         return done.release, list(done.warnings)
 
 
-def _deployed(session: HelperSession, policy: str) -> Mapping[str, Any]:
+def _deployed(session: Device, policy: str) -> Mapping[str, Any]:
     """What a device says of one policy; nothing where it has none."""
-    deployed: Mapping[str, Any] = session.call("show")["policies"].get(policy, {})
+    deployed: Mapping[str, Any] = session.read().describe()["policies"].get(policy, {})
     return deployed
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
+from quarl.device.deploy.device import open_device
 from quarl.device.deploy.errors import AgentError, HostError
 from quarl.device.deploy.fleet.identity import described
 from quarl.device.deploy.golden import Progress, Step
-from quarl.device.deploy.helper_session import helper
-from quarl.device.deploy.probe import probe
+from quarl.device.deploy.loops import serving
 from quarl.device.deploy.releases import serving_record
 
 TIMED_RUNS = 700
@@ -65,12 +65,11 @@ def look(
         SoakError: it does not; says why.
         HostError: the device could not be looked at.
     """
-    python = probe(connection).python.path
-    with helper(connection, python) as session:
-        deployed = session.call("show")["policies"].get(policy, {})
+    with open_device(connection) as session:
+        deployed = session.read().describe()["policies"].get(policy, {})
         if deployed.get("current") != release:
             raise replaced(deployed, release)
-        state = session.call("serving", policy=policy) if python else {"settings": None}
+        state = serving(session, policy)
     try:
         if state["settings"] is not None:
             return _loop(state, before)
@@ -97,7 +96,7 @@ def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
     """The error for a device on which another release serves than the one that was brought.
 
     Args:
-        deployed: of the policy, as the helper replies it: ``current``, ``releases`` and ``rollout``.
+        deployed: of the policy, as the device replies it: ``current``, ``releases`` and ``rollout``.
         release: that must serve; None: none.
     """
     record = serving_record(deployed) if deployed else None
@@ -114,7 +113,7 @@ def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
 
 
 def loop_fault(state: Mapping[str, Any]) -> str:
-    """What is wrong with a loop, as the helper's ``serving`` replies of it; empty: nothing."""
+    """What is wrong with a loop, as ``serving`` of loops.py returns it; empty: nothing."""
     if state["state"] != "active" or state["loop"] is None:
         return f"is {state['state']}: {state['why'] or 'it does not answer'}"
     missed, most = state["loop"]["counts"]["missed_per_million"], state["settings"]["most_missed"]

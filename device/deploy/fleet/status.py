@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from quarl.device.deploy.connection import connect
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.crew import error_facts
 from quarl.device.deploy.fleet.inventory import Member
@@ -15,9 +16,10 @@ from quarl.device.deploy.fleet.journal import Memory
 from quarl.device.deploy.fleet.soak import NOT_AS_EXPECTED, loop_fault
 from quarl.device.deploy.fleet.states import CHANGING, UNTOUCHED, State
 from quarl.device.deploy.golden import Progress, Step
-from quarl.device.deploy.helper_session import HelperSession, helper
+from quarl.device.deploy.loops import serving
 from quarl.device.deploy.probe import TargetFacts, probe
 from quarl.device.deploy.releases import serving_record
+from quarl.device.deploy.state import TRUSTED
 
 LEAST_DISK_BYTES = 100 << 20
 LEAST_MEMORY = 0.05
@@ -73,11 +75,11 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
     with connect(member.target, identity=member.identity) as connection:
         tell(Step("look", 0, 0))
         facts = probe(connection)
-        with helper(connection, facts.python.path) as session:
-            shown = session.call("show")
+        with open_device(connection) as session:
+            shown = session.show()
             policies = shown["policies"]
             names = [only] if only else sorted(policies)
-            for name in names if facts.python.path else []:
+            for name in names:
                 if name in policies:
                     loops[name] = _as_health(partial(_loop, session, name))
         ailments = _ailments(facts, shown)
@@ -123,6 +125,8 @@ def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, l
         for key, word in (("damage", "damaged"), ("bad", "bad"))
         if record.get(key)
     ]
+    if record["trust"] not in ("", TRUSTED):
+        wrong.append(f"release {record['release']} is not trusted: {record['trust']}")
     return record["release"], record["digest"], wrong
 
 
@@ -161,7 +165,7 @@ def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _loop(session: HelperSession, policy: str) -> list[str]:
-    state = session.call("serving", policy=policy)
+def _loop(session: Device, policy: str) -> list[str]:
+    state = serving(session, policy)
     fault = loop_fault(state) if state["settings"] is not None else ""
     return [f"its loop {fault}"] if fault else []

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarl.device.deploy.errors import TrustError
-from quarl.device.deploy.on_device.signatures import KEY_KINDS, NAMESPACE, fingerprint_of, key_in
 from quarl.device.deploy.signing import sshsig
+from quarl.device.deploy.signing.lists import KEY_KINDS, NAMESPACE, fingerprint_of, key_in
 from quarl.device.deploy.target import with_home
 from quarl.policy.files import locked
 from quarl.policy.places import state_folder

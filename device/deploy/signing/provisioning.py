@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +12,13 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import TrustError
 from quarl.device.deploy.fleet.spreading import on_groups
-from quarl.device.deploy.helper_session import HelperSession, helper
-from quarl.device.deploy.on_device.signatures import fingerprint_of
 from quarl.device.deploy.options import DeviceOptions
-from quarl.device.deploy.probe import probe
 from quarl.device.deploy.signing.keys import SPARE, SigningKey, chosen_key, made_key, own_folder, read_public
+from quarl.device.deploy.signing.lists import fingerprint_of
+from quarl.device.deploy.switching import holder
 from quarl.device.deploy.target import ssh_config_folder
 
 
@@ -29,7 +29,7 @@ def is_our_own(connection: Connection) -> bool:
 
 
 def key_for(
-    connection: Connection, session: HelperSession, trust: Mapping[str, Any], path: Path | None
+    connection: Connection, session: Device, trust: Mapping[str, Any], path: Path | None
 ) -> tuple[SigningKey, Mapping[str, Any]]:
     """The key to sign with for a device, and whom the device trusts then.
 
@@ -37,7 +37,7 @@ def key_for(
 
     Args:
         connection: to the device.
-        session: a helper there.
+        session: a shell there.
         trust: what it says of whom it trusts.
         path: of a key that was named.
 
@@ -50,7 +50,7 @@ def key_for(
         key = made_key(connection.endpoint.identity_files[0].parent if target.is_local else own_folder())
         if trust["by_root"] or key.fingerprint in signers | revoked:
             return key, trust
-        return key, _changed(session, add=[key.public])
+        return key, {**trust, **session.signers([key.public], [], None)}
     provision = f"quarl signers --target {shlex.quote(str(connection.target))}"
     if not signers:
         raise TrustError(
@@ -64,12 +64,6 @@ def key_for(
             f"{provision} --make makes one, or name one of yours with --sign-key.",
         )
     return chosen, trust
-
-
-def _changed(
-    session: HelperSession, add: Sequence[str] = (), revoke: Sequence[str] = (), device_class: str | None = None
-) -> dict[str, Any]:
-    return session.call("signers", add=list(add), revoke=list(revoke), device_class=device_class)
 
 
 @Parameter(name="*")
@@ -105,8 +99,10 @@ def signers(options: Signers) -> tuple[Any, str]:
     if options.make:
         add += [made_key(own_folder()).public, made_key(own_folder(), SPARE).public]
     with connect(options.target, identity=options.identity) as connection:
-        with helper(connection, probe(connection).python.path) as session:
-            before = _changed(session)
+        with open_device(connection) as session:
+            if add or revoke or options.device_class is not None:
+                session.take("", holder(""), 0.0)
+            before = session.signers((), (), None)
             gone = {fingerprint_of(line) for line in revoke}
             still = [
                 f"{policy} {each['release']}" for policy, each in before["serving"].items() if each["signer"] in gone
@@ -117,9 +113,24 @@ def signers(options: Signers) -> tuple[Any, str]:
                     "more. Nothing was changed.",
                     "Deploy it signed by another key first (--sign-key), or add --force.",
                 )
-            done = _changed(session, add, revoke, options.device_class)
+            done = session.signers(add, revoke, options.device_class)
         name = connection.name
     return done, _text(done, name, options.make)
+
+
+def root_floor(done: Mapping[str, Any]) -> list[str]:
+    """Return the lines of /etc/quarl/floor that keep releases older than those that serve from being started.
+
+    Returns:
+        ``POLICY SERIAL`` each; nothing where root has them already.
+    """
+    pairs = (line.split() for line in done["floor"])
+    known = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    wanted = {
+        **known,
+        **{policy: max(each["serial"], known.get(policy, 0)) for policy, each in done["serving"].items()},
+    }
+    return [f"{policy} {serial}" for policy, serial in sorted(wanted.items())] if wanted != known else []
 
 
 def _text(done: Mapping[str, Any], name: str, made: bool) -> str:
@@ -130,6 +141,9 @@ def _text(done: Mapping[str, Any], name: str, made: bool) -> str:
         f"  {policy}: release {each['release']} serves, signed by {each['signer'] or 'nobody'}"
         for policy, each in done["serving"].items()
     ]
+    if done["by_root"] and (floor := root_floor(done)):
+        lines.append("Older releases, rightly signed, start here as well until root forbids it. On the device, type:")
+        lines.append(f"  printf '%s\\n' {' '.join(shlex.quote(line) for line in floor)} | sudo tee /etc/quarl/floor")
     if made:
         spare = own_folder() / SPARE
         lines.append(f"The spare key is {spare}: move it to a place that is not this host, and keep it for the day you")

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from quarl.device.deploy.on_device.signatures import fingerprint
+from quarl.device.deploy.signing.lists import fingerprint
 
 MAGIC, KIND, HASH = b"SSHSIG", b"ssh-ed25519", b"sha512"
 BEGIN, END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"

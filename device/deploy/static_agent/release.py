@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from quarl.device.agent import building
 from quarl.device.deploy.errors import UnsupportedDeviceError, VerificationError
-from quarl.device.deploy.on_device.records import PACK, PROGRAM
-from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
+from quarl.device.deploy.payload import Payload, PayloadFile
+from quarl.device.deploy.records import PACK, PROGRAM, STARTER
 from quarl.device.deploy.static_agent.packing import packed
 from quarl.device.deploy.target import check_policy_name
 from quarl.policy.bundle import Bundle

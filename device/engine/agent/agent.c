@@ -2,7 +2,7 @@
  * without anything beside it: `policy-agent policy.pack`. The protocol is that of device/agent/protocol.py, without
  * episodes, period and several threads; its errors have the same codes. Numbers, names and frames are those of
  * constants.h, which device/agent/constants.py prints. `policy-agent policy.pack loop` serves in a
- * robot's loop (../loop). */
+ * robot's loop (../loop), `policy-agent supervise` keeps such a loop running, `policy-agent ask` asks it. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include "../loop/loop.h"
+#include "ask.h"
 #include "clock.h"
 #include "device.h"
 #include "number.h"
 #include "operations.h"
 #include "pack.h"
+#include "supervise.h"
 
 enum { USAGE_STATUS = 2, REFUSED_STATUS = 1 };
 
@@ -255,7 +257,11 @@ int main(int count, char **words)
 {
     static const char USAGE[] =
         "policy-agent policy.pack [--threads=1]: one JSON object a line. Try {\"op\": \"help\"}\n"
-        "policy-agent policy.pack loop --help: in a robot's loop\n";
+        "policy-agent policy.pack loop --help: in a robot's loop\n"
+        SUPERVISE_USAGE ": keeps a loop running\n"
+        ASK_USAGE ": prints a loop's reply\n";
+    if (count >= 2 && !strcmp("supervise", words[1])) return supervise(count - 2, words + 2);
+    if (count >= 2 && !strcmp("ask", words[1])) return ask(count - 2, words + 2);
     agent.began_ns = now_ns();
     const int in_loop = count >= 3 && !strcmp("loop", words[2]);
     int is_known = count >= 2;

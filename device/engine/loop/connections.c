@@ -8,12 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/address.h"
 #include "internal.h"
 
 /* ---- listening --------------------------------------------------------------------------------------------------- */
 
-/* Only the owner may connect; a socket that is left over is replaced, one that another loop listens on is not. A path
- * may be longer than a socket's address; through its folder's descriptor it never is. */
+/* Only the owner may connect; a socket that is left over is replaced, one that another loop listens on is not. */
 
 /* Make the folder of a path, and those above it; those that are there stay. */
 static void make_folders(const char *folder)
@@ -50,7 +50,7 @@ static int bind_privately(const struct sockaddr_un *a)
 int listen_at(const char *path)
 {
     char folder[4096];
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct sockaddr_un a;
     const char *const name = strrchr(path, '/') + 1; /* the path is absolute */
     const size_t n = (size_t)(name - path);
     if (n >= sizeof folder) return -ENAMETOOLONG;
@@ -58,11 +58,10 @@ int listen_at(const char *path)
     make_folders(folder);
     const int descriptor = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) return -errno;
-    struct text t = text_of(a.sun_path, sizeof a.sun_path);
-    print(&t, "/proc/self/fd/%d/%s", descriptor, name);
+    const int is_short = make_address(&a, descriptor, name);
     int listener = -ENAMETOOLONG;
-    if (t.at < t.end && is_listened_to(&a)) listener = -EADDRINUSE;
-    else if (t.at < t.end) {
+    if (is_short && is_listened_to(&a)) listener = -EADDRINUSE;
+    else if (is_short) {
         if (unlinkat(descriptor, name, 0) < 0 && errno != ENOENT) listener = -errno;
         else listener = bind_privately(&a);
     }

@@ -150,7 +150,7 @@ def release(folder: Path) -> Path:
     """The bundle's folder of a release, as a deployment lays it out."""
     bundle = folder / "policies" / "III" / "releases" / "0001-abc" / "bundle"
     bundle.mkdir(parents=True)
-    (bundle.parent / "release.json").touch()
+    (bundle.parent / "release").touch()
     return bundle
 
 
@@ -159,7 +159,7 @@ def test_they_are_kept_beside_the_releases_and_nowhere_else(tmp_path: Path) -> N
     wanted = tmp_path / "policies" / "III" / KEPT_FILE
     (wanted.parent / "current").symlink_to(Path("releases") / "0001-abc")
     assert kept_file(bundle) == kept_file(wanted.parent / "current" / "bundle") == wanted
-    (bundle.parent / "release.json").unlink()
+    (bundle.parent / "release").unlink()
     assert kept_file(bundle) is None and kept_file(tmp_path) is None
 
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from quarl import cli
 from quarl.convert.pipeline import convert_each, missing
 from quarl.device.deploy.fleet.journal import events
 from quarl.device.deploy.fleet.rollout import Rollout
-from quarl.device.deploy.on_device.store import Store
+from quarl.device.deploy.records import RECORD_FILE, parse_record
 from quarl.device.deploy.signing.keys import VARIABLE
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
@@ -94,7 +95,7 @@ class Arena:
         release = self.devices.folder(name).home / "quarl" / "policies" / "I" / "current"
         if not release.is_symlink():
             return None
-        return str(json.loads((release / "release.json").read_text())["precisions"][0])
+        return parse_record(release.name, "I", (release / RECORD_FILE).read_text()).precisions[0]
 
     def served(self, names: list[str]) -> dict[str, str | None]:
         """The same of several devices."""
@@ -110,7 +111,11 @@ class Arena:
 
     def is_idle(self, names: list[str]) -> bool:
         """Whether no deployment is at work on these devices."""
-        return not any(Store(self.devices.folder(name).home).is_locked() for name in names)
+        for name in names:
+            lock = self.devices.folder(name).home / "quarl" / "lock"
+            if lock.exists() and subprocess.run(["flock", "-n", str(lock), "true"]).returncode:
+                return False
+        return True
 
     def journal(self) -> list[dict[str, Any]]:
         """Every event."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import socket
 import struct
 import subprocess
@@ -52,14 +53,14 @@ class Fault(StrEnum):
 def tells_switch(sent: bytes) -> bool:
     """Whether what a host sent tells the device to switch.
 
-    With ``reports_switch`` the one place that knows how a device is spoken to: lines of JSON to on_device.helper.
+    With ``reports_switch`` the one place that knows how a device is spoken to: commands to a shell, in braces.
     """
-    return b'\n{"op": "switch"' in b"\n" + sent
+    return b"\n{\npoint current " in b"\n" + sent
 
 
 def reports_switch(received: bytes) -> bool:
-    """Whether what a device said after it was told to switch is the reply to that."""
-    return b'"ok"' in received
+    """Whether what a device said after it was told to switch is the line that ends the reply to that."""
+    return re.search(rb"quarl-[0-9a-f]{16}-[0-9]+ [0-9]+\n", received) is not None
 
 
 class FaultyDevice(LocalServer):

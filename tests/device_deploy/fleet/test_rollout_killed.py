@@ -65,7 +65,7 @@ def test_killed_in_the_middle(arena: Arena, number: str, at: str) -> None:
     heal(arena)
     if number == "SIGINT":
         assert process.returncode == 130 and "no device is between two releases" in error
-    assert eventually(lambda: arena.is_idle(ALL)), "a helper that was told to switch does so, its host gone or not"
+    assert eventually(lambda: arena.is_idle(ALL)), "a device that was told to switch does so, its host gone or not"
     assert not arena.half_done(ALL)
     served = arena.served(ALL)
     assert set(served.values()) <= {"int8", "int4"}

@@ -12,7 +12,7 @@ import pytest
 
 from quarl.device.deploy.fleet.identity import HELD_S, Identity
 from quarl.device.deploy.fleet.rollout import Rollout
-from quarl.device.deploy.on_device.records import ENDED_FILE, ROLLOUT_FILE
+from quarl.device.deploy.state import ENDED_FILE, ROLLOUT_FILE
 from tests.device_deploy.fleet.conftest import Arena, summary
 
 INT8, INT4 = "int8", "int4"
