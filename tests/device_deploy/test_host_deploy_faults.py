@@ -116,7 +116,7 @@ def test_a_file_damaged_on_the_way_is_found_by_its_hash(
     monkeypatch.setattr(Device, "send_files", flip_a_byte)
 
     with pytest.raises(VerificationError, match=r"lib/agent.py.*still serves"):
-        install(connection, stand_in_payload(name, "new"), bare)
+        install(connection, stand_in_payload(name, "new", ballast=os.urandom(1000)), bare)
     assert_old_serves(device, connection, name)
 
 
