@@ -31,10 +31,10 @@ MEGABYTE = 1_000_000
 
 
 @contextlib.contextmanager
-def small_device(root: Path, megabytes: int) -> Iterator[TestDevice]:
+def small_device(root: Path, megabytes: int, inodes: int = 0) -> Iterator[TestDevice]:
     """A device whose home is a tmpfs of that size. It cannot be looked into from outside, only over SSH."""
     (root / "home").mkdir(parents=True)
-    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "{root}/home" && exec "$@"'
+    mount = f'mount -t tmpfs -o size={megabytes}m,nr_inodes={inodes} tmpfs "{root}/home" && exec "$@"'
     prefix = (*own("mount"), "sh", "-c", mount, "sh")
     with running_local_device(root, command_prefix=prefix) as local:
         device = as_test_device(local)
@@ -168,3 +168,18 @@ def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Pat
         with AgentSession(connection, "tiny") as agent:
             assert agent.request("load", precision="int8")["golden"]["vectors"] >= 32
         assert len(list_releases(connection).environments) == 2
+
+
+def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
+    """And what serves starts all the same."""
+    with small_device(tmp_path / "small", 40, inodes=60) as device, device.connect() as connection:
+        bare = WheelSet(probe(connection).python, ())
+        release = install(connection, stand_in_payload("S", "old"), bare).release
+        connection.run("i=0; while : > filler.$i; do i=$((i + 1)); done 2>/dev/null", check=False)
+        with pytest.raises(DeviceFullError) as caught:
+            install(connection, stand_in_payload("S", "new"), bare)
+        assert "inode" in caught.value.message and "df -i" in caught.value.next_step
+        with AgentSession(connection, "S") as agent:
+            assert agent.request("hello")["text"] == "old"
+        (found,) = list_releases(connection).policies["S"].releases
+        assert (found.name, found.bad) == (release, "")

@@ -20,6 +20,7 @@ from quarl.device.deploy.records import format_record
 from quarl.device.deploy.shell import VERIFIER
 from quarl.device.deploy.signing.keys import SigningKey, made_key
 from tests.device_deploy import devices
+from tests.device_deploy.conftest import link_programs
 from tests.device_deploy.devices import let_sign
 from tests.device_deploy.needs import needs_ssh
 from tests.namespaces import own
@@ -186,6 +187,15 @@ def test_a_release_of_an_older_version_is_started_by_its_own_launcher_until_root
     (pi.etc / "floor").touch()
     pi.verify("loop")
     assert pi.said == "" and "0000-old" in pi.errors
+
+
+def test_a_system_without_ssh_keygen_starts_nothing_unverified(dash: Pi) -> None:
+    """As one with dropbear alone."""
+    link_programs(dash.root / "few")
+    (dash.root / "few" / "ssh-keygen").unlink()
+    dash.environment["PATH"] = str(dash.root / "few")
+    for mode in ("record", "check", "start"):
+        assert dash.verify(mode) == "unsupported"
 
 
 @pytest.mark.parametrize("name", ["0001-aaaa\nP 1\nx", "0001-aaaa x", "..", "0001-aaaa\\"])
