@@ -20,6 +20,8 @@ from quarl.device.deploy.shell import VERIFIER, DeviceShell, Progress
 from quarl.device.deploy.state import TRIAL_LINK, DeviceState
 
 START_S, POLL_S = 130.0, 0.2
+HINDERED = 74
+"""Exit status of launch.sh where starting it again may help, as there was no room: no fault of the release."""
 LAUNCHER, TOOL = "services/launch.sh", "services/policy-agent"
 """What verifies and starts a loop, and what keeps it running and asks it, on the device."""
 _OLD_SCRIPTS = "services/launch.py", "services/supervise.py"
@@ -180,7 +182,7 @@ class Systemd:
 
     def state(self) -> dict[str, Any]:
         """``state`` (starting, active, failed, stopped, unwatched), ``pid``, ``restarts`` and ``why``."""
-        names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result")
+        names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result", "ExecMainStatus")
         shown = self.device.run(f"systemctl --user show {self.unit} --property={','.join(names)}", check=False)
         found = dict(line.partition("=")[::2] for line in shown.splitlines())
         states = {"active": "active", "failed": "failed", "inactive": "stopped"}
@@ -189,7 +191,7 @@ class Systemd:
             "state": states.get(found.get("ActiveState", ""), "starting"),
             "pid": int(found.get("MainPID") or 0),
             "restarts": int(found.get("NRestarts") or 0),
-            "why": "" if result == "success" else result,
+            "why": "" if result == "success" else f"{result}, it ended with status {found.get('ExecMainStatus')}",
         }
 
     def log(self) -> str:
@@ -457,7 +459,9 @@ def try_loop(
     def failed(why: str) -> TrialError:
         log = [line.strip() for line in manager.log().splitlines() if line.strip()]
         tail = " / ".join(line for line in log[-4:] if not line.startswith("INFO"))[:600]
-        return TrialError(f"{why}. {tail}".rstrip(), "quarl serving shows what serves.")
+        error = TrialError(f"{why}. {tail}".rstrip(), "quarl serving shows what serves.")
+        error.blames_release = f"status {HINDERED})" not in why
+        return error
 
     begun_at = time.monotonic()
     while (state := manager.state())["state"] != "active":
@@ -614,8 +618,9 @@ def on_trial(device: DeviceShell, manager: Manager, record: Record, progress: Pr
                 try_loop(device, manager, settings, 0.0, progress)
             except HostError as worse:
                 also = f"; going back to {before}: {worse.message}"
-            with contextlib.suppress(HostError):
-                device.set_mark(release, "bad", one_line(f"failed its trial in the loop: {error.message}"))
+            if isinstance(error, TrialError) and error.blames_release:
+                with contextlib.suppress(HostError):
+                    device.set_mark(release, "bad", one_line(f"failed its trial in the loop: {error.message}"))
         raise ServiceError(
             f"On {device.connection.name}, release {release} failed its trial in the loop: {error.message}{also}.",
             error.next_step or "quarl serving shows what serves.",

@@ -230,3 +230,20 @@ def test_a_full_disk_stops_no_robot_and_keeps_none_from_being_stopped(tmp_path: 
     (tmp_path / "home").mkdir()
     mount = f'mount -t tmpfs -o size=12m tmpfs "{tmp_path}/home" && exec "$@"'
     subprocess.run([*own("mount"), "sh", "-c", mount, "sh", sys.executable, "-c", code], check=True)
+
+
+def test_a_trial_that_the_device_hinders_blames_no_release(kept: Kept) -> None:
+    """As where there is no room for the copy that is verified."""
+    first = kept.deploy("one")
+    kept.serve()
+    with pytest.raises(ServiceError):
+        kept.deploy("two", "sys.exit(74)")
+    with pytest.raises(ServiceError):
+        kept.deploy("three", "sys.exit(1)")
+    policy = kept.device.read().of(POLICY)
+    assert policy.current == first and kept.state()[0] == "active"
+    assert [policy.marks[each.release].kind if each.release in policy.marks else "" for each in policy.releases] == [
+        "",
+        "",
+        "bad",
+    ]
