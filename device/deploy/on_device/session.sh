@@ -13,6 +13,7 @@ cd -P "$HOME/quarl" && root=$(pwd -P) || root= # the host ends this shell then
 
 watch() { # SECONDS: end this shell, and what it has begun, where the host is not heard within them
   [ -z "$watcher" ] || { kill "$watcher" && kill -CONT "$watcher"; } 2> /dev/null
+  trap '' USR1 # one that comes before the next line is reached ends nobody
   (
     trap - EXIT HUP INT PIPE
     trap 'heard=yes' USR1 # the host is there
@@ -32,6 +33,7 @@ watch() { # SECONDS: end this shell, and what it has begun, where the host is no
     kill -KILL "$$"
   ) > /dev/null 2>&1 < /dev/null 9<&- &
   watcher=$!
+  trap - USR1
 }
 
 hear() { # yes | working: during a command the host cannot be heard, so that nobody watches
