@@ -30,7 +30,7 @@ from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
 """For a server that lets us in and then does not start a command, with its disk stuck for example."""
-_PACKET = 32 * 1024  # bytes; so finely progress is told
+_PACKET = 32 * 1024  # bytes between two calls of a progress callback
 
 
 @dataclass(frozen=True)

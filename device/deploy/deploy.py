@@ -188,9 +188,8 @@ def install(
                     checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
         tell(Step("switch", 0, 0))
         before_switch(release, serving)
-        python = wheel_set.python.path
         which = payload.policy, release, serving
-        previous, warnings = switch_on(connection, session, python, *which, silence_s, rollout)
+        previous, warnings = switch_on(connection, session, *which, silence_s, rollout)
         removed: tuple[str, ...] = ()
         if not warnings:  # else the session is over; the next deployment removes them
             removed, warnings = _prune(session, release, previous)

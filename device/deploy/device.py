@@ -47,8 +47,9 @@ class Device(DeviceShell):
     def __init__(self, connection: Connection, python: str = "", silence_s: int = SILENCE_S) -> None:
         """Start a shell there; see :class:`DeviceShell`."""
         super().__init__(connection, python, silence_s)
-        self.record = Record("", "nothing was received yet")
-        self._incoming, self._text = "", ""
+        self.record = Record("", "no record was received")
+        self.incoming, self._text = "", ""
+        """incoming/ID below ~/quarl, once :meth:`receive` has opened it."""
         self._compared: dict[str, Mapping[str, Any]] = {}
 
     def show(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Device(DeviceShell):
             "same": same[-1] if same else None,
             "swept": swept,
             "free_bytes": state.free_bytes,
-            "trust": {**state.trust, "serial": self.highest_serial},
+            "trust": {**state.trust, "serial": state.accepted.serials.get(policy, 0)},
         }
 
     def take(self, policy: str, by: Mapping[str, Any], wait_s: float) -> None:
@@ -107,12 +108,7 @@ class Device(DeviceShell):
     def discard(self) -> None:
         """Remove what was received and not published, and give the lock back."""
         self.run("finish")
-        self._incoming = ""
-
-    @property
-    def highest_serial(self) -> int:
-        """The last serial that was accepted of the policy."""
-        return self.state.accepted.serials.get(self.name, 0)
+        self.incoming = ""
 
     def _misplaced(self, wrong: Iterable[str]) -> HostError:
         return RemoteCommandError(
@@ -147,8 +143,8 @@ class Device(DeviceShell):
         """Have the device verify a signed record, and open incoming/ID with the folders of what it names.
 
         Raises:
-            DeviceFullError: it has no room for all of it; nothing was written.
-            TrustError: it does not trust the record; nothing more was written.
+            DeviceFullError: the release does not fit on its disk; no file was written.
+            TrustError: it does not trust the record; no file of the release was written.
         """
         if self.state.free_bytes < need_bytes:
             raise DeviceFullError(
@@ -160,9 +156,8 @@ class Device(DeviceShell):
         if settings := loops.settings_of(self.state, self.name, self.connection.name):
             loops.require_artifact(self, settings, self.record)
         folders = sorted({str(Path(name).parent) for name in self.record.files} - {"."})
-        words = " ".join(map(shlex.quote, (release, record, signature, *folders)))
-        self._judge(self.run(f"receive {words}", check=False))
-        self._incoming = f"policies/{self.name}/incoming/{release}"
+        self._judge(self.run(f"receive {quote_words([release, record, signature, *folders])}", check=False))
+        self.incoming = f"policies/{self.name}/incoming/{release}"
 
     def reuse(self) -> list[str]:
         """Copy files that an older release there already has, and return them; the host need not send those."""
@@ -177,13 +172,8 @@ class Device(DeviceShell):
 
     def send_files(self, archive: bytes, progress: Callable[[int], None]) -> int:
         """Send files into incoming/ID, as :func:`archive_of` them, and return its bytes; raises as :meth:`run`."""
-        self._stream(f"tar -xf - -C {shlex.quote(self._incoming)}", archive, progress)
+        self._stream(f"tar -xf - -C {shlex.quote(self.incoming)}", archive, progress)
         return len(archive)
-
-    @property
-    def incoming(self) -> str:
-        """incoming/ID below ~/quarl, once :meth:`receive` has opened it."""
-        return self._incoming
 
     def unpack(self, wheel: str, folder: str, progress: Progress) -> None:
         """Verify a wheel that was sent, by the signed record, and unpack it.
@@ -191,7 +181,7 @@ class Device(DeviceShell):
         Raises:
             VerificationError: it is not the one that was sent.
         """
-        words = ["unpack", f"{self._incoming}/{wheel}", self.record.wheels[folder], folder]
+        words = ["unpack", f"{self.incoming}/{wheel}", self.record.wheels[folder], folder]
         if self._run_wheels(words, progress).get("damaged"):
             raise VerificationError(
                 f"What arrived on {self.connection.name} is not what was sent: {wheel}. It was removed.",
@@ -244,7 +234,7 @@ class Device(DeviceShell):
         """Compare a release that is there already, and the wheels it needs, with what was recorded of them.
 
         Raises:
-            ReleaseError: there is none of that name.
+            ReleaseError: no release has that name.
             TrustError, VerificationError, …: as :func:`refusal`.
         """
         record = self.find(release)
@@ -329,7 +319,6 @@ class Device(DeviceShell):
         )
         accepted = self.state.accepted
         names = {f"{self.name}/{release}" for release in releases} & accepted.releases.keys()
-        accepted.serials[self.name] = self.highest_serial
         for name in names:
             del accepted.releases[name]
         if names:

@@ -1,6 +1,6 @@
 """A policy's loop as a service on the device: set up, tried for some seconds, taken back when it fails.
 
-systemd's user manager keeps it running, or where there is none ``policy-agent supervise``, started at boot by cron.
+systemd's user manager keeps it running. On a device without one, ``policy-agent supervise`` does, started by cron.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-RECORD_FILE, SIGNATURE_FILE, MARK_FILE = "release", "release.sig", "mark.json"
+RECORD_FILE, MARK_FILE = "release", "mark.json"
 STARTER = "run-agent"
 CODE_ARCHIVE = "lib/quarl.zip"
 """The agent's code, of a release whose agent is in Python."""
@@ -25,7 +25,6 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SUM = re.compile(r"([0-9a-f]{64})  (\S.*)\Z")
 _MOST_LINE = 200  # characters
-OLD = "an older version of this project deployed it"
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def rollback(
         with still_serving(serving):
             candidates = [release] if release else _before(known, serving, policy, connection)
             wanted, checks = _first_good(connection, session, policy, candidates, warnings, tell)
-        previous, asked_again = switch_on(connection, session, python, policy, wanted, serving)
+        previous, asked_again = switch_on(connection, session, policy, wanted, serving)
         warnings += asked_again
         marked = False
         back = previous is not None and _is_before(known, wanted, previous)

@@ -19,7 +19,6 @@ from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import ReleaseError, ServiceError
 from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.options import HALF_DONE, NOTHING, DeviceOptions, Waiting
-from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import serving_record
 from quarl.device.deploy.switching import begin
 from quarl.device.deploy.target import check_policy_name
@@ -82,7 +81,7 @@ class Serve(Unserve, LoopOptions):
 
 @contextlib.contextmanager
 def _locked(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[Device, Mapping[str, Any]]]:
-    with open_device(connection, probe(connection).python.path) as session:
+    with open_device(connection) as session:
         yield session, begin(session, check_policy_name(policy), None, wait_s)
 
 

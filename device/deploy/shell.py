@@ -241,7 +241,7 @@ class DeviceShell(Shell):
         """Return the record of one release.
 
         Raises:
-            ReleaseError: there is none of that name.
+            ReleaseError: no release has that name.
             VerificationError: its record cannot be used.
         """
         releases = self.policy.releases

@@ -58,7 +58,6 @@ def marked_when_refused(session: Device, release: str) -> Iterator[None]:
 def switch_on(
     connection: Connection,
     session: Device,
-    python: str,
     policy: str,
     release: str,
     serving: str | None,
@@ -70,7 +69,6 @@ def switch_on(
     Args:
         connection: to the device.
         session: holds the lock.
-        python: the device's interpreter.
         policy: name of the release's policy.
         release: to serve from now on.
         serving: the one that serves until now.
@@ -93,7 +91,7 @@ def switch_on(
         lost = isinstance(failed, ConnectionLostError) or not connection.alive
         for again in range(ASKED_AGAIN):
             try:
-                now = _serves_now(connection, lost, python, policy, silence_s)
+                now = _serves_now(connection, lost, policy, silence_s)
                 break
             except HostError:
                 if not lost or again == ASKED_AGAIN - 1:
@@ -112,10 +110,10 @@ def switch_on(
         raise failed
 
 
-def _serves_now(connection: Connection, lost: bool, python: str, policy: str, silence_s: int) -> str | None:
+def _serves_now(connection: Connection, lost: bool, policy: str, silence_s: int) -> str | None:
     """The release that serves, read under the lock: no switch of ours can be on its way any more."""
     with contextlib.ExitStack() as stack:
         line = stack.enter_context(connection.again()) if lost else connection
-        fresh = stack.enter_context(open_device(line, python))
+        fresh = stack.enter_context(open_device(line))
         current = begin(fresh, policy, None, silence_s + 5.0)["current"]
         return str(current) if current is not None else None
