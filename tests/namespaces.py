@@ -15,7 +15,7 @@ umount "$1"
 if [ $seen -eq 0 ]; then echo "what is mounted there is seen here, too" >&2; exit 1; fi"""
 
 
-def own_namespace(kind: Literal["mount", "net"]) -> tuple[list[str], str]:
+def own_namespace(kind: Literal["mount", "net", "pid"]) -> tuple[list[str], str]:
     """The words in front of a command that give it a namespace of its own; where none may be had, no words, and why."""
     words = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), f"--{kind}"]
     ways = [words]
@@ -35,7 +35,7 @@ def own_namespace(kind: Literal["mount", "net"]) -> tuple[list[str], str]:
     return [], printed or f"no {kind} namespace may be had"
 
 
-def own(kind: Literal["mount", "net"]) -> list[str]:
+def own(kind: Literal["mount", "net", "pid"]) -> list[str]:
     """The words in front of a command that give it one; where none may be had, the test is left out."""
     words, why = own_namespace(kind)
     if why:

@@ -106,7 +106,7 @@ class Pi:
         assert mode == "loop" or process.returncode == ({"ok": 0, "no-space": 74, "hindered": 74}.get(code, 1)), told
         assert self.said.count("quarl-launch ") == (mode != "loop") and (mode in ("start", "loop") or not rest), told
         for copies in (Path("/dev/shm"), self.quarl / "run"):
-            assert not (copies / f"quarl.{process.pid}").exists()
+            assert not list(copies.glob(f"quarl.{process.pid}.*"))
         return code
 
 
@@ -498,25 +498,37 @@ def test_copies_need_no_room_on_the_disk(pi: Pi, memory: str, home: str, code: s
 
 
 def test_copies_of_a_verifier_that_was_killed_are_swept(pi: Pi) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    left = [Path("/dev/shm") / f"quarl.{dead.pid}", pi.quarl / "run" / f"quarl.{dead.pid}"]
-    alive, other = pi.quarl / "run" / f"quarl.{os.getpid()}", pi.quarl / "run" / "quarl.sock"
+    """One that lives is known by its lock, since /dev/shm may be shared with another container's processes."""
+    left = [Path("/dev/shm/quarl.2147483647.1"), pi.quarl / "run" / "quarl.2147483647.1"]
+    alive, other = pi.quarl / "run" / "quarl.2147483647.2", pi.quarl / "run" / "quarl.sock"
     for path in (*left, alive, other):
         path.mkdir(parents=True)
         (path / "policy-agent").touch()
     mounts = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
-    assert pi.verify("check", inside=(*own("mount"), "sh", "-c", mounts, "sh")) == "ok"
-    assert not left[1].exists() and alive.exists() and other.exists()
+    with (alive / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert pi.verify("check", inside=(*own("mount"), "sh", "-c", mounts, "sh")) == "ok"
+        assert not left[1].exists() and alive.exists() and other.exists()
     assert pi.verify("check") == "ok" and not left[0].exists()
 
 
+@pytest.mark.parametrize("same_number", [False, True])
+def test_containers_that_share_memory_leave_each_others_copies(pi: Pi, same_number: bool) -> None:
+    """The number of a process in one says nothing in another."""
+    container = (str(shutil.which("unshare")), *own("pid")[1:], "--fork")
+    inside = container if same_number else ()
+    pi.meanwhile(f'[ -e "{pi.root}/once" ] || {{ : > "{pi.root}/once"; eval "$OTHER" > "{pi.root}/other"; }}')
+    pi.environment["OTHER"] = " ".join([*container, *pi.shell, str(pi.root / "verify.sh"), "check", "P", str(pi.policy / FIRST)])
+    assert pi.verify("check", inside=inside) == "ok"
+    assert (pi.root / "other").read_text() == "quarl-launch ok\n"
+
+
 def test_one_that_is_ended_leaves_nothing(pi: Pi) -> None:
-    pi.meanwhile('for each in "$@"; do case $each in */quarl.*.sig) at=${each%/*}; kill "${at##*.}" ;; esac; done')
+    pi.meanwhile('for each in "$@"; do case $each in */quarl.*.sig) at=${each%/*}; at=${at%.*}; kill "${at##*.}" ;; esac; done')
     command = [*pi.shell, str(pi.root / "verify.sh"), "start", "P", str(pi.policy / FIRST)]
     process = subprocess.Popen(command, env=pi.environment, stdout=subprocess.PIPE)
     assert (process.communicate(timeout=60)[0], process.returncode) == (b"", 74)
-    assert not Path(f"/dev/shm/quarl.{process.pid}").exists() and not list(pi.quarl.glob("run/*"))
+    assert not list(Path("/dev/shm").glob(f"quarl.{process.pid}.*")) and not list(pi.quarl.glob("run/*"))
 
 
 # Whatever is changed.

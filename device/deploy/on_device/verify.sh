@@ -188,14 +188,19 @@ $name
   refuse damaged "its files are not those of its record: $(printf %s "${wrong:-they cannot be read}" | tr '\n' ,)"
 }
 
-make_private() { # PLACE: a folder of our own there, into private; what was left by one that was killed is removed
+make_private() { # PLACE: a folder of our own there, into private, locked while we live; those of ours that nobody locks are removed
   [ -d "$1" ] || mkdir -p "$1" 2> /dev/null
-  for left in "$1"/quarl.*; do
-    case ${left##*.} in '' | *[!0-9]*) continue ;; esac
-    kill -0 "${left##*.}" 2> /dev/null || rm -rf "$left" 2> /dev/null
-  done
-  private=$1/quarl.$$
-  mkdir "$private" 2> /dev/null || { private=; return 1; }
+  for left in "$1"/quarl.*.[1-9]; do # a process's number says nothing here: containers with numbers of their own may share the place
+    [ ! -L "$left" ] && [ -d "$left" ] && [ -O "$left" ] || continue
+    { flock -n 5 && rm -rf "$left"; } 2> /dev/null 5>> "$left/lock"
+  done 2> /dev/null
+  for try in 1 2 3 4 5 6 7 8 9; do
+    private=$1/quarl.$$.$try
+    mkdir "$private" && command exec 5>> "$private/lock" && { flock -n 5 || ! command -v flock > /dev/null; } &&
+      [ -f "$private/lock" ] && return
+  done 2> /dev/null
+  private=
+  return 1
 }
 
 copy() { # NAME...: from the release's folder into $private; fails where there is no room
@@ -260,6 +265,7 @@ start_release() { # [ARG...]: become its agent
   [ ! -e "$private/policy.pack" ] || { exec 9< "$private/policy.pack" && export QUARL_PACK=/proc/self/fd/9; }
   rm -rf "$private"
   private=
+  exec 5>&-
   check_files
   manifest=$(printf '%s\n' "$sums" | sed -n 's,  bundle/manifest\.json$,,p')
   [ -z "$manifest" ] || set -- "$@" "--manifest=$manifest"
