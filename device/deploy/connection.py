@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
+import re
 import shlex
 import threading
 import time
@@ -20,12 +20,13 @@ from pathlib import Path
 
 import paramiko
 
-from quarl.device.deploy.errors import ConnectionLostError, HostError, RemoteCommandError
-from quarl.device.deploy.handshake import CONNECT_TIMEOUT_S, KEEPALIVE_S, check_host_key, log_in, shake_hands
+from quarl.device.deploy.errors import ConnectionLostError, HostError, RemoteCommandError, SessionLimitError
+from quarl.device.deploy.handshake import CONNECT_TIMEOUT_S, open_session
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_device import LOCAL_HOST_KEY_NAME, running_local_device
 from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, RemoteProcess
-from quarl.device.deploy.target import Endpoint, Target, resolve, user_name
+from quarl.device.deploy.ssh_config import Endpoint, resolve
+from quarl.device.deploy.target import Target, user_name
 from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
@@ -84,8 +85,14 @@ class Connection:
     @property
     def transport_name(self) -> str:
         """``loopback`` when no network lies between, else ``ssh``; reports say it aloud."""
-        peer = self._transport.getpeername()[0] if self.alive else ""
-        return "loopback" if str(peer).startswith("127.") or str(peer) == "::1" else "ssh"
+        if not self.alive or self.endpoint.proxy_command:
+            return "ssh"
+        peers = [self._transport.getpeername()[0]]  # behind jump hosts that of the first
+        hop = self.endpoint
+        while hop.jump is not None:
+            peers.append(hop.hostname)
+            hop = hop.jump
+        return "loopback" if all(re.match(r"127\.|::1$|localhost$", str(peer)) for peer in peers) else "ssh"
 
     @property
     def alive(self) -> bool:
@@ -117,6 +124,11 @@ class Connection:
             channel.settimeout(timeout)
             with self._closed_after(ACCEPT_TIMEOUT_S):
                 channel.exec_command(command)
+        except paramiko.ChannelException as error:
+            raise SessionLimitError(
+                f"{self.name} opens no further session on this connection: {error.text}.",
+                "Its SSH server limits them: MaxSessions in sshd_config there must be 2 at least.",
+            ) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             if not self.alive:
                 raise self.lost(f"starting `{command[:60]}`") from None
@@ -247,8 +259,8 @@ def connect(
     Args:
         target: which device; ``local``, ``user@host`` or ``user@host:port`` as text.
         identity: a private key file to offer first.
-        known_hosts: whose host keys count; default the user's and the project's.
-        config_file: instead of ``~/.ssh/config``.
+        known_hosts: whose host keys count, also of jump hosts; default the project's and those that ``ssh`` reads.
+        config_file: instead of ``~/.ssh/config`` and the system's.
         local_folder: the folder of ``TARGET=local``; default artifacts/local-device.
 
     Raises:
@@ -257,21 +269,16 @@ def connect(
     """
     target = Target.parse(target) if isinstance(target, str) else target
     with contextlib.ExitStack() as stack:
-        use_agent = not target.is_local and "SSH_AUTH_SOCK" in os.environ
         if target.is_local:
             local = stack.enter_context(running_local_device(local_folder or local_device_folder()))
             known_hosts = KnownHosts(local.folder.known_hosts_file)
+            keys = (local.folder.client_key_file,)
             endpoint = Endpoint(
-                local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, (local.folder.client_key_file,), True
+                target, local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, keys, identities_only=True
             )
         else:
-            known_hosts = known_hosts if known_hosts is not None else KnownHosts.of_user()
             endpoint = resolve(target, identity, config_file)
-        transport, key = shake_hands(endpoint, known_hosts)
-        stack.callback(transport.close)
-        check_host_key(target, endpoint, key, known_hosts)
-        transport.set_keepalive(KEEPALIVE_S)
-        log_in(transport, endpoint, use_agent)
+        transport, key = open_session(endpoint, known_hosts, stack)
         again = functools.partial(
             connect,
             target,

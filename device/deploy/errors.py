@@ -40,6 +40,10 @@ class ConnectionFailedError(HostError):
     """No SSH connection came about: the name, the port, the network or the server is not there."""
 
 
+class IncompatibleServerError(ConnectionFailedError):
+    """The SSH server and this program have no algorithm in common."""
+
+
 class ConnectionLostError(HostError):
     """The connection ended, or stood still for too long, in the middle of something."""
 
@@ -56,8 +60,20 @@ class LoginError(HostError):
     """The device is the right one but lets us in with none of the keys we have."""
 
 
+class SecondFactorError(LoginError):
+    """A key was accepted, and the server wants something besides that a person has to type.
+
+    Attributes:
+        methods: what it would take, as SSH calls them.
+    """
+
+
 class RemoteCommandError(HostError):
     """A command ran on the device and failed, or did not end in time."""
+
+
+class SessionLimitError(RemoteCommandError):
+    """The SSH server opens no further session on this connection."""
 
 
 class UnsupportedDeviceError(HostError):

@@ -1,34 +1,38 @@
-"""From a host name to an authenticated SSH transport: open, compare the host key, log in. In this order, always.
+"""From an endpoint to an authenticated SSH transport: open, verify the host key, log in; the same at every jump host.
 
 Nothing here ever adds an unknown host key by itself, and nothing is sent to a host whose key was not accepted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import socket
 import stat
-from collections.abc import Iterator
+import subprocess
+import tempfile
 from pathlib import Path
+from typing import IO
 
 import paramiko
 
 from quarl.device.deploy.errors import (
     ChangedHostKeyError,
     ConnectionFailedError,
-    LoginError,
+    IncompatibleServerError,
     TrustError,
     UnknownHostKeyError,
 )
 from quarl.device.deploy.hostkeys import certificates
 from quarl.device.deploy.hostkeys.known_hosts import Finding, HostKey, KnownHosts, Verdict
-from quarl.device.deploy.target import Endpoint, Target
+from quarl.device.deploy.login import log_in
+from quarl.device.deploy.ssh_config import Endpoint
+from quarl.device.deploy.target import Target
 
 CONNECT_TIMEOUT_S = 15.0
 KEEPALIVE_S = 10
-DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 # paramiko logs tracebacks of errors that we catch and tell in our own words; without a handler of the program's own,
 # logging would print them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -58,8 +62,8 @@ def accept_command(target: Target, fingerprint: str) -> str:
     return f"quarl accept-host-key --target {shlex.quote(str(target))} --fingerprint {shlex.quote(fingerprint)}"
 
 
-def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -> Finding:
-    """Let a known key pass.
+def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -> Finding:
+    """Verify that the key which a host shows is known as its own.
 
     Raises:
         UnknownHostKeyError: nobody accepted it yet; the message has its fingerprint and the command.
@@ -75,12 +79,13 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
     finding = known_hosts.check(endpoint.host_key_name, key)
     if finding.verdict is Verdict.KNOWN:
         return finding
+    accept = accept_command(endpoint.target, key.fingerprint)
     if finding.verdict is Verdict.UNKNOWN:
         raise UnknownHostKeyError(
             f"The host key of {endpoint.host_key_name} is not known: it shows {key.kind} {key.fingerprint}. "
             "Nothing was sent.",
             "Compare the fingerprint with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there); "
-            f"if it is the same, type: {accept_command(target, key.fingerprint)}",
+            f"if it is the same, type: {accept}",
         )
     where = "; ".join(
         f"{entry.file}:{entry.line} has {entry.key.kind} {entry.key.fingerprint}" for entry in finding.entries
@@ -98,11 +103,7 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
             "Give the device a new host key.",
         )
     own = any(entry.file == known_hosts.own for entry in finding.entries)
-    forget = (
-        f"{accept_command(target, key.fingerprint)} --replace"
-        if own
-        else f"ssh-keygen -R {shlex.quote(endpoint.host_key_name)}, then {accept_command(target, key.fingerprint)}"
-    )
+    forget = f"{accept} --replace" if own else f"ssh-keygen -R {shlex.quote(endpoint.host_key_name)}, then {accept}"
     raise ChangedHostKeyError(
         f"THE HOST KEY OF {endpoint.host_key_name} HAS CHANGED: it shows {key.kind} {key.fingerprint}, but {where}. "
         "Another machine may be answering in its place. Nothing was sent.",
@@ -110,23 +111,23 @@ def check_host_key(target: Target, endpoint: Endpoint, key: HostKey, known_hosts
     )
 
 
-def _open_socket(endpoint: Endpoint) -> socket.socket:
-    where = f"{endpoint.hostname} port {endpoint.port}"
+def _connect_socket(endpoint: Endpoint) -> socket.socket:
     try:
         sock = socket.create_connection((endpoint.hostname, endpoint.port), timeout=CONNECT_TIMEOUT_S)
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: an empty or too long part of a name
+        name = endpoint.target.host
         raise ConnectionFailedError(
-            f"The name {endpoint.hostname!r} has no address: {error.strerror}.",
-            "Check the name (pi@virtual is there once `make pi` has started it), or use the device's IP address: "
-            "TARGET=user@192.168.1.5.",
+            f"The name {endpoint.hostname!r} has no address: {getattr(error, 'strerror', error)}.",
+            f"Check the name; or write `Host {name}` and `HostName 192.168.1.5` into ~/.ssh/config (`ssh -G {name}` "
+            "shows what counts); or TARGET=user@192.168.1.5. pi@virtual is there once `make pi` has started it.",
         ) from None
     except TimeoutError:
         raise ConnectionFailedError(
-            f"{where} did not answer within {CONNECT_TIMEOUT_S:g} s.", "Is the device on, and in this network?"
+            f"{endpoint} did not answer within {CONNECT_TIMEOUT_S:g} s.", "Is the device on, and in this network?"
         ) from None
     except OSError as error:
         raise ConnectionFailedError(
-            f"{where} cannot be reached: {error.strerror or error}.",
+            f"{endpoint} cannot be reached: {error.strerror or error}.",
             "Is the SSH server on? On a Raspberry Pi: sudo systemctl enable --now ssh.",
         ) from None
     # Requests are small and wait for their answer: do not let Nagle's algorithm hold them back.
@@ -134,109 +135,132 @@ def _open_socket(endpoint: Endpoint) -> socket.socket:
     return sock
 
 
-def shake_hands(endpoint: Endpoint, known_hosts: KnownHosts) -> tuple[paramiko.Transport, HostKey]:
-    """Open the encrypted transport and learn the host key, without logging in.
+def _connect_through(
+    endpoint: Endpoint, jump: Endpoint, known_hosts: KnownHosts | None, stack: contextlib.ExitStack
+) -> paramiko.Channel:
+    transport, _ = open_session(jump, known_hosts, stack)
+    try:
+        return transport.open_channel(
+            "direct-tcpip", (endpoint.hostname, endpoint.port), ("127.0.0.1", 0), timeout=CONNECT_TIMEOUT_S
+        )
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise ConnectionFailedError(
+            f"{jump} let us in, but opens no connection to {endpoint}: {error or 'it hung up'}.",
+            f"Does `ssh {endpoint.target.host}` work? AllowTcpForwarding must be on at the jump host.",
+            jump=str(jump.target),
+        ) from None
+
+
+def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.socket, IO[bytes]]:
+    """Start a ProxyCommand; return the end that we talk to, and what it writes to standard error."""
+    ours, its = socket.socketpair()
+    errors = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+    with its:
+        # In a session of its own: Ctrl-C ends it by ending us, after what was begun on the device has been undone.
+        process = subprocess.Popen(
+            [os.environ.get("SHELL", "/bin/sh"), "-c", f"exec {command}"],
+            stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True,
+        )  # fmt: skip
+
+    def end() -> None:
+        ours.close()
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2.0)
+        process.kill()
+        process.wait()
+
+    stack.callback(end)
+    return ours, errors
+
+
+def open_transport(
+    endpoint: Endpoint, known_hosts: KnownHosts | None, stack: contextlib.ExitStack
+) -> tuple[paramiko.Transport, HostKey]:
+    """Open the encrypted transport and learn the host key, without logging in there; jump hosts are logged in to.
 
     Args:
         endpoint: where.
-        known_hosts: whose kinds of keys are asked for first, and certificates where an authority may vouch.
+        known_hosts: for every host on the way: whose kinds of keys are requested first, and certificates where an
+            authority may vouch; default the project's and the files of the endpoint.
+        stack: closes what was opened.
 
     Raises:
         ConnectionFailedError: nobody answers, or not with SSH.
+        HostError: as :func:`open_session`, of a jump host.
     """
-    transport = paramiko.Transport(_open_socket(endpoint))
+    known = known_hosts or KnownHosts.of_user(*endpoint.known_hosts_files)
+    errors = None
+    if endpoint.proxy_command:
+        sock, errors = _start_proxy(endpoint.proxy_command, stack)
+    elif endpoint.jump is not None:
+        sock = _connect_through(endpoint, endpoint.jump, known_hosts, stack)
+    else:
+        sock = _connect_socket(endpoint)
+    transport = paramiko.Transport(sock)
+    stack.callback(transport.close)
     transport.banner_timeout = CONNECT_TIMEOUT_S
     transport.auth_timeout = CONNECT_TIMEOUT_S
     transport.channel_timeout = CONNECT_TIMEOUT_S
     # Ask for the kinds on record first: a server with several keys then shows one that can be compared.
     options, name = transport.get_security_options(), endpoint.host_key_name
-    kinds, vouched = known_hosts.kinds(name), known_hosts.has_authority(name)
+    kinds, vouched = known.kinds(name), known.has_authority(name)
     wanted = list(certificates.KINDS) if vouched else []
     wanted += [name for kind in kinds for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
     first = [each for each in wanted if each in options.key_types or each in certificates.KINDS]
     options.key_types = (*first, *(each for each in options.key_types if each not in first))
     try:
         transport.start_client(timeout=CONNECT_TIMEOUT_S)
-        key = transport.get_remote_server_key()
-    except (paramiko.SSHException, OSError, EOFError) as error:
-        transport.close()
-        raise ConnectionFailedError(
-            f"{endpoint.hostname} port {endpoint.port} answered, but there is no SSH session: {error or 'it hung up'}.",
-            f"Is that port an SSH server? Try: ssh -v -p {endpoint.port} {endpoint.hostname}",
+        return transport, _read_key(transport.get_remote_server_key())
+    except paramiko.IncompatiblePeer as error:
+        raise IncompatibleServerError(
+            f"{endpoint} is an SSH server that shares no algorithm with this program: {error}; ciphers here are "
+            f"{', '.join(options.ciphers)}.",
+            "Install OpenSSH's server or dropbear there. (TinySSH has chacha20-poly1305 alone, which paramiko lacks.)",
         ) from None
-    try:
-        return transport, _shown(key)
     except ValueError as error:
-        transport.close()
         raise ConnectionFailedError(
-            f"{endpoint.hostname} port {endpoint.port} shows a host certificate that cannot be read: {error}.",
+            f"{endpoint} shows a host certificate that cannot be read: {error}.",
             "Look at the server's HostCertificate: ssh-keygen -L -f FILE-cert.pub there.",
         ) from None
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        why, hint = (
+            error or "it hung up",
+            f"Is that port an SSH server? Try: ssh -v -p {endpoint.port} {endpoint.hostname}",
+        )
+        if errors is not None:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            why, hint = (
+                f"its ProxyCommand {endpoint.proxy_command!r} says {said[-1] if said else why}",
+                "Try it by hand.",
+            )
+        raise ConnectionFailedError(f"{endpoint} answered, but there is no SSH session: {why}.", hint) from None
 
 
-def _shown(key: paramiko.PKey) -> HostKey:
-    """The key that a server showed, out of its certificate if it has one."""
+def _read_key(key: paramiko.PKey) -> HostKey:
+    """Return the key that a server showed, out of its certificate if it has one."""
     if key.public_blob is None:
         return HostKey(key.get_name(), key.asbytes())
     certificate = certificates.HostCertificate.parse(key.public_blob.key_type, key.public_blob.key_blob)
     return HostKey(certificate.kind, certificate.blob, certificate)
 
 
-def _candidate_keys(endpoint: Endpoint, use_agent: bool, tried: list[str]) -> Iterator[tuple[str, paramiko.PKey]]:
-    """Keys to offer, most specific first; those that cannot be used are noted in ``tried``."""
-    files = list(endpoint.identity_files)
-    if not endpoint.identities_only:
-        files += [Path.home() / ".ssh" / name for name in DEFAULT_KEYS]
-    for index, file in enumerate(dict.fromkeys(files)):
-        is_requested = index < len(endpoint.identity_files)
-        if not file.is_file():
-            if is_requested:
-                tried.append(f"{file} (no such file)")
-            continue
-        try:
-            key = paramiko.PKey.from_path(file)
-        except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError, TypeError, OSError) as error:
-            tried.append(f"{file} (cannot be used: {str(error)[:80]}; with a passphrase, `ssh-add {file}` first)")
-            continue
-        yield str(file), key
-    if use_agent and not endpoint.identities_only:
-        agent = paramiko.Agent()
-        try:
-            for key in agent.get_keys():
-                yield f"SSH agent {key.fingerprint}", key
-        finally:
-            agent.close()
+def open_session(
+    endpoint: Endpoint, known_hosts: KnownHosts | None, stack: contextlib.ExitStack
+) -> tuple[paramiko.Transport, HostKey]:
+    """Open the transport, verify the host key, and log in.
 
-
-def log_in(transport: paramiko.Transport, endpoint: Endpoint, use_agent: bool) -> None:
-    """Offer our keys until one is accepted.
+    Args:
+        endpoint: where.
+        known_hosts: as :func:`open_transport`.
+        stack: closes what was opened.
 
     Raises:
-        LoginError: none was; the message lists what was tried.
+        ConnectionFailedError, UnknownHostKeyError, ChangedHostKeyError, LoginError: of this host, or one on the way.
     """
-    tried: list[str] = []
-    for name, key in _candidate_keys(endpoint, use_agent, tried):
-        try:
-            if not transport.auth_publickey(endpoint.user, key):
-                return
-            tried.append(f"{name} (accepted, but the server wants a second factor)")
-        except paramiko.BadAuthenticationType as error:
-            tried.append(f"{name} (the server allows only {', '.join(error.allowed_types)})")
-            break
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            tried.append(f"{name} ({'refused' if isinstance(error, paramiko.AuthenticationException) else error})")
-            if not transport.is_active():
-                break
-    transport.close()
-    raise LoginError(
-        f"{endpoint.hostname} port {endpoint.port} does not let {endpoint.user} in; tried: "
-        f"{'; '.join(tried) or 'no key was found'}. Passwords are not used.",
-        f"ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}, or --identity FILE.",
-    )
-
-
-def fetch_host_key(target: Target, endpoint: Endpoint, known_hosts: KnownHosts) -> HostKey:
-    """The key that the device shows now, without logging in and without judging it."""
-    transport, key = shake_hands(endpoint, known_hosts)
-    transport.close()
-    return key
+    transport, key = open_transport(endpoint, known_hosts, stack)
+    verify_host_key(endpoint, key, known_hosts or KnownHosts.of_user(*endpoint.known_hosts_files))
+    transport.set_keepalive(KEEPALIVE_S)
+    log_in(transport, endpoint)
+    return transport, key

@@ -30,7 +30,8 @@ from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.hostkeys import named_hosts
 from quarl.device.deploy.local_device import LocalFolder
 from quarl.device.deploy.local_server import LocalServer, stopped_by_signals, until_stopped
-from quarl.device.deploy.target import ssh_config_folder, user_name
+from quarl.device.deploy.ssh_config import ssh_config_folder
+from quarl.device.deploy.target import user_name
 from quarl.policy.files import locked, write_atomically
 from quarl.policy.places import ARTIFACTS, state_folder
 

@@ -1,23 +1,17 @@
-"""TARGET: which device, as the user writes it, and how to reach it after reading ``~/.ssh/config``."""
+"""TARGET: which device, as the user writes it."""
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
-
 from quarl.device.deploy.errors import TargetError, VerificationError
 from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name
-from quarl.policy.places import state_folder
 
 LOCAL = "local"
-DEFAULT_SSH_PORT = 22
 _FORMS = "local, host, user@host, user@host:port, user@[ipv6]:port"
 # Letters, digits and the signs of host names, IPv4, IPv6 and its %zone; never a leading '-' or a space.
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*\Z")
@@ -94,20 +88,6 @@ class Target:
         return f"{user}{host}" + (f":{self.port}" if self.port is not None else "")
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Where to open the connection, and what to check and to offer there."""
-
-    hostname: str
-    port: int
-    user: str
-    host_key_name: str
-    """The name to look up in known_hosts: ``host``, or ``[host]:port`` when the port is not 22."""
-    identity_files: tuple[Path, ...] = ()
-    identities_only: bool = False
-    """Offer only identity_files: not the SSH agent's keys, not the default ones."""
-
-
 def port_in(text: str) -> int:
     """The number of a port; 0 where a text is none."""
     port = int(text) if _PORT.match(text) else 0
@@ -115,7 +95,7 @@ def port_in(text: str) -> int:
 
 
 def with_home(path: Path) -> Path:
-    """A path that a person wrote, with the home folder in place of its ``~`` or ``~user``.
+    """Return a path with the home folder in place of its ``~`` or ``~user``.
 
     Raises:
         TargetError: there is no such user.
@@ -127,69 +107,6 @@ def with_home(path: Path) -> Path:
             f"{str(path)[:200]!r} begins with the home folder of a user whom this machine does not have.",
             "Write ~/… for your own home folder, or the whole path.",
         ) from None
-
-
-def host_key_name(hostname: str, port: int) -> str:
-    """The name under which OpenSSH files a host key in known_hosts."""
-    return hostname if port == DEFAULT_SSH_PORT else f"[{hostname}]:{port}"
-
-
-def ssh_config_folder() -> Path:
-    """Stanzas in the form of ``~/.ssh/config``, one file for each host that this project itself set up."""
-    return state_folder() / "ssh_config.d"
-
-
-def _configured(host: str, files: Iterable[Path]) -> dict[str, object]:
-    """The settings of a host in the configuration files; as in OpenSSH, the first value counts."""
-    config = paramiko.SSHConfig()
-    path = None
-    try:
-        for path in files:
-            with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as stream:
-                config.parse(stream)
-        return dict(config.lookup(host))
-    except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise TargetError(f"{path} cannot be read: {error}", "Mend it; `ssh -G HOST` shows what is wrong.") from None
-
-
-def resolve(target: Target, identity: Path | None = None, config_file: Path | None = None) -> Endpoint:
-    """Join what the user typed with ``~/.ssh/config``; what was typed wins, as in OpenSSH.
-
-    Read after the user's own: the project's ``ssh_config_folder()``.
-    Understood of the configuration: HostName, Port, User, IdentityFile, IdentitiesOnly, HostKeyAlias.
-
-    Raises:
-        TargetError: the configuration cannot be read, asks for a proxy, or names a port or a user that is none.
-    """
-    own = sorted(ssh_config_folder().glob("*.conf"))
-    path = config_file if config_file is not None else Path.home() / ".ssh" / "config"
-    options = _configured(target.host, [path] if config_file is not None else [path, *own])
-    for proxy in ("proxyjump", "proxycommand"):
-        if str(options.get(proxy, "none")).lower() != "none":
-            raise TargetError(
-                f"{path} reaches {target.host} with {proxy}, which is not supported here.",
-                f"Open a tunnel, ssh -N -L 2222:localhost:22 {target.host}, and use TARGET=user@localhost:2222.",
-            )
-    hostname = str(options.get("hostname", target.host))
-    port = target.port if target.port is not None else port_in(str(options.get("port", DEFAULT_SSH_PORT)))
-    if not port:
-        raise TargetError(
-            f"{path} has the Port {str(options['port'])[:20]!r} for {target.host}; it must be 1 to 65535.",
-            "Mend it there.",
-        )
-    configured = options.get("identityfile", [])
-    files = [with_home(Path(str(name))) for name in configured] if isinstance(configured, list) else []
-    if identity is not None:
-        files.insert(0, with_home(identity))
-    alias = options.get("hostkeyalias")
-    return Endpoint(
-        hostname=hostname,
-        port=port,
-        user=target.user or str(options.get("user") or user_name()),
-        host_key_name=str(alias) if alias else host_key_name(hostname, port),
-        identity_files=tuple(files),
-        identities_only=str(options.get("identitiesonly", "no")).lower() == "yes",
-    )
 
 
 def user_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -328,9 +329,10 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
     quarl accept-host-key --target pi@raspberrypi --fingerprint SHA256:…
     """
     from quarl.device.deploy.errors import ChangedHostKeyError, TargetError, UnknownHostKeyError
-    from quarl.device.deploy.handshake import accept_command, fetch_host_key
+    from quarl.device.deploy.handshake import accept_command, open_transport
     from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, Verdict
-    from quarl.device.deploy.target import Target, resolve
+    from quarl.device.deploy.ssh_config import resolve
+    from quarl.device.deploy.target import Target
 
     target = Target.parse(options.target)
     if target.is_local:
@@ -338,8 +340,10 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
             "The local device's key was recorded when it was made; there is nothing to accept.",
             "Name a device: --target pi@raspberrypi.",
         )
-    endpoint, known_hosts = resolve(target, options.identity), KnownHosts.of_user()
-    key = fetch_host_key(target, endpoint, known_hosts)
+    endpoint = resolve(target, options.identity)
+    known_hosts = KnownHosts.of_user(*endpoint.known_hosts_files)
+    with contextlib.ExitStack() as stack:
+        _, key = open_transport(endpoint, None, stack)
     if options.fingerprint is None:
         raise UnknownHostKeyError(
             f"{endpoint.host_key_name} shows {key.kind} {key.fingerprint}. Nothing was recorded.",

@@ -30,7 +30,8 @@ from quarl.device.deploy.local_device import LocalDevice, free_port, write_progr
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
 from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, made_key
 from quarl.device.deploy.signing.lists import NAMESPACE, PRINCIPAL, SIGNERS_FILE
-from quarl.device.deploy.target import Target, host_key_name, user_name
+from quarl.device.deploy.ssh_config import host_key_name
+from quarl.device.deploy.target import Target, user_name
 from quarl.device.deploy.wheels import Wheel, load_pins
 from quarl.policy.reading import FileRecord
 from quarl.policy.spec import Precision, RuntimeName

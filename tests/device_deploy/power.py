@@ -20,7 +20,8 @@ from typing import Any, cast
 import paramiko
 
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.target import Endpoint, Target
+from quarl.device.deploy.ssh_config import Endpoint
+from quarl.device.deploy.target import Target
 from tests.device_deploy.devices import holders
 
 CHANGES = ("mv", "rm", "ln", "tar", "sync")
@@ -98,7 +99,7 @@ class Device:
 
     def connect(self) -> Connection:
         """A connection, which needs no network and no login."""
-        endpoint = Endpoint("pi", 22, "pi", "pi", (), True)
+        endpoint = Endpoint(Target("pi"), "pi", 22, "pi", "pi", identities_only=True)
         transport = cast(paramiko.Transport, self)
         return Connection(transport, Target("pi", "pi"), endpoint, "", lambda: contextlib.nullcontext(self.connect()))
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from quarl.device.deploy.errors import ChangedHostKeyError, UnknownHostKeyError
-from quarl.device.deploy.handshake import check_host_key
+from quarl.device.deploy.handshake import verify_host_key
 from quarl.device.deploy.hostkeys.known_hosts import Entry, HostKey, KnownHosts, Verdict, read_entries
-from quarl.device.deploy.target import Endpoint, Target
+from quarl.device.deploy.ssh_config import Endpoint
+from quarl.device.deploy.target import Target
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIBRaXuokYNsWouEpAtDAjYmbi83shNHHwVtKYQu3p/r7"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIBIgFGHBhTCJRz4Ffiyso1uVgXcZLScdUHplj3hoOwTO"
@@ -107,13 +108,12 @@ def test_replace_drops_the_old_key_of_that_host_alone(tmp_path: Path) -> None:
     assert hosts.check("drone", KEY).verdict is Verdict.KNOWN
 
 
-ENDPOINT = Endpoint("10.0.0.7", 2200, "pi", "[10.0.0.7]:2200")
-TARGET = Target.parse("pi@10.0.0.7:2200")
+ENDPOINT = Endpoint(Target.parse("pi@10.0.0.7:2200"), "10.0.0.7", 2200, "pi", "[10.0.0.7]:2200")
 
 
 def test_unknown_key_message_has_the_fingerprint_and_the_command(tmp_path: Path) -> None:
     with pytest.raises(UnknownHostKeyError) as caught:
-        check_host_key(TARGET, ENDPOINT, KEY, known(tmp_path))
+        verify_host_key(ENDPOINT, KEY, known(tmp_path))
     assert KEY.fingerprint in caught.value.message
     assert f"quarl accept-host-key --target pi@10.0.0.7:2200 --fingerprint {KEY.fingerprint}" in caught.value.next_step
 
@@ -121,7 +121,7 @@ def test_unknown_key_message_has_the_fingerprint_and_the_command(tmp_path: Path)
 def test_changed_key_message_is_loud_and_names_the_line(tmp_path: Path) -> None:
     hosts = known(tmp_path, f"\n[10.0.0.7]:2200 ssh-ed25519 {OTHER}\n")
     with pytest.raises(ChangedHostKeyError, match="HAS CHANGED") as caught:
-        check_host_key(TARGET, ENDPOINT, KEY, hosts)
+        verify_host_key(ENDPOINT, KEY, hosts)
     assert f"{tmp_path / 'own'}:2" in caught.value.message
     assert "--replace" in caught.value.next_step
 
@@ -129,5 +129,5 @@ def test_changed_key_message_is_loud_and_names_the_line(tmp_path: Path) -> None:
 def test_changed_key_of_the_users_own_file_is_theirs_to_forget(tmp_path: Path) -> None:
     hosts = known(tmp_path, "", f"[10.0.0.7]:2200 ssh-ed25519 {OTHER}\n")
     with pytest.raises(ChangedHostKeyError) as caught:
-        check_host_key(TARGET, ENDPOINT, KEY, hosts)
+        verify_host_key(ENDPOINT, KEY, hosts)
     assert "ssh-keygen -R '[10.0.0.7]:2200'" in caught.value.next_step

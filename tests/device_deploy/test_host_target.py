@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from quarl.device.deploy.errors import TargetError
-from quarl.device.deploy.target import Target, resolve
+from quarl.device.deploy.ssh_config import resolve
+from quarl.device.deploy.target import Target
 
 
 @pytest.mark.parametrize(
@@ -69,12 +70,6 @@ def test_host_key_alias(tmp_path: Path) -> None:
     assert resolve(Target.parse("drone"), config_file=file).host_key_name == "the-drone"
 
 
-def test_a_proxy_is_refused_not_ignored(tmp_path: Path) -> None:
-    file = config(tmp_path, "Host drone\n ProxyJump gate\n")
-    with pytest.raises(TargetError, match="ssh -N -L 2222:localhost:22 drone"):
-        resolve(Target.parse("drone"), config_file=file)
-
-
 @pytest.mark.parametrize("setting", ["Port abc", "Port 0", f"Port {'9' * 5000}"])
 def test_a_setting_that_means_nothing_is_named(tmp_path: Path, setting: str) -> None:
     with pytest.raises(TargetError):
@@ -85,7 +80,8 @@ def test_a_setting_that_means_nothing_is_named(tmp_path: Path, setting: str) -> 
 
 def test_no_config_at_all(tmp_path: Path) -> None:
     endpoint = resolve(Target.parse("pi@host"), config_file=tmp_path / "absent")
-    assert (endpoint.hostname, endpoint.port, endpoint.user, endpoint.identity_files) == ("host", 22, "pi", ())
+    assert (endpoint.hostname, endpoint.port, endpoint.user) == ("host", 22, "pi")
+    assert Path.home() / ".ssh" / "id_ed25519" in endpoint.identity_files
 
 
 @pytest.mark.parametrize("text", ["", "  "])

@@ -518,13 +518,17 @@ def test_containers_that_share_memory_leave_each_others_copies(pi: Pi, same_numb
     container = (str(shutil.which("unshare")), *own("pid")[1:], "--fork")
     inside = container if same_number else ()
     pi.meanwhile(f'[ -e "{pi.root}/once" ] || {{ : > "{pi.root}/once"; eval "$OTHER" > "{pi.root}/other"; }}')
-    pi.environment["OTHER"] = " ".join([*container, *pi.shell, str(pi.root / "verify.sh"), "check", "P", str(pi.policy / FIRST)])
+    pi.environment["OTHER"] = " ".join(
+        [*container, *pi.shell, str(pi.root / "verify.sh"), "check", "P", str(pi.policy / FIRST)]
+    )
     assert pi.verify("check", inside=inside) == "ok"
     assert (pi.root / "other").read_text() == "quarl-launch ok\n"
 
 
 def test_one_that_is_ended_leaves_nothing(pi: Pi) -> None:
-    pi.meanwhile('for each in "$@"; do case $each in */quarl.*.sig) at=${each%/*}; at=${at%.*}; kill "${at##*.}" ;; esac; done')
+    pi.meanwhile(
+        'for each in "$@"; do case $each in */quarl.*.sig) at=${each%/*}; at=${at%.*}; kill "${at##*.}" ;; esac; done'
+    )
     command = [*pi.shell, str(pi.root / "verify.sh"), "start", "P", str(pi.policy / FIRST)]
     process = subprocess.Popen(command, env=pi.environment, stdout=subprocess.PIPE)
     assert (process.communicate(timeout=60)[0], process.returncode) == (b"", 74)

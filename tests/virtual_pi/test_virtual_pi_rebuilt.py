@@ -11,7 +11,8 @@ from quarl.cli import main as host_main
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import ChangedHostKeyError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
-from quarl.device.deploy.target import Target, resolve
+from quarl.device.deploy.ssh_config import resolve
+from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import naming
 from quarl.device.virtual_pi.image import ensure_image
 

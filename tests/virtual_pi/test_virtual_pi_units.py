@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from quarl.device.deploy.errors import ChangedHostKeyError
-from quarl.device.deploy.handshake import check_host_key
+from quarl.device.deploy.handshake import verify_host_key
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, Verdict
-from quarl.device.deploy.target import Target, resolve
+from quarl.device.deploy.ssh_config import resolve
+from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
 from quarl.device.virtual_pi.__main__ import main
 from quarl.device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
@@ -235,11 +236,14 @@ def test_openssh_reads_the_stanza_as_we_do(tmp_path: Path) -> None:
     assert f"identityfile {tmp_path}/with space/client" in printed
 
 
-def test_the_users_own_configuration_comes_first(tmp_path: Path) -> None:
+def test_while_it_runs_its_name_is_its_own(tmp_path: Path) -> None:
+    """Signers are let in there without a question, so that the name must not lead elsewhere."""
     naming.register("virtual", 40022, tmp_path / "client", KEY_A)
     own = Path.home() / ".ssh"
     own.mkdir(parents=True)
     (own / "config").write_text("Host virtual\n  HostName pi.example\n")
+    assert resolve(Target.parse("pi@virtual")).hostname == "127.0.0.1"
+    naming.unregister("virtual")
     assert resolve(Target.parse("pi@virtual")).hostname == "pi.example"
 
 
@@ -264,7 +268,7 @@ def test_a_rebuilt_images_host_key_takes_the_place_of_the_old_one(tmp_path: Path
     # Whoever accepted the old one is not served silently by the new one.
     target = Target.parse("pi@virtual")
     with pytest.raises(ChangedHostKeyError, match="HAS CHANGED") as caught:
-        check_host_key(target, resolve(target), new, KnownHosts(old))
+        verify_host_key(resolve(target), new, KnownHosts(old))
     assert "--replace" in caught.value.next_step
 
 

@@ -131,15 +131,15 @@ class KnownHosts:
         self.files = (own, *others)
 
     @classmethod
-    def of_user(cls) -> KnownHosts:
-        """The project's own file under the user's state folder, and ``~/.ssh/known_hosts``.
+    def of_user(cls, *others: Path) -> KnownHosts:
+        """Return the project's own file under the user's state folder, and those that ``ssh`` reads.
 
         Under a umask of 002 the folder was made writable for the user's group; it is made the user's alone.
         """
         with contextlib.suppress(OSError):
             if (mode := state_folder().stat().st_mode) & stat.S_IWGRP and not mode & stat.S_IWOTH:
                 state_folder().chmod(mode & 0o755)
-        return cls(state_folder() / "known_hosts", Path.home() / ".ssh" / "known_hosts")
+        return cls(state_folder() / "known_hosts", *(file for file in others if file != state_folder() / "known_hosts"))
 
     def entries(self, name: str) -> tuple[Entry, ...]:
         """The entries of one host: its keys, and authorities and what was revoked, also where these name no port."""

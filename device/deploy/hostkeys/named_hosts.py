@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarl.device.deploy.hostkeys.known_hosts import HostKey, KnownHosts, Verdict
-from quarl.device.deploy.target import ssh_config_folder
+from quarl.device.deploy.ssh_config import ssh_config_folder
 from quarl.policy.files import locked, write_atomically
 from quarl.policy.places import state_folder
 

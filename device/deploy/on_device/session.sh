@@ -12,14 +12,15 @@ mkdir -p "$HOME/quarl"
 cd -P "$HOME/quarl" && root=$(pwd -P) || root= # the host ends this shell then
 
 watch() { # SECONDS: end this shell, and what it has begun, where the host is not heard within them
-  [ -z "$watcher" ] || { kill "$watcher" && kill -CONT "$watcher"; } 2> /dev/null
-  trap '' USR1 # one that comes before the next line is reached ends nobody
+  [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
+  trap '' USR1 USR2 # one that comes before the next lines are reached ends nobody
   (
     trap - EXIT HUP INT PIPE
-    trap 'heard=yes' USR1 # the host is there
+    trap 'heard=yes working=' USR1 # the host is there
+    trap 'working=yes' USR2        # and cannot be heard during a command
     trap 'kill "$pause"; exit' TERM
-    heard=yes
-    while [ -n "$heard" ]; do
+    heard=yes working=
+    while [ -n "$heard$working" ]; do
       heard=
       sleep "$1" &
       pause=$!
@@ -33,16 +34,16 @@ watch() { # SECONDS: end this shell, and what it has begun, where the host is no
     kill -KILL "$$"
   ) > /dev/null 2>&1 < /dev/null 9<&- &
   watcher=$!
-  trap - USR1
+  trap - USR1 USR2
 }
 
-hear() { # yes | working: during a command the host cannot be heard, so that nobody watches
-  [ -z "$watcher" ] || case $1 in yes) kill -USR1 "$watcher" && kill -CONT "$watcher" ;; *) kill -STOP "$watcher" ;; esac 2> /dev/null
+hear() { # yes | working: during a command the host cannot be heard
+  [ -z "$watcher" ] || case $1 in yes) kill -USR1 "$watcher" ;; *) kill -USR2 "$watcher" ;; esac 2> /dev/null
 }
 
 finish() {
   [ -n "$lock" ] || return 0
-  [ -z "$watcher" ] || { kill "$watcher" && kill -CONT "$watcher"; } 2> /dev/null
+  [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
   if [ -n "$undo" ] && [ -L "policies/$policy/trial" ]; then
     move "policies/$policy/trial" "policies/$policy/current"
     eval "$undo"

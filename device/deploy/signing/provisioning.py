@@ -18,8 +18,8 @@ from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.options import DeviceOptions
 from quarl.device.deploy.signing.keys import SPARE, SigningKey, chosen_key, made_key, own_folder, read_public
 from quarl.device.deploy.signing.lists import fingerprint_of
+from quarl.device.deploy.ssh_config import ssh_config_folder
 from quarl.device.deploy.switching import holder
-from quarl.device.deploy.target import ssh_config_folder
 
 
 def is_our_own(connection: Connection) -> bool:

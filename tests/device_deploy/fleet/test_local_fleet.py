@@ -18,7 +18,8 @@ import pytest
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_fleet import main
-from quarl.device.deploy.target import Target, resolve, ssh_config_folder
+from quarl.device.deploy.ssh_config import resolve, ssh_config_folder
+from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi.naming import register
 from tests.device_deploy.devices import eventually, runs
 from tests.device_deploy.fleet.conftest import own_state

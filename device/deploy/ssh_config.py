@@ -1,0 +1,238 @@
+"""How a host is reached: what was typed joined with the configuration of ``ssh``, as ``ssh -G`` reports it.
+
+Where OpenSSH's client is not installed, paramiko reads ``~/.ssh/config``; what it does not understand is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from quarl.device.deploy.errors import TargetError
+from quarl.device.deploy.target import Target, port_in, user_name, with_home
+from quarl.policy.places import state_folder
+
+DEFAULT_SSH_PORT = 22
+DEFAULT_KEYS = tuple(
+    f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss", "dsa")
+)
+_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_ASK_TIMEOUT_S = 60.0  # canonical names are looked up, and Match exec runs commands
+_ONLY_OPENSSH = re.compile(
+    r"^\s*(?:include\b|canonicalizehostname\W+(?:yes|always)\b|match\b.*\b(?:tagged|localnetwork)\b)", re.I | re.M
+)
+_LISTS = ("identityfile", "certificatefile")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to open the connection, and what to check and to offer there.
+
+    Attributes:
+        target: the host as it was named, by the user or as a jump host.
+        host_key_name: the name to look up in known_hosts: ``host``, or ``[host]:port`` when the port is not 22.
+        identity_files: of private keys, or of the public keys of those that the agent holds; most specific first.
+        certificate_files: of user certificates, beside ``FILE-cert.pub`` of each identity file.
+        identities_only: offer only the keys of identity_files, also of those that the agent holds.
+        agent: the agent's socket; None: no agent.
+        known_hosts_files: of the user's and the system's ``ssh``.
+        jump: the host through which this one is reached.
+        proxy_command: for the user's shell: what to talk to instead of a socket; "" for none.
+    """
+
+    target: Target
+    hostname: str
+    port: int
+    user: str
+    host_key_name: str
+    identity_files: tuple[Path, ...] = ()
+    certificate_files: tuple[Path, ...] = ()
+    identities_only: bool = False
+    agent: Path | None = None
+    known_hosts_files: tuple[Path, ...] = ()
+    jump: Endpoint | None = None
+    proxy_command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.hostname} port {self.port}"
+
+
+def host_key_name(hostname: str, port: int) -> str:
+    """Return the name under which OpenSSH files a host key in known_hosts."""
+    return hostname if port == DEFAULT_SSH_PORT else f"[{hostname}]:{port}"
+
+
+def ssh_config_folder() -> Path:
+    """Return the folder of stanzas as in ``~/.ssh/config``, one file for each host that this project itself set up."""
+    return state_folder() / "ssh_config.d"
+
+
+def resolve(target: Target, identity: Path | None = None, config_file: Path | None = None) -> Endpoint:
+    """Join what the user typed with the configuration of ``ssh``; what was typed wins.
+
+    Args:
+        target: the device.
+        identity: a private key file to offer first.
+        config_file: instead of ``~/.ssh/config`` and the system's.
+
+    Raises:
+        TargetError: the configuration cannot be read, or leads to no host.
+    """
+    endpoint = _resolve(target, config_file, None, ())
+    if identity is None:
+        return endpoint
+    return Endpoint(**{**vars(endpoint), "identity_files": (with_home(identity), *endpoint.identity_files)})
+
+
+def _resolve(
+    target: Target, config_file: Path | None, jumps: Sequence[str] | None, behind: tuple[tuple[str, int, str], ...]
+) -> Endpoint:
+    """Resolve a host; ``jumps`` are those that lead to it instead of its own, ``behind`` it stand hosts already met."""
+    options = _read_options(target, config_file)
+    hostname, user = options.get("hostname", [target.host])[0], target.user or options.get("user", [user_name()])[0]
+    text = options.get("port", [str(DEFAULT_SSH_PORT)])[0]
+    port = target.port or port_in(text)
+    if not port:
+        raise TargetError(
+            f"The Port of {target.host} in ~/.ssh/config is {text[:20]!r}; it must be 1 to 65535.", "Mend it there."
+        )
+    here = (hostname.lower(), port, user)
+    if here in behind:
+        raise TargetError(
+            f"{target} is reached through itself: the jump hosts of ~/.ssh/config form a loop.",
+            f"Write `ProxyJump none` for it, above the other settings; ssh -G {target.host} shows what counts.",
+        )
+    hops = (
+        list(jumps)
+        if jumps is not None
+        else [hop for value in options.get("proxyjump", []) for hop in value.split(",") if value.lower() != "none"]
+    )
+    jump = None
+    if hops:
+        # As `ssh -J`: the last one is reached through the ones before it, and the first as its configuration has it.
+        jump = _resolve(Target.parse(hops[-1]), config_file, hops[:-1] or None, (*behind, here))
+    tokens = _tokens(target.host, hostname, port, user, options)
+    command = "" if hops else options.get("proxycommand", ["none"])[0]
+    alias = options.get("hostkeyalias", [""])[0]
+    listed = options.get("userknownhostsfile", []) + options.get("globalknownhostsfile", [])
+    return Endpoint(
+        target=target,
+        hostname=hostname,
+        port=port,
+        user=user,
+        host_key_name=alias or host_key_name(hostname, port),
+        identity_files=_paths(options.get("identityfile", DEFAULT_KEYS), tokens),
+        certificate_files=_paths(options.get("certificatefile", []), tokens),
+        identities_only=options.get("identitiesonly", ["no"])[0].lower() == "yes",
+        agent=_find_agent(options.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
+        known_hosts_files=_paths([path for text in listed for path in _split_paths(text)] or _KNOWN_HOSTS, tokens),
+        jump=jump,
+        proxy_command="" if command.lower() == "none" else _expand(command, tokens),
+    )
+
+
+def _read_options(target: Target, config_file: Path | None) -> dict[str, list[str]]:
+    """Return the settings of a host by their names in lower case, each with its values."""
+    own = ssh_config_folder() / f"{target.host}.conf"
+    file = config_file
+    if file is None and own.is_file():
+        file = own  # a device of this machine's that this project has set up, and removes again
+    program = shutil.which("ssh")
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # `ssh` does nothing for a user without a name
+        program, home = None, ""
+    if file is None and Path(home) != Path.home():
+        file = Path.home() / ".ssh" / "config"  # `ssh` takes no notice of HOME
+    if program is None:
+        return _parse_options(target, file or Path.home() / ".ssh" / "config")
+    words = [program, "-G", *(["-F", str(file) if file.is_file() else os.devnull] if file is not None else [])]
+    words += [*(["-l", target.user] if target.user else []), *(["-p", str(target.port)] if target.port else [])]
+    try:
+        done = subprocess.run(
+            [*words, "--", target.host], capture_output=True, stdin=subprocess.DEVNULL, timeout=_ASK_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise TargetError(
+            f"`ssh -G {target.host}` did not end within {_ASK_TIMEOUT_S:g} s.", "Look at Match exec in ~/.ssh/config."
+        ) from None
+    if done.returncode:
+        raise TargetError(
+            f"ssh cannot read its configuration: {done.stderr.decode(errors='replace').strip()[-400:]}",
+            f"Mend it; `ssh -G {target.host}` shows whether it is right.",
+        )
+    options: dict[str, list[str]] = {}
+    for line in os.fsdecode(done.stdout).splitlines():
+        name, _, value = line.partition(" ")
+        options.setdefault(name, []).append(value)
+    if Path(home) != Path.home():
+        known = [value.replace(f"{home}/.ssh/", f"{Path.home()}/.ssh/") for value in options["userknownhostsfile"]]
+        options["userknownhostsfile"] = known
+    return options
+
+
+def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
+    """As :func:`_read_options`, by paramiko, which expands tokens, too."""
+    config = paramiko.SSHConfig()
+    try:
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        # paramiko takes a comment behind a value for a part of it.
+        config.parse(re.sub(r"(?m)^([^\"\n]*?)\s+#.*$", r"\1", text).splitlines())
+        found = config.lookup(target.host)
+    except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise TargetError(f"{file} cannot be read: {error}", "Mend it; ssh_config(5) says how it is written.") from None
+    if line := _ONLY_OPENSSH.search(text):
+        raise TargetError(
+            f"{file} has {line[0].strip()[:80]!r}, which only OpenSSH's client understands, and there is none here.",
+            "Install it: sudo apt-get install openssh-client.",
+        )
+    return {name: list(value) if name in _LISTS else [str(value)] for name, value in found.items()}
+
+
+def _tokens(name: str, hostname: str, port: int, user: str, options: dict[str, list[str]]) -> dict[str, str]:
+    """Return what ssh_config(5) calls TOKENS."""
+    local = socket.gethostname()
+    jump = options.get("proxyjump", [""])[0]
+    hashed = hashlib.sha1(f"{local}{hostname}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
+    return {
+        "%": "%", "C": hashed, "d": str(Path.home()), "h": hostname, "i": str(os.getuid()), "j": jump,
+        "k": options.get("hostkeyalias", [hostname])[0], "L": local.partition(".")[0], "l": local, "n": name,
+        "p": str(port), "r": user, "u": user_name(),
+    }  # fmt: skip
+
+
+def _expand(text: str, tokens: dict[str, str]) -> str:
+    return re.sub("%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def _paths(values: Sequence[str], tokens: dict[str, str]) -> tuple[Path, ...]:
+    named = [value.strip('"') for value in values if value.lower() != "none"]
+    with_variables = (re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), name) for name in named)
+    return tuple(dict.fromkeys(with_home(Path(_expand(name, tokens))) for name in with_variables))
+
+
+def _split_paths(text: str) -> list[str]:
+    """Return the paths of a list as `ssh -G` prints it, where spaces in a path look like those between two."""
+    words, paths = text.split(" "), []
+    while words:
+        lengths = range(len(words), 0, -1)
+        length = next((length for length in lengths if Path(" ".join(words[:length])).is_file()), 1)
+        paths.append(" ".join(words[:length]))
+        del words[:length]
+    return paths
+
+
+def _find_agent(value: str, tokens: dict[str, str]) -> Path | None:
+    if value == "SSH_AUTH_SOCK" or value.startswith("$"):
+        value = os.environ.get(value.strip("${}"), "none")
+    return next(iter(_paths([value], tokens)), None) if value else None
