@@ -70,7 +70,7 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
         ChangedHostKeyError: another key was accepted for this host, or this one is revoked.
         TrustError: others may write what is known of hosts.
     """
-    for file in filter(Path.exists, known_hosts.files):
+    for file in filter(Path.is_file, known_hosts.files):
         path = file.resolve()
         # No further up: where a user has a group alone, many folders of a home are the group's, too.
         for place in (path, path.parent):

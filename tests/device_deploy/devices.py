@@ -159,7 +159,10 @@ def served_text(connection: Connection, policy: str) -> str:
 
 @contextlib.contextmanager
 def openssh_server(
-    root: Path, certify: Callable[[Path], str] = lambda host_key: "", path: str = "/usr/local/bin:/usr/bin:/bin"
+    root: Path,
+    certify: Callable[[Path], str] = lambda host_key: "",
+    path: str = "/usr/local/bin:/usr/bin:/bin",
+    first: str = "",
 ) -> Iterator[TestDevice]:
     """A real OpenSSH sshd on loopback with its own keys, port and home folder, as the current user.
 
@@ -167,6 +170,7 @@ def openssh_server(
         root: a fresh folder for its keys, configuration and home.
         certify: given the host key's file; returns more lines of its configuration.
         path: PATH on the device, behind the folder that has its python3; a test may remove that.
+        first: lines in front of its configuration, of whose settings the first counts.
 
     Raises:
         FileNotFoundError: sshd is not installed; says how to install it.
@@ -186,7 +190,7 @@ def openssh_server(
     port = free_port()
     config = root / "sshd_config"
     config.write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n"
+        f"{first}ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n"
         f"AuthorizedKeysFile {client_key}.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n"
         f"SetEnv HOME={home} PATH={root}:{path}\nSubsystem sftp internal-sftp\n"

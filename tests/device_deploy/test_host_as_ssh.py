@@ -1,0 +1,380 @@
+"""What ``ssh HOST`` reaches is reached: real sshds, configurations of real users, and OpenSSH's client beside ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quarl import cli
+from quarl.device.deploy.connection import connect
+from quarl.device.deploy.deploy import install
+from quarl.device.deploy.errors import (
+    HostError,
+    IncompatibleServerError,
+    LoginError,
+    SecondFactorError,
+    SessionLimitError,
+    TargetError,
+    UnknownHostKeyError,
+)
+from quarl.device.deploy.local_device import free_port
+from quarl.device.deploy.probe import probe
+from quarl.device.deploy.ssh_config import Endpoint, resolve
+from quarl.device.deploy.target import Target
+from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.devices import TestDevice, eventually, make_key, openssh_server, served_text, stand_in_payload
+from tests.device_deploy.needs import needs_ssh, needs_sshd
+
+pytestmark = [needs_ssh, needs_sshd]
+
+
+RELAY = """
+import socket, sys, threading
+line = socket.create_connection(sys.argv[1:])
+def send():
+    while data := sys.stdin.buffer.read1():
+        line.sendall(data)
+    line.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+while data := line.recv(65536):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A device behind two gateways, each an sshd with keys of its own, and an agent.
+
+    Attributes:
+        folder: has ``device``, ``near`` and ``far`` (private keys let in there), ``signed`` (with a user certificate,
+            let in at the device), ``locked`` (let in at the device, with a passphrase) and ``stranger`` (nowhere).
+        agent: the socket of an agent that holds ``locked`` and ``stranger``.
+    """
+
+    folder: Path
+    device: TestDevice
+    near: TestDevice
+    far: TestDevice
+    agent: Path
+
+    def write(self, text: str, **more: object) -> Path:
+        """Write a configuration whose host ``drone`` is the device, after ``text``, in which names are replaced."""
+        names = {
+            "folder": self.folder,
+            "agent": self.agent,
+            "port": self.device.port,
+            "python": sys.executable,
+            "near": self.near.port,
+            **more,
+        }
+        common = f"""
+Host *
+  UserKnownHostsFile {self.folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  BatchMode yes
+Host near
+  HostName 127.0.0.1
+  HostKeyAlias near
+  Port {self.near.port}
+  IdentityFile {self.folder}/near
+  IdentitiesOnly yes
+Host far
+  HostName 127.0.0.1
+  HostKeyAlias far
+  Port {self.far.port}
+  IdentityFile {self.folder}/far
+  IdentitiesOnly yes
+Host drone
+  HostName 127.0.0.1
+  HostKeyAlias drone
+  Port {self.device.port}
+"""
+        file = self.folder / "config"
+        file.write_text(text.format(**names) + common)
+        return file
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    root = tmp_path_factory.mktemp("lab")
+    for key in ("authority", "signed", "locked", "stranger"):
+        make_key(root / key, passphrase="secret" if key == "locked" else None)
+    subprocess.run(["ssh-keygen", "-qs", "authority", "-I", "me", "-n", user(), "signed.pub"], cwd=root, check=True)
+    (root / "signed-cert.pub").rename(root / "certificate.pub")
+    more = f"AuthorizedKeysFile {root}/device.pub {root}/locked.pub\nTrustedUserCAKeys {root}/authority.pub\n"
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for name in ("device", "near", "far"):
+            server = stack.enter_context(openssh_server(root / f"sshd-{name}", first=more if name == "device" else ""))
+            for suffix in ("", ".pub"):
+                shutil.copy(f"{server.identity}{suffix}", f"{root / name}{suffix}")
+            servers[name] = server
+        known = [
+            f"{alias} {servers[name].known_hosts.read_text().split(maxsplit=1)[1]}"
+            for alias, name in (("drone", "device"), ("near", "near"), ("far", "far"))
+        ]
+        (root / "known_hosts").write_text("".join(known))
+        (root / "relay").write_text(RELAY)
+        agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(root / "agent")], stdout=subprocess.DEVNULL)
+        stack.callback(agent.wait)
+        stack.callback(agent.terminate)
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(root / "agent"), "SSH_ASKPASS_REQUIRE": "force"}
+        (root / "answer").write_text("#!/bin/sh\necho secret\n")
+        (root / "answer").chmod(0o755)
+        add = ["ssh-add", "-q", str(root / "locked"), str(root / "stranger")]
+        assert eventually(
+            lambda: not subprocess.run(add, env={**environment, "SSH_ASKPASS": str(root / "answer")}).returncode
+        )
+        yield Lab(root, **servers, agent=root / "agent")
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home folder on the host, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
+def user() -> str:
+    return subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+
+
+def ours(file: Path, host: str = "drone") -> str:
+    """Return what a command there writes, or the code of the error."""
+    try:
+        with connect(host, config_file=file) as connection:
+            return connection.run("echo in").stdout.strip()
+    except HostError as error:
+        return error.code
+
+
+def theirs(file: Path, host: str = "drone") -> str:
+    """Return the same by OpenSSH's client; its errors have no codes."""
+    done = subprocess.run(["ssh", "-F", str(file), host, "echo in"], capture_output=True, text=True, timeout=60)
+    return done.stdout.strip() or "refused"
+
+
+LETS_IN = {
+    "a file that is included": "Include {folder}/included\n",
+    "a comment behind a value": "Host drone\n  Port {port} # the lab\n  IdentityFile {folder}/device\n",
+    "settings of the canonical name": """CanonicalizeHostname yes
+Match canonical host localhost
+  HostName 127.0.0.1
+  Port {port}
+  HostKeyAlias drone
+  IdentityFile {folder}/device
+Host dev
+  HostName localhost
+""",
+    "a name with capitals": "Host Drone\n  HostName 127.0.0.1\n  Port {port}\n  HostKeyAlias drone\n"
+    "  IdentityFile {folder}/device\n",
+    "tokens in the name of a key": "Host drone\n  IdentityFile {folder}/%n\n",
+    "Match exec": 'Match host drone exec "test -d {folder}"\n  IdentityFile {folder}/device\n',
+    "IdentityAgent": "Host drone\n  IdentityAgent {agent}\n",
+    "IdentitiesOnly, the public part of a key of the agent's": (
+        "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/locked.pub\n"
+    ),
+    "IdentitiesOnly, an encrypted key that the agent holds": (
+        "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/bare/locked\n"
+    ),
+    "IdentitiesOnly, a key": "Host drone\n  IdentitiesOnly yes\n  IdentityFile {folder}/device\n",
+    "a user certificate": "Host drone\n  IdentityFile {folder}/signed\n  CertificateFile {folder}/certificate.pub\n",
+    "ProxyJump": "Host drone\n  ProxyJump near\n  IdentityFile {folder}/device\n",
+    "two jump hosts": "Host drone\n  ProxyJump near,far\n  IdentityFile {folder}/device\n",
+    "a jump host that is reached by another": (
+        "Host far\n  ProxyJump near\nHost drone\n  ProxyJump far\n  IdentityFile {folder}/device\n"
+    ),
+    "ProxyCommand": "Host drone\n  ProxyCommand {python} {folder}/relay %h %p\n  IdentityFile {folder}/device\n",
+    "ProxyCommand by ssh": "Host drone\n  ProxyCommand ssh -F {folder}/config -W %h:%p near\n"
+    "  IdentityFile {folder}/device\n",
+    "ProxyJump none": "Host drone\n  ProxyJump none\n  IdentityFile {folder}/device\nHost *\n  ProxyJump nobody\n",
+}
+KEEPS_OUT = {
+    "IdentitiesOnly, and the agent's key is of no file": (
+        "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/stranger\n",
+        "login",
+    ),
+    "IdentityAgent none": ("Host drone\n  IdentityAgent none\n", "login"),
+    "a certificate without its key": ("Host drone\n  CertificateFile {folder}/certificate.pub\n", "login"),
+    "a jump host that does not let us in": (
+        "Host near\n  IdentityFile {folder}/stranger\n  IdentitiesOnly yes\nHost drone\n  ProxyJump near\n", "login"
+    ),
+    "a jump host whose key is another": (
+        "Host near\n  HostKeyAlias far\nHost drone\n  ProxyJump near\n", "changed_host_key"
+    ),
+    "a jump host whose key is not known": (
+        "Host near\n  HostKeyAlias new\nHost drone\n  ProxyJump near\n", "unknown_host_key"
+    ),
+    "the device's key, behind a jump host": (
+        "Host drone\n  ProxyJump near\n  HostKeyAlias far\n  IdentityFile {folder}/device\n", "changed_host_key"
+    ),
+    "a ProxyCommand that is not there": ("Host drone\n  ProxyCommand no-such-program %h\n", "connection_failed"),
+    "a device that the jump host does not reach": (
+        "Host drone\n  ProxyJump near\n  Port {closed}\n  IdentityFile {folder}/device\n", "connection_failed"
+    ),
+    "an option that there is not": ("Host drone\n  Portt 22\n", "target"),
+    "Match tagged with a version that has no tags": ("Match tagged lab\n  User nobody\n", "target"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LETS_IN)
+def test_what_ssh_reaches_is_reached(lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    (lab.folder / "included").write_text(f"Host dro*\n  IdentityFile {lab.folder}/device\n")
+    (lab.folder / "bare").mkdir(exist_ok=True)  # without the public part beside it
+    shutil.copy(lab.folder / "locked", lab.folder / "bare" / "locked")
+    shutil.copy(lab.folder / "device", lab.folder / "drone")
+    host = {"a name with capitals": "Drone", "settings of the canonical name": "dev"}.get(case, "drone")
+    file = lab.write(LETS_IN[case])
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/nonexistent")
+    assert (ours(file, host), theirs(file, host)) == ("in", "in")
+
+
+@pytest.mark.parametrize("case", KEEPS_OUT)
+def test_what_ssh_does_not_reach_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    text, code = KEEPS_OUT[case]
+    file = lab.write(text, closed=free_port())
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(lab.agent) if case == "IdentityAgent none" else "/nonexistent")
+    if "tagged" in case and not theirs(file):
+        pytest.skip("this version of OpenSSH has tags")
+    assert (ours(file), theirs(file)) == (code, "refused")
+
+
+def test_a_loop_of_jump_hosts_is_refused(lab: Lab) -> None:
+    """OpenSSH 9.2 starts one ssh after the other for this, without an end."""
+    assert ours(lab.write("Host *\n  ProxyJump near\n")) == "target"
+
+
+def test_without_a_configured_key_the_default_ones_are_offered(lab: Lab, host: Path) -> None:
+    """Also with IdentitiesOnly, which is about the agent."""
+    (host / ".ssh").mkdir()
+    shutil.copy(lab.folder / "device", host / ".ssh" / "id_ed25519")
+    assert ours(lab.write("Host drone\n  IdentitiesOnly yes\n")) == "in"
+
+
+def test_a_release_is_deployed_through_two_jump_hosts_with_a_key_of_the_agent(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(lab.agent))
+    file = lab.write("Host drone\n  ProxyJump near,far\n")
+    with connect("drone", config_file=file) as connection:
+        assert install(connection, stand_in_payload("J", "through"), WheelSet(probe(connection).python, ())).release
+        assert served_text(connection, "J") == "through"
+        assert connection.transport_name == "loopback" and connection.endpoint.jump is not None
+        with connection.again() as other:
+            assert other.run("echo in").ok
+    assert not list((lab.device.home / "quarl" / "policies" / "J" / "incoming").iterdir())
+
+
+def test_the_key_of_a_jump_host_is_accepted_by_its_own_name(
+    lab: Lab, host: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (lab.folder / "known_hosts").read_text().splitlines()
+    (host / ".ssh").mkdir()
+    (host / ".ssh" / "known_hosts").write_text("\n".join(line for line in lines if not line.startswith("near")) + "\n")
+    text = lab.write("Host drone\n  ProxyJump near\n  IdentityFile {folder}/device\n").read_text()
+    (host / ".ssh" / "config").write_text(text.replace(f"{lab.folder}/known_hosts", f"{host}/.ssh/known_hosts"))
+    with pytest.raises(UnknownHostKeyError) as caught, connect("drone"):
+        pass
+    fingerprint = caught.value.next_step.rpartition(" ")[2]
+    assert caught.value.next_step.endswith(f"quarl accept-host-key --target near --fingerprint {fingerprint}")
+    assert cli.main(["accept-host-key", "--target", "near", "--fingerprint", fingerprint]) == 0
+    assert cli.main(["reach", "--target", "drone"]) == 0
+    assert cli.main(["accept-host-key", "--target", "drone"]) == 1, "it is reached, and shown"
+    assert "SHA256:" in capsys.readouterr().err
+
+
+def test_a_second_factor_is_named(lab: Lab, tmp_path: Path) -> None:
+    more = "AuthenticationMethods publickey,password\nPasswordAuthentication yes\n"
+    with openssh_server(tmp_path / "sshd", first=more) as server:
+        with pytest.raises(SecondFactorError) as caught, server.connect():
+            pass
+        assert caught.value.values["methods"] == ["password"]
+    with openssh_server(
+        tmp_path / "other", first="AuthenticationMethods password\nPasswordAuthentication yes\n"
+    ) as server:
+        with pytest.raises(LoginError) as refused, server.connect():
+            pass
+        assert type(refused.value) is LoginError and any("password" in tried for tried in refused.value.values["tried"])
+
+
+def test_two_keys_that_are_both_wanted(tmp_path: Path, lab: Lab) -> None:
+    keys = (
+        f"AuthorizedKeysFile {lab.folder}/device.pub {lab.folder}/near.pub\nAuthenticationMethods publickey,publickey\n"
+    )
+    with openssh_server(tmp_path / "sshd", first=keys) as server:
+        file = lab.write("Host drone\n  Port {at}\n  HostKeyAlias both\n  UserKnownHostsFile {known}\n"
+                         "  IdentityFile {folder}/device\n  IdentityFile {folder}/near\n",
+                         at=server.port, known=tmp_path / "known")  # fmt: skip
+        (tmp_path / "known").write_text(f"both {server.known_hosts.read_text().split(maxsplit=1)[1]}")
+        assert (ours(file), theirs(file)) == ("in", "in")
+
+
+@pytest.mark.parametrize(
+    "setting", ["Ciphers chacha20-poly1305@openssh.com", "KexAlgorithms sntrup761x25519-sha512@openssh.com"]
+)
+def test_a_server_with_which_nothing_is_in_common(tmp_path: Path, setting: str) -> None:
+    """TinySSH has that cipher alone."""
+    with (
+        openssh_server(tmp_path / "sshd", first=f"{setting}\n") as server,
+        pytest.raises(IncompatibleServerError),
+        server.connect(),
+    ):
+        pass
+
+
+def test_a_server_that_opens_no_further_session(tmp_path: Path) -> None:
+    with openssh_server(tmp_path / "sshd", first="MaxSessions 1\n") as server, server.connect() as connection:
+        process = connection.start("cat")
+        with pytest.raises(SessionLimitError):
+            connection.run("true")
+        process.close()
+
+
+def test_two_sessions_are_enough(tmp_path: Path) -> None:
+    with openssh_server(tmp_path / "sshd", first="MaxSessions 2\n") as server, server.connect() as connection:
+        wheels = WheelSet(probe(connection).python, ())
+        for text in ("one", "two"):
+            assert install(connection, stand_in_payload("M", text), wheels).release
+            assert served_text(connection, "M") == text
+
+
+# A machine without OpenSSH's client.
+
+
+def without_ssh(monkeypatch: pytest.MonkeyPatch, file: Path, host: str = "drone") -> Endpoint:
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    return resolve(Target.parse(host), config_file=file)
+
+
+def test_paramiko_reads_the_file_where_there_is_no_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config"
+    file.write_text(
+        'Host drone\n  HostName 10.0.0.7\n  Port 2200 # the lab\n  IdentityFile "/a # b"\n  ProxyJump me@gate:23\n'
+    )
+    endpoint = without_ssh(monkeypatch, file)
+    assert (endpoint.hostname, endpoint.port, endpoint.identity_files) == ("10.0.0.7", 2200, (Path("/a # b"),))
+    assert endpoint.jump is not None and (endpoint.jump.hostname, endpoint.jump.port) == ("gate", 23)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Include other\n", "CanonicalizeHostname yes\n", "Match host x tagged y\n", "Match localnetwork 10.0.0.0/8\n"],
+)
+def test_what_only_ssh_understands_is_refused_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "config").write_text(f"Host *\n  User me\n{text}")
+    with pytest.raises(TargetError):
+        without_ssh(monkeypatch, tmp_path / "config")
