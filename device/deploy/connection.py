@@ -31,6 +31,7 @@ from quarl.policy.places import local_device_folder
 
 ACCEPT_TIMEOUT_S = 60.0
 """For a server that lets us in and then does not start a command, with its disk stuck for example."""
+SESSION_WAIT_S = 3.0
 _PACKET = 32 * 1024  # bytes between two calls of a progress callback
 
 
@@ -48,15 +49,6 @@ class CommandResult:
     def ok(self) -> bool:
         """Whether the command ended with status 0."""
         return self.exit_status == 0
-
-
-@dataclass(frozen=True)
-class UploadResult:
-    """A file that was sent, and how much was written."""
-
-    remote_path: str
-    bytes: int
-    seconds: float
 
 
 class Connection:
@@ -117,10 +109,21 @@ class Connection:
         finally:
             too_long.cancel()
 
+    def _open_session(self, timeout: float) -> paramiko.Channel:
+        deadline = time.monotonic() + SESSION_WAIT_S
+        while True:
+            try:
+                return self._transport.open_session(timeout=timeout)
+            except paramiko.ChannelException:
+                # The one before counts until its process has ended, which may be a moment after we closed it.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
     def start(self, command: str, timeout: float = CONNECT_TIMEOUT_S) -> RemoteProcess:
         """Start a command and talk to it in lines."""
         try:
-            channel = self._transport.open_session(timeout=timeout)
+            channel = self._open_session(timeout)
             channel.settimeout(timeout)
             with self._closed_after(ACCEPT_TIMEOUT_S):
                 channel.exec_command(command)
@@ -137,27 +140,40 @@ class Connection:
             ) from None
         return RemoteProcess(channel, command, self.name)
 
-    def run(self, command: str, *, timeout: float = 60.0, stdin: bytes = b"", check: bool = True) -> CommandResult:
+    def run(
+        self,
+        command: str,
+        *,
+        timeout: float = 60.0,
+        stdin: bytes = b"",
+        progress: Callable[[int], None] = lambda count: None,
+        check: bool = True,
+    ) -> CommandResult:
         """Run a command to its end.
 
         Args:
             command: for the login shell of the device; quote with ``shlex.quote``.
-            timeout: seconds until the command is given up.
+            timeout: seconds for it to end after all was sent.
             stdin: what it reads.
+            progress: called with the number of bytes that each packet of it added.
             check: raise when the exit status is not 0.
 
         Raises:
             RemoteCommandError: the status is not 0 and ``check``, or the time is over.
-            ConnectionLostError: the connection ended meanwhile.
+            ConnectionLostError: the connection ended meanwhile, or took nothing for 30 s.
         """
-        begun = time.monotonic()
+        begun, sent = time.monotonic(), 0
         process = self.start(command)
         try:
             with contextlib.suppress(EndOfOutputError):  # it may end without reading
-                process.send(stdin, timeout)
+                for start in range(0, len(stdin), _PACKET):
+                    packet = stdin[start : start + _PACKET]
+                    process.send(packet)
+                    sent += len(packet)
+                    progress(len(packet))
             process.close_input()
-            output = process.read_rest(begun + timeout - time.monotonic())
-            status = process.wait(max(1.0, begun + timeout - time.monotonic()))
+            output = process.read_rest(timeout)
+            status = process.wait(timeout)
             if status is None:
                 raise TimeoutError
         except (TimeoutError, LineTimeoutError):
@@ -165,13 +181,13 @@ class Connection:
                 f"`{command[:120]}` on {self.name} did not end within {timeout:g} s.", "Look at the device's load."
             ) from None
         except (OSError, EOFError, paramiko.SSHException, HostError):
-            if not self.alive:
-                raise self.lost(f"running `{command[:60]}`") from None
-            raise
+            if self.alive:
+                raise
+            status = -1
         finally:
             process.close()
         if status == -1 and not self.alive:
-            raise self.lost(f"running `{command[:60]}`")
+            raise self.lost(f"running `{command[:60]}`" if sent == len(stdin) else f"sending data (after {sent} bytes)")
         result = CommandResult(
             command,
             status,
@@ -186,59 +202,27 @@ class Connection:
             )
         return result
 
-    def stream(
-        self, command: str, data: bytes, progress: Callable[[int], None] = lambda count: None, timeout: float = 600.0
-    ) -> str | None:
+    def stream(self, command: str, data: bytes, progress: Callable[[int], None] = lambda count: None) -> str | None:
         """Run a command in the home folder that reads ``data``; return None, or what it wrote if it failed.
 
-        Args:
-            command: for ``sh``; quote with ``shlex.quote``.
-            data: its input.
-            progress: called with the number of bytes that each packet added.
-            timeout: seconds for it to end after all was sent.
-
         Raises:
-            ConnectionLostError: the connection ended, or nothing moved for 30 s.
+            RemoteCommandError, ConnectionLostError: as :meth:`run`.
         """
         script = f'cd -P "$HOME" && umask 077 && {{ {command}; }} 2>&1'
-        process = self.start(f"exec sh -c {shlex.quote(script)}")
-        sent = 0
-        try:
-            with contextlib.suppress(EndOfOutputError):  # it ended without reading all of it: its status says why
-                for start in range(0, len(data), _PACKET):
-                    packet = data[start : start + _PACKET]
-                    process.send(packet)
-                    sent += len(packet)
-                    progress(len(packet))
-            process.close_input()
-            output = process.read_rest(timeout)
-            status = process.wait(timeout)
-        except (LineTimeoutError, ConnectionLostError, OSError, EOFError, paramiko.SSHException):
-            raise self.lost(f"sending data (after {sent} bytes)") from None
-        finally:
-            process.close()
-        if status in (None, -1) and not self.alive:
-            raise self.lost(f"sending data (after {sent} bytes)")
-        return None if status == 0 else output.decode(errors="replace")
+        words = f"exec sh -c {shlex.quote(script)}"
+        done = self.run(words, stdin=data, progress=progress, timeout=600.0, check=False)
+        return None if done.ok else done.stdout
 
-    def upload(self, data: bytes | Path, remote_path: str) -> UploadResult:
-        """Write one file on the device. Not atomic by itself.
-
-        Args:
-            data: the bytes, or the file that holds them.
-            remote_path: relative to the device's home, or absolute.
+    def upload(self, data: bytes | Path, remote_path: str) -> None:
+        """Write one file on the device, relative to its home or absolute. Not atomic by itself.
 
         Raises:
-            ConnectionLostError: the connection ended, or nothing moved for 30 s.
-            OSError: the device refused to write (disk full, no permission).
+            OSError: the device did not write all of it (disk full, no permission); its message is what it wrote.
         """
-        begun = time.monotonic()
-        content = data.read_bytes() if isinstance(data, Path) else data
-        path = shlex.quote(remote_path)
+        content, path = data.read_bytes() if isinstance(data, Path) else data, shlex.quote(remote_path)
         failed = self.stream(f'cat > {path} && [ "$(wc -c < {path})" -eq {len(content)} ]', content)
         if failed is not None:
             raise OSError(f"{remote_path} was not written: {failed.strip()[-200:]}")
-        return UploadResult(remote_path, len(content), time.monotonic() - begun)
 
     def close(self) -> None:
         """End the connection; what runs on the device sees the end of its input."""

@@ -8,6 +8,7 @@ not understood.
 from __future__ import annotations
 
 import base64
+import fnmatch
 import time
 from dataclasses import dataclass
 
@@ -19,8 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
     SSHCertificateType,
     load_ssh_public_identity,
 )
-
-from quarl.device.deploy.hostkeys.names import pattern_matches
 
 KINDS = (
     "ssh-ed25519-cert-v01@openssh.com",
@@ -93,3 +92,14 @@ class HostCertificate:
 
 def _date(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(seconds, 1 << 36)))
+
+
+def bare_name(name: str) -> str:
+    """Return ``host`` of ``[host]:port``."""
+    return name[1:].partition("]")[0] if name.startswith("[") else name
+
+
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Return whether a name fits a pattern of known_hosts or of a certificate."""
+    # fnmatch reads [..] as a set of characters; in known_hosts brackets are part of "[host]:port".
+    return fnmatch.fnmatchcase(name.lower(), pattern.lower().replace("[", "[[]"))

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from quarl.device.deploy.hostkeys.certificates import HostCertificate
-from quarl.device.deploy.hostkeys.names import bare_name, pattern_matches
+from quarl.device.deploy.hostkeys.certificates import HostCertificate, bare_name, pattern_matches
 from quarl.device.deploy.signing.lists import fingerprint
 from quarl.policy.files import write_atomically
 from quarl.policy.places import state_folder

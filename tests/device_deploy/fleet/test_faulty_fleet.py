@@ -73,7 +73,7 @@ def test_a_slow_line(fleet: LocalFleet) -> None:
     fleet.set_fault(NAME, Fault.SLOW)
     data = os.urandom(60_000)
     with connect(NAME) as connection:
-        assert connection.upload(data, "data").seconds > 1.5
+        assert connection.run("cat > data", stdin=data).seconds > 1.5
     assert (fleet.folder(NAME).home / "data").read_bytes() == data
 
 
