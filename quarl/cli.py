@@ -264,6 +264,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done, 1 failed, 130 interrupted; or what the verb returns. Wrong usage raises SystemExit with 2.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # in a locale of ASCII, µ must not end what was done
     if not words or words in (["--help"], ["-h"]):
         print(overview())
         return EXIT_OK

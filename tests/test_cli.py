@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -151,3 +152,12 @@ def test_the_benchmark_of_the_user_by_any_python() -> None:
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.startswith("Usage: quarl bench latency"), done.stderr
     assert len((PROJECT_ROOT / "bench" / "latency.py").read_text().splitlines()) <= 20
+
+
+def test_a_locale_of_ascii_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be encoded is written out; a traceback would come after the work was done."""
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, "ascii", write_through=True))
+    assert cli.main([]) == 0
+    print("160 µs")
+    assert output.getvalue().endswith(b"160 \\xb5s\n")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.errors import AgentError, HostError, ReleaseError
+from quarl.device.deploy.errors import AgentError, HostError, ReleaseError, SessionLimitError
 from quarl.device.deploy.records import STARTER
 from quarl.device.deploy.remote_process import EndOfOutputError, LineTimeoutError, NoReplyError, RemoteProcess
 from quarl.device.deploy.shell import GREETING, VERIFIER, refusal
@@ -42,7 +42,7 @@ def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> st
     """
     words = " ".join(map(shlex.quote, arguments))
     script = (
-        f'cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
+        f'echo; cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
         f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
         f'exec $tie sh -s -- start {shlex.quote(policy)} "$(pwd -P)" {words}'
@@ -250,5 +250,10 @@ class AgentSession:
         if self._pid and self._connection.alive:
             started = _START_TIME.format(pid=self._pid)
             script = f'[ "$({started})" = "{self._started}" ] && kill -KILL {self._pid}'
+            command = f"sh -c {shlex.quote(script)}"
             with contextlib.suppress(HostError):
-                self._connection.run(f"sh -c {shlex.quote(script)}", check=False, timeout=STOP_TIMEOUT_S)
+                try:
+                    self._connection.run(command, check=False, timeout=STOP_TIMEOUT_S)
+                except SessionLimitError:  # beside the agent's and the lock's
+                    with self._connection.again() as other:
+                        other.run(command, check=False, timeout=STOP_TIMEOUT_S)

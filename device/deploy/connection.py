@@ -20,7 +20,13 @@ from pathlib import Path
 
 import paramiko
 
-from quarl.device.deploy.errors import ConnectionLostError, HostError, RemoteCommandError, SessionLimitError
+from quarl.device.deploy.errors import (
+    ConnectionLostError,
+    HostError,
+    RemoteCommandError,
+    SessionLimitError,
+    UnsupportedDeviceError,
+)
 from quarl.device.deploy.handshake import CONNECT_TIMEOUT_S, open_session
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_device import LOCAL_HOST_KEY_NAME, running_local_device
@@ -32,6 +38,8 @@ from quarl.policy.places import local_device_folder
 ACCEPT_TIMEOUT_S = 60.0
 """For a server that lets us in and then does not start a command, with its disk stuck for example."""
 SESSION_WAIT_S = 3.0
+_BEGIN = "quarl-begin"
+"""Before what a command writes; what comes before it is of the shell's start-up files."""
 _PACKET = 32 * 1024  # bytes between two calls of a progress callback
 
 
@@ -98,6 +106,15 @@ class Connection:
             "Look at the network and the device, then run the same command again: what was half done is discarded.",
         )
 
+    def no_shell(self, said: str) -> UnsupportedDeviceError:
+        """Return the error for a user to whom the device gives no shell, with what it printed instead."""
+        return UnsupportedDeviceError(
+            f"{self.name} gives no shell that runs commands; it printed {said.strip()[-200:]!r}.",
+            f"Look at the login shell there (getent passwd {self.endpoint.user}); if it is nologin or false: "
+            f"sudo chsh -s /bin/sh {self.endpoint.user}",
+            printed=said,
+        )
+
     @contextlib.contextmanager
     def _closed_after(self, seconds: float) -> Iterator[None]:
         """End the connection when the block takes longer: paramiko waits for some answers without an end."""
@@ -160,10 +177,11 @@ class Connection:
 
         Raises:
             RemoteCommandError: the status is not 0 and ``check``, or the time is over.
+            UnsupportedDeviceError: the user has no shell there.
             ConnectionLostError: the connection ended meanwhile, or took nothing for 30 s.
         """
         begun, sent = time.monotonic(), 0
-        process = self.start(command)
+        process = self.start(f"echo; echo {_BEGIN}; {command}")
         try:
             with contextlib.suppress(EndOfOutputError):  # it may end without reading
                 for start in range(0, len(stdin), _PACKET):
@@ -188,10 +206,13 @@ class Connection:
             process.close()
         if status == -1 and not self.alive:
             raise self.lost(f"running `{command[:60]}`" if sent == len(stdin) else f"sending data (after {sent} bytes)")
+        greeting, mark, text = output.decode(errors="replace").partition(f"\n{_BEGIN}\n")
+        if not mark:
+            raise self.no_shell(greeting + "\n".join(process.stderr_lines()))
         result = CommandResult(
             command,
             status,
-            output.decode(errors="replace"),
+            text,
             "\n".join(process.stderr_lines()),
             time.monotonic() - begun,
         )

@@ -116,10 +116,11 @@ def _connect_socket(endpoint: Endpoint) -> socket.socket:
         sock = socket.create_connection((endpoint.hostname, endpoint.port), timeout=CONNECT_TIMEOUT_S)
     except (socket.gaierror, UnicodeError) as error:  # UnicodeError: an empty or too long part of a name
         name = endpoint.target.host
+        mdns = "have mDNS here (sudo apt-get install libnss-mdns); or " * endpoint.hostname.endswith(".local")
         raise ConnectionFailedError(
             f"The name {endpoint.hostname!r} has no address: {getattr(error, 'strerror', error)}.",
-            f"Check the name; or write `Host {name}` and `HostName 192.168.1.5` into ~/.ssh/config (`ssh -G {name}` "
-            "shows what counts); or TARGET=user@192.168.1.5. pi@virtual is there once `make pi` has started it.",
+            f"Check the name; or {mdns}write `Host {name}` and `HostName 192.168.1.5` into ~/.ssh/config "
+            f"(`ssh -G {name}` shows what counts); or TARGET=user@192.168.1.5. `make pi` starts pi@virtual.",
         ) from None
     except TimeoutError:
         raise ConnectionFailedError(

@@ -123,8 +123,10 @@ def serve(options: Serve) -> tuple[Any, str]:
     with connect(options.target, identity=options.identity) as connection:
         with _locked(connection, options.policy, options.wait) as (session, state):
             artifact = artifact_of(state, precision, runtime, connection.name)
-            if (spec := _spec_of(connection, options.policy)) is not None:
-                spec.fallback_or(options.fallback)
+            # A release without Python has none.
+            spec = session.run(f"cat policies/{options.policy}/current/bundle/{SPEC_FILE} 2> /dev/null", check=False)
+            if spec:
+                PolicySpec.from_json(spec).fallback_or(options.fallback)
             settings = loops.Settings(
                 (*artifact, *options.typed()),
                 options.enable,
@@ -143,12 +145,6 @@ def serve(options: Serve) -> tuple[Any, str]:
         f"{options.policy}: release {done['release']} serves in the loop on {name}, kept by {done['manager']}, {boot}."
     )
     return done, f"{text}\n{_loop_text(options.policy, done['loop'])}"
-
-
-def _spec_of(connection: Connection, policy: str) -> PolicySpec | None:
-    """The spec of the release that serves; None of one without Python, which has none."""
-    read = connection.run(f"cat ~/quarl/policies/{policy}/current/bundle/{SPEC_FILE}", check=False)
-    return PolicySpec.from_json(read.stdout) if read.exit_status == 0 else None
 
 
 @on_groups

@@ -157,6 +157,8 @@ class Shell:
                     raise self.connection.lost(doing) from None
                 said = [line.decode(errors="replace") for line in lines[-3:]] + self._process.stderr_lines(3)
                 tail = " / ".join(filter(None, said)) or "it wrote nothing"
+                if self._count == 1:  # it has not begun
+                    raise self.connection.no_shell(tail) from None
                 raise RemoteCommandError(
                     f"The shell on {self.connection.name} ended while {doing}: {tail}.",
                     "Run the command again; what was half done is discarded.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,11 @@ from quarl.device.deploy.errors import (
     SessionLimitError,
     TargetError,
     UnknownHostKeyError,
+    UnsupportedDeviceError,
 )
 from quarl.device.deploy.local_device import free_port
 from quarl.device.deploy.probe import probe
+from quarl.device.deploy.shell import DeviceShell
 from quarl.device.deploy.ssh_config import Endpoint, resolve
 from quarl.device.deploy.target import Target
 from quarl.device.deploy.wheels import WheelSet
@@ -348,6 +351,27 @@ def test_two_sessions_are_enough(tmp_path: Path) -> None:
         for text in ("one", "two"):
             assert install(connection, stand_in_payload("M", text), wheels).release
             assert served_text(connection, "M") == text
+
+
+@pytest.mark.parametrize("program", ["/usr/sbin/nologin", "/bin/false"])
+def test_a_user_without_a_shell(tmp_path: Path, program: str) -> None:
+    with openssh_server(tmp_path / "sshd", first=f"ForceCommand {program}\n") as server, server.connect() as connection:
+        for look in (probe, DeviceShell):
+            with pytest.raises(UnsupportedDeviceError) as caught:
+                look(connection)
+            assert f"chsh -s /bin/sh {connection.endpoint.user}" in caught.value.next_step
+
+
+def test_what_start_up_files_print_is_no_answer(tmp_path: Path) -> None:
+    if Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash":
+        pytest.skip("another login shell reads other files")
+    with openssh_server(tmp_path / "sshd") as server:
+        (server.home / ".bashrc").write_text("printf 'home=/evil\\nend=1\\nwelcome, without a line end'\n")
+        with server.connect() as connection:
+            facts = probe(connection)
+            assert facts.home == str(server.home)
+            install(connection, stand_in_payload("B", "banner"), WheelSet(facts.python, ()))
+            assert served_text(connection, "B") == "banner"
 
 
 # A machine without OpenSSH's client.

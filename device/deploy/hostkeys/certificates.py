@@ -76,8 +76,8 @@ class HostCertificate:
         if it.type is not SSHCertificateType.HOST:
             return "it is a user's certificate"
         if not it.valid_after <= moment < it.valid_before:
-            begin, end = (_date(each) for each in (it.valid_after, it.valid_before))
-            return f"it holds from {begin} to {end}"
+            begin, end, clock = (_date(each) for each in (it.valid_after, it.valid_before, int(moment)))
+            return f"it holds from {begin} to {end}, and this host's clock says {clock}"
         names = [name.decode(errors="replace") for name in it.valid_principals]
         if names and not any(pattern_matches(name, host) for name in names):
             return f"it is for {', '.join(names)}"
