@@ -5,6 +5,7 @@ Nothing here ever adds an unknown host key by itself, and nothing is sent to a h
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
@@ -62,6 +63,22 @@ def accept_command(target: Target, fingerprint: str) -> str:
     return f"quarl accept-host-key --target {shlex.quote(str(target))} --fingerprint {shlex.quote(fingerprint)}"
 
 
+def _is_revoked(file: Path, key: HostKey) -> bool:
+    """Return whether RevokedHostKeys lists a key or the authority that signed it; all are where it cannot be read."""
+    blobs = [key.blob] if key.certificate is None else [key.blob, key.certificate.authority]
+    try:
+        listed = file.read_bytes()
+    except OSError:
+        return True
+    encoded = [base64.b64encode(blob) for blob in blobs]
+    if not listed.startswith(b"SSHKRL"):
+        return any(text in listed.split() for text in encoded)
+    kinds = [blob[4 : 4 + int.from_bytes(blob[:4])] for blob in blobs]
+    keys = b"".join(b"%b %b\n" % line for line in zip(kinds, encoded, strict=True))
+    done = subprocess.run(["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"], input=keys, capture_output=True)
+    return done.returncode != 0
+
+
 def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -> Finding:
     """Verify that the key which a host shows is known as its own.
 
@@ -77,6 +94,8 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
             if why := _why_not_own(place):
                 raise TrustError(f"Which hosts are known is not believed: {why}. Nothing was sent.")
     finding = known_hosts.check(endpoint.host_key_name, key)
+    if endpoint.revoked_keys is not None and _is_revoked(endpoint.revoked_keys, key):
+        finding = Finding(Verdict.REVOKED)
     if finding.verdict is Verdict.KNOWN:
         return finding
     accept = accept_command(endpoint.target, key.fingerprint)
@@ -99,7 +118,8 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
         )
     if finding.verdict is Verdict.REVOKED:
         raise ChangedHostKeyError(
-            f"THE HOST KEY OF {endpoint.host_key_name} IS REVOKED ({where}). Nothing was sent.",
+            f"THE HOST KEY OF {endpoint.host_key_name} IS REVOKED ({where or endpoint.revoked_keys}). "
+            "Nothing was sent.",
             "Give the device a new host key.",
         )
     own = any(entry.file == known_hosts.own for entry in finding.entries)

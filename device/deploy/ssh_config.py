@@ -5,15 +5,14 @@ Where OpenSSH's client is not installed, paramiko reads ``~/.ssh/config``; what 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
@@ -46,6 +45,7 @@ class Endpoint:
         identities_only: offer only the keys of identity_files, also of those that the agent holds.
         agent: the agent's socket; None: no agent.
         known_hosts_files: of the user's and the system's ``ssh``.
+        revoked_keys: a file of host keys that are revoked everywhere, as text or as ``ssh-keygen -k`` writes it.
         jump: the host through which this one is reached.
         proxy_command: for the user's shell: what to talk to instead of a socket; "" for none.
     """
@@ -60,6 +60,7 @@ class Endpoint:
     identities_only: bool = False
     agent: Path | None = None
     known_hosts_files: tuple[Path, ...] = ()
+    revoked_keys: Path | None = None
     jump: Endpoint | None = None
     proxy_command: str = ""
 
@@ -88,16 +89,16 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
     Raises:
         TargetError: the configuration cannot be read, or leads to no host.
     """
-    endpoint = _resolve(target, config_file, None, ())
+    endpoint = _resolve(target, config_file, (), ())
     if identity is None:
         return endpoint
-    return Endpoint(**{**vars(endpoint), "identity_files": (with_home(identity), *endpoint.identity_files)})
+    return replace(endpoint, identity_files=(with_home(identity), *endpoint.identity_files))
 
 
 def _resolve(
-    target: Target, config_file: Path | None, jumps: Sequence[str] | None, behind: tuple[tuple[str, int, str], ...]
+    target: Target, config_file: Path | None, jumps: Sequence[str], behind: tuple[tuple[str, int, str], ...]
 ) -> Endpoint:
-    """Resolve a host; ``jumps`` are those that lead to it instead of its own, ``behind`` it stand hosts already met."""
+    """Resolve a host that is reached through ``jumps`` or those of its own, and through which those behind it are."""
     options = _read_options(target, config_file)
     hostname, user = options.get("hostname", [target.host])[0], target.user or options.get("user", [user_name()])[0]
     text = options.get("port", [str(DEFAULT_SSH_PORT)])[0]
@@ -112,18 +113,15 @@ def _resolve(
             f"{target} is reached through itself: the jump hosts of ~/.ssh/config form a loop.",
             f"Write `ProxyJump none` for it, above the other settings; ssh -G {target.host} shows what counts.",
         )
-    hops = (
-        list(jumps)
-        if jumps is not None
-        else [hop for value in options.get("proxyjump", []) for hop in value.split(",") if value.lower() != "none"]
-    )
-    jump = None
-    if hops:
-        # As `ssh -J`: the last one is reached through the ones before it, and the first as its configuration has it.
-        jump = _resolve(Target.parse(hops[-1]), config_file, hops[:-1] or None, (*behind, here))
-    tokens = _tokens(target.host, hostname, port, user, options)
+    hops = jumps or [hop for hop in options.get("proxyjump", ["none"])[0].split(",") if hop.lower() != "none"]
+    # As `ssh -J`: the last one is reached through the ones before it, and the first as its configuration has it.
+    jump = _resolve(Target.parse(hops[-1]), config_file, hops[:-1], (*behind, here)) if hops else None
+    local, alias = socket.gethostname(), options.get("hostkeyalias", [""])[0]
+    tokens = {
+        "%": "%", "d": str(Path.home()), "h": hostname, "i": str(os.getuid()), "k": alias or hostname,
+        "L": local.partition(".")[0], "l": local, "n": target.host, "p": str(port), "r": user, "u": user_name(),
+    }  # fmt: skip
     command = "" if hops else options.get("proxycommand", ["none"])[0]
-    alias = options.get("hostkeyalias", [""])[0]
     listed = options.get("userknownhostsfile", []) + options.get("globalknownhostsfile", [])
     return Endpoint(
         target=target,
@@ -135,6 +133,7 @@ def _resolve(
         certificate_files=_paths(options.get("certificatefile", []), tokens),
         identities_only=options.get("identitiesonly", ["no"])[0].lower() == "yes",
         agent=_find_agent(options.get("identityagent", ["SSH_AUTH_SOCK"])[0], tokens),
+        revoked_keys=next(iter(_paths(options.get("revokedhostkeys", []), tokens)), None),
         known_hosts_files=_paths([path for text in listed for path in _split_paths(text)] or _KNOWN_HOSTS, tokens),
         jump=jump,
         proxy_command="" if command.lower() == "none" else _expand(command, tokens),
@@ -199,23 +198,12 @@ def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
     return {name: list(value) if name in _LISTS else [str(value)] for name, value in found.items()}
 
 
-def _tokens(name: str, hostname: str, port: int, user: str, options: dict[str, list[str]]) -> dict[str, str]:
-    """Return what ssh_config(5) calls TOKENS."""
-    local = socket.gethostname()
-    jump = options.get("proxyjump", [""])[0]
-    hashed = hashlib.sha1(f"{local}{hostname}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
-    return {
-        "%": "%", "C": hashed, "d": str(Path.home()), "h": hostname, "i": str(os.getuid()), "j": jump,
-        "k": options.get("hostkeyalias", [hostname])[0], "L": local.partition(".")[0], "l": local, "n": name,
-        "p": str(port), "r": user, "u": user_name(),
-    }  # fmt: skip
-
-
-def _expand(text: str, tokens: dict[str, str]) -> str:
+def _expand(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace what ssh_config(5) calls TOKENS."""
     return re.sub("%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
-def _paths(values: Sequence[str], tokens: dict[str, str]) -> tuple[Path, ...]:
+def _paths(values: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
     named = [value.strip('"') for value in values if value.lower() != "none"]
     with_variables = (re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), name) for name in named)
     return tuple(dict.fromkeys(with_home(Path(_expand(name, tokens))) for name in with_variables))
@@ -232,7 +220,7 @@ def _split_paths(text: str) -> list[str]:
     return paths
 
 
-def _find_agent(value: str, tokens: dict[str, str]) -> Path | None:
+def _find_agent(value: str, tokens: Mapping[str, str]) -> Path | None:
     if value == "SSH_AUTH_SOCK" or value.startswith("$"):
         value = os.environ.get(value.strip("${}"), "none")
     return next(iter(_paths([value], tokens)), None) if value else None

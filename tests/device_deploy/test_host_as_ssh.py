@@ -128,6 +128,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ]
         (root / "known_hosts").write_text("".join(known))
         (root / "relay").write_text(RELAY)
+        for file, key in (("revoked", root / "sshd-device" / "host_ed25519.pub"), ("others", root / "stranger.pub")):
+            subprocess.run(["ssh-keygen", "-qkf", str(root / file), str(key)], check=True)
         agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(root / "agent")], stdout=subprocess.DEVNULL)
         stack.callback(agent.wait)
         stack.callback(agent.terminate)
@@ -202,6 +204,9 @@ Host dev
     "ProxyCommand": "Host drone\n  ProxyCommand {python} {folder}/relay %h %p\n  IdentityFile {folder}/device\n",
     "ProxyCommand by ssh": "Host drone\n  ProxyCommand ssh -F {folder}/config -W %h:%p near\n"
     "  IdentityFile {folder}/device\n",
+    "a list of other keys that are revoked": (
+        "RevokedHostKeys {folder}/others\nHost drone\n  IdentityFile {folder}/device\n"
+    ),
     "ProxyJump none": "Host drone\n  ProxyJump none\n  IdentityFile {folder}/device\nHost *\n  ProxyJump nobody\n",
 }
 KEEPS_OUT = {
@@ -223,6 +228,9 @@ KEEPS_OUT = {
     "the device's key, behind a jump host": (
         "Host drone\n  ProxyJump near\n  HostKeyAlias far\n  IdentityFile {folder}/device\n", "changed_host_key"
     ),
+    "a revoked key": ("RevokedHostKeys {folder}/sshd-device/host_ed25519.pub\n", "changed_host_key"),
+    "a key of a revocation list": ("RevokedHostKeys {folder}/revoked\n", "changed_host_key"),
+    "a list of revoked keys that is not there": ("RevokedHostKeys {folder}/absent\n", "changed_host_key"),
     "a ProxyCommand that is not there": ("Host drone\n  ProxyCommand no-such-program %h\n", "connection_failed"),
     "a device that the jump host does not reach": (
         "Host drone\n  ProxyJump near\n  Port {closed}\n  IdentityFile {folder}/device\n", "connection_failed"
