@@ -128,8 +128,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ]
         (root / "known_hosts").write_text("".join(known))
         (root / "relay").write_text(RELAY)
-        for file, key in (("revoked", root / "sshd-device" / "host_ed25519.pub"), ("others", root / "stranger.pub")):
-            subprocess.run(["ssh-keygen", "-qkf", str(root / file), str(key)], check=True)
+        for file, public in (("revoked", root / "sshd-device" / "host_ed25519.pub"), ("others", root / "stranger.pub")):
+            subprocess.run(["ssh-keygen", "-qkf", str(root / file), str(public)], check=True)
         agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(root / "agent")], stdout=subprocess.DEVNULL)
         stack.callback(agent.wait)
         stack.callback(agent.terminate)
