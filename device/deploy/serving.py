@@ -114,7 +114,7 @@ def serve(options: Serve) -> tuple[Any, str]:
     It must be punctual and healthy for some seconds first; otherwise what was served before goes on. Every later
     deployment must pass the same trial, and is rolled back when it fails.
 
-        quarl serve --policy III --rate 50 --target pi@raspberrypi
+        quarl serve --policy III --target pi@raspberrypi --enable
         quarl serve --policy III --fallback 0,0 --enable
     """
     precision = Precision.parse(options.bits).value if options.bits else None
@@ -179,7 +179,7 @@ def serving(options: Serving) -> tuple[Any, str]:
     if done["settings"] is None:
         raise ServiceError(
             f"{options.policy} is not served on {name}.",
-            f"quarl serve --target {options.target} --policy {options.policy} --rate 50",
+            f"quarl serve --target {options.target} --policy {options.policy}",
         )
     boot = "at each boot" if done["settings"]["enable"] else "not at boot"
     why = f" ({done['why']})" if done["why"] else ""
