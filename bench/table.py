@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from quarl.bench.report.tables import Table
     from quarl.bench.tables.registry import Declared
 
+OF_PAPER = tuple(f"paper-{theme}" for theme in ("after-training", "in-training", "width", "speed", "drone", "actorq"))
 NAMES = (
     "summary",
     "case-study",
@@ -36,7 +38,10 @@ NAMES = (
     "loop-punctuality",
     "loop-punctuality-emulated",
     *(f"trained-{method}" for method in ("ppo", "recurrent_ppo", "a2c", "dqn", "ddpg", "d4pg", "td3", "sac")),
+    *OF_PAPER,
 )
+PAPER = "paper"
+"""Stands for all tables of docs/paper.md."""
 MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
 
 
@@ -46,7 +51,7 @@ class Options(command_line.Reading):
     """Which tables, of what, and where they go.
 
     Attributes:
-        name: of tables (default: all)
+        name: of tables (default: all); paper: those of docs/paper.md
         target: device (default: the real one measured last)
         preset: of the arena
         markdown: print Markdown
@@ -70,6 +75,7 @@ def table(options: Options) -> int:
         quarl bench table                       on the terminal, of the measurements that are committed
         quarl bench table --own                 of what this machine has measured
         quarl bench table --markdown            as Markdown
+        quarl bench table paper                 QuaRL's claims, and what the stored rows say to them
         quarl bench table case-study --output-path /tmp/pictures
 
     --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results
@@ -77,8 +83,8 @@ def table(options: Options) -> int:
     """
     from quarl.bench.report import tables as rendering
 
-    if unknown := [name for name in options.name if name not in NAMES]:
-        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join(NAMES)}.")
+    if unknown := [name for name in options.name if name not in (PAPER, *NAMES)]:
+        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *NAMES))}.")
     found, skipped = tables(options)
     if not found:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
@@ -112,7 +118,8 @@ def tables(options: Options) -> tuple[dict[str, tuple[Table, list[Report]]], dic
     declared = _declared()
     found: dict[str, tuple[Table, list[Report]]] = {}
     skipped: dict[str, str] = {}
-    for name in options.name or (MEASURED if options.own or options.results else NAMES):
+    asked = [each for name in options.name for each in (OF_PAPER if name == PAPER else (name,))]
+    for name in asked or (MEASURED if options.own or options.results else NAMES):
         try:
             found[name] = declared[name].make(kept)
         except store.StoreError as error:
@@ -122,7 +129,7 @@ def tables(options: Options) -> tuple[dict[str, tuple[Table, list[Report]]], dic
 
 def _declared() -> dict[str, Declared]:
     """Each table by its name; of some, words or rows come from the command that keeps the answer."""
-    from quarl.bench import native
+    from quarl.bench import native, paper
     from quarl.bench.peers import __main__ as peers
     from quarl.bench.recommending import answer
     from quarl.bench.tables.registry import TABLES, Declared, answered
@@ -132,6 +139,7 @@ def _declared() -> dict[str, Declared]:
         "recommend": Declared("quarl recommend", lambda kept: (answer.kept_table(), [])),
         "native": answered("native", native.native_table, "bench/native.py"),
         "peers": answered("peers", peers.peers_table, "-m bench.peers"),
+        **{name: Declared(paper.COMMAND, partial(paper.theme_table, name)) for name in OF_PAPER},
     }
 
 

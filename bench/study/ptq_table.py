@@ -128,18 +128,18 @@ def published_error(cell: Cell, precision: str) -> float | None:
     return 100.0 * (cell.paper["fp32"] - cell.paper[precision]) / abs(cell.paper["fp32"])
 
 
-def papers_mean(found: Sequence[Cell]) -> float | None:
-    """Mean int8 error of the paper's figures of these cells; None where it has none."""
-    errors = [error for cell in found if (error := published_error(cell, "int8")) is not None]
+def papers_mean(found: Sequence[Cell], precision: str = "int8") -> float | None:
+    """Mean error of the paper's figures of these cells; None where it has none."""
+    errors = [error for cell in found if (error := published_error(cell, precision)) is not None]
     return math.fsum(errors) / len(errors) if errors else None
 
 
-def mean_error(rows: Sequence[JudgedBundle]) -> Estimate | None:
-    """Mean of the cells' int8 errors; its half-width is √Σ hᵢ² / k, with hᵢ those of the k cells.
+def mean_error(rows: Sequence[JudgedBundle], precision: str = "int8") -> Estimate | None:
+    """Mean of the cells' errors; its half-width is √Σ hᵢ² / k, with hᵢ those of the k cells.
 
     None where there is no cell, or one has no error.
     """
-    errors = [error for row in rows if (error := row.error("int8")) is not None]
+    errors = [error for row in rows if (error := row.error(precision)) is not None]
     if not errors or len(errors) < len(rows):
         return None
     middle = math.fsum(error.value for error in errors) / len(errors)

@@ -23,7 +23,7 @@ from quarl.bench.report.pivot import Pivot, Row
 from quarl.bench.report.selection import FP32, Selection, paired, speed_up
 from quarl.bench.report.tables import Table
 from quarl.bench.report.text import NOT_KNOWN, filled, joined
-from quarl.bench.tables.paper import PAPER, PAPER_DEVICE
+from quarl.bench.tables.paper import PAPER, PAPER_DEVICE, SPEED_UPS
 
 CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
 MISSING = "no measurement of a policy is stored yet.\n  next: make demo"
@@ -113,6 +113,7 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
                 "success": list(map(rate, flights)),
                 "to_fp32": gained(flights[0], fp32) if precision != FP32 else None,
                 "paper": PAPER.get((policy, precision)),
+                "papers_speed_up": SPEED_UPS.get(policy),
                 "measured": joined(circumstances(latency, memory, flights[0])),
             }
     flights = [selection.best_success(BLIND, None, each) for each in presets]
@@ -183,7 +184,7 @@ SUMMED_UP = Pivot(
     words=SUMMARY_WORDS,
     lead={"policy": "{{ policy }}"},
     columns=[
-        {"speed": "{{ over_fp32 }}{{ ' (paper: %.3g×)' | format(fp32.paper[0] / paper[0]) if paper }}"},
+        {"speed": "{{ over_fp32 }}{{ ' (paper: %g×)' | format(papers_speed_up) if papers_speed_up }}"},
         {"MB resident": "{{ fp32.memory.resident | mb if fp32.memory }} → {{ memory.resident | mb if memory }}"},
         {
             "% success, {{ preset }}": "{{ success[0] | percent }}{{ ': %s points' | format(to_fp32 | percent('+')) "

@@ -9,12 +9,11 @@ from typing import Any
 
 from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.tables import Table
+from quarl.bench.tables.paper import SPEED_UPS
 
 PAGE_BYTES = 4096
 SD_BUS_BYTES_PER_S = 25e6
 """A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
-PAPER = 18.85
-"""Times as fast as fp32 the paper's int8 Policy III decides."""
 WORDS = """\
 Memory pressure
 {% for name, measured in machines.items() %}
@@ -107,7 +106,7 @@ PRESSURE = Pivot(
         "emulated": any(case.emulated for case in found["cases"]),
         "read": max((case.per_decision("pgpgin") * 1024 for case in found["cases"]), default=0.0),
         "bus": SD_BUS_BYTES_PER_S,
-        "paper": PAPER,
+        "paper": SPEED_UPS["III"],
     },
     gathered=False,
 )
