@@ -91,10 +91,11 @@ class Shell:
         self._heart: threading.Thread | None = None
         try:
             output = self.run(f'{VERIFIER.read_text()}{_SESSION.read_text()}echo; echo "$$ $root"')
-            pid, _, root = output.splitlines()[-1].partition(" ")
+            *said, last = output.splitlines()
+            pid, _, root = last.partition(" ")
             self.pid = int(pid)
             if not root:
-                raise self.failed(output)
+                raise self.failed("\n".join(said))
         except BaseException:
             self._process.close()
             raise
@@ -168,9 +169,14 @@ class Shell:
         return output
 
     def failed(self, output: str) -> HostError:
-        """Return the error for a command that failed: the disk has no room, or what it wrote."""
-        room = parse_snapshot(self.run("room", check=False))
+        """Return the error for a command that failed: the disk takes nothing, has no room, or what it wrote."""
         what = one_line(output.strip()[-300:])
+        if "Read-only file system" in output:
+            return RemoteCommandError(
+                f"The disk of {self.connection.name} takes no changes: {what}.",
+                "On the device: sudo mount -o remount,rw / (or what `df ~` names), then run the same command again.",
+            )
+        room = parse_snapshot(self.run("room", check=False))
         if room.free_inodes == 0:
             return DeviceFullError(
                 f"The disk of {self.connection.name} has no inode left for another file ({what}).",

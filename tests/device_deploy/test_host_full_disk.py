@@ -1,20 +1,22 @@
-"""A device whose disk is too small: a small tmpfs in a mount namespace of its own, gone with the server."""
+"""A device whose disk is too small or takes no changes: in a mount namespace of its own, gone with the server."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from quarl.device.deploy import loops
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import RESERVE, deploy, install
 from quarl.device.deploy.device import open_device
-from quarl.device.deploy.errors import DeviceFullError
+from quarl.device.deploy.errors import DeviceFullError, ReleaseError, RemoteCommandError
 from quarl.device.deploy.golden import Step
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.probe import probe
@@ -183,3 +185,33 @@ def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
             assert agent.request("hello")["text"] == "old"
         (found,) = list_releases(connection).policies["S"].releases
         assert (found.name, found.bad) == (release, "")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[TestDevice]:
+    """A device whose home takes no changes but from outside."""
+    home = tmp_path / "read-only" / "home"
+    home.mkdir(parents=True)
+    mount = f'mount --bind "{home}" "{home}" && mount -o remount,bind,ro "{home}" && exec "$@"'
+    with running_local_device(home.parent, command_prefix=(*own("mount"), "sh", "-c", mount, "sh")) as local:
+        yield as_test_device(local)
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_who_looks_at_a_disk_that_takes_no_changes_sees_what_is_there(read_only: TestDevice, has_folder: bool) -> None:
+    """And who changes something is told why that cannot be, and what to do."""
+    folder = read_only.home / "quarl"
+    if not has_folder:
+        shutil.rmtree(folder)
+    with read_only.connect() as connection:
+        assert not list_releases(connection).policies
+        with pytest.raises(ReleaseError), AgentSession(connection, "S"):
+            pass
+        with open_device(connection) as session:
+            assert len(session.signers((), (), None)["signers"]) == has_folder
+            assert loops.serving(session, "S") == {"settings": None}
+            with pytest.raises(RemoteCommandError) as caught:
+                begin(session, "S", None, 0.0)
+            assert f"{session.pid}" not in caught.value.message
+        assert "Read-only file system" in caught.value.message and "remount" in caught.value.next_step
+    assert folder.exists() is has_folder

@@ -277,13 +277,17 @@ start_release() { # [ARG...]: become its agent
   exec /bin/sh -c "${starter%.}" "$folder/$STARTER" "$@"
 }
 
+open_lock() { # FILE: as descriptor 9, and to write where it may be written: NFS locks for one alone nothing else
+  command exec 9< "$1" && { command exec 9<> "$1" || :; }
+} 2> /dev/null
+
 find_serving() { # sets folder. Where a trial was cut off, nobody knows whether the release would have passed: go back
   folder=$HOME/quarl/policies/$policy/current
   trial=$HOME/quarl/policies/$policy/trial
   [ -L "$trial" ] || return 0
   before=$(cd -P -- "$trial" 2> /dev/null && pwd -P) || return 0
   # While the trial goes on, who deploys holds the lock.
-  if (cd "$HOME/quarl" && flock -n 9 && { mv -fT "$trial" "$folder" && sync_disk || :; }) 9< "$HOME/quarl/lock"; then
+  if (cd "$HOME/quarl" && open_lock lock && flock -n 9 && { mv -fT "$trial" "$folder" && sync_disk || :; }); then
     folder=$before
   fi 2> /dev/null
 }
