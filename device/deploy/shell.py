@@ -73,7 +73,8 @@ def refusal(device: str, verdict: str) -> HostError:
     if code == "unsupported":
         return UnsupportedDeviceError(
             f"On {device}, {message}.",
-            "There: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen flock)",
+            "There: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen flock); where "
+            "nothing can be executed: sudo mount -o remount,exec /dev/shm",
         )
     return RemoteCommandError(
         f"On {device}, {message or verdict}.", "Look at the device's load and disk, then try again."

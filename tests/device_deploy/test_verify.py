@@ -475,7 +475,7 @@ def test_roots_floor_stops_an_older_release_whatever_the_user_accepts(pi: Pi) ->
 
 # Room for the copies.
 
-READ_ONLY = 'mount -o remount,bind,ro "{}"'
+READ_ONLY, NOEXEC = (f'mount -o remount,bind,{option} "{{}}"' for option in ("ro", "noexec"))
 
 
 @pytest.mark.parametrize(
@@ -487,6 +487,9 @@ READ_ONLY = 'mount -o remount,bind,ro "{}"'
         ("rw,size=4k", "true", "ok"),
         ("ro", READ_ONLY, "no-space"),
         ("rw,size=4k", READ_ONLY, "no-space"),
+        ("rw", NOEXEC, "ok"),
+        ("rw,noexec", NOEXEC, "unsupported"),
+        ("rw,noexec", READ_ONLY, "unsupported"),
     ],
 )
 def test_copies_need_no_room_on_the_disk(pi: Pi, memory: str, home: str, code: str) -> None:
