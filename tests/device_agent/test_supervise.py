@@ -152,15 +152,16 @@ def test_a_loop_gets_its_descriptors_and_no_others(kept: Kept) -> None:
 
 
 def test_a_loop_whose_start_opens_files_is_heard_and_holds_its_lock(kept: Kept) -> None:
-    """As verify.sh does; csh leaves others open before."""
+    """As verify.sh does; csh leaves others open before, which its session waits for."""
     for name, numbers in (("login", "345"), ("launch", "56789")):
-        opened = " ".join(f"{number}< /dev/null" for number in numbers)
+        opened = " ".join(f'{number}< "$0"' for number in numbers)
         (kept.services / name).write_text(f'#!/bin/sh\nexec {opened}\nexec "$@"\n')
         (kept.services / name).chmod(0o755)
     kept.script.write_text(LOOP.format(more="", beats=True))
     kept.command = (kept.services / "login", *kept.command)
-    kept.start(kept.services / "launch", sys.executable, kept.script)
+    supervisor = kept.start(kept.services / "launch", sys.executable, kept.script)
     loop = kept.active()
+    assert not [path for path in Path(f"/proc/{supervisor.pid}/fd").iterdir() if path.readlink().name == "login"]
     with (kept.services / f"{POLICY}.loop").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert runs(loop)

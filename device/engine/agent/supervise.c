@@ -353,7 +353,7 @@ int supervise(int count, char *const *words)
     struct keeper k = {.told = -1, .notified = -1, .output = -1};
     if (!read_words(&k, count, words)) return fputs("usage: " SUPERVISE_USAGE "\n", stderr), 2;
     for (int i = 0; i < 3; i++) if (fcntl(i, F_GETFD) < 0) open("/dev/null", O_RDWR); /* the lowest: i */
-    for (int i = 3; i < INHERITED; i++) fcntl(i, F_SETFD, FD_CLOEXEC); /* others' locks are not for the loop */
+    for (int i = 3; i < INHERITED; i++) close(i); /* others' locks and sessions end without us */
     k.folder = move_high(open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (k.folder < 0) return refuse_to_run(words[0]);
     if (lock_file(&k, "lock") < 0) return errno == EWOULDBLOCK ? 0 : refuse_to_run("its lock");
