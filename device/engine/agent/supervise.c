@@ -52,26 +52,17 @@ static int open_file(const struct keeper *k, struct name name, int flags)
     return openat(k->folder, name.text, flags | O_CREAT | O_CLOEXEC, 0600);
 }
 
-/* Name an open file by a number that the loop's start, which opens 5 to 9, gives to no other. */
-static int move_high(int file)
-{
-    const int high = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, HIGH);
-    if (file >= 0) close(file); /* which leaves errno alone */
-    return high;
-}
-
 /* Lock one of our files for us alone; -1 and errno where it cannot be. NFS locks so only what is open to be written,
  * which on other disks would keep them from being made read-only. */
 static int lock_file(const struct keeper *k, const char *kind)
 {
-    static const int FLAGS[] = {O_RDONLY, O_RDWR};
-    for (int i = 0; i < COUNT_OF(FLAGS); i++) {
-        const int file = move_high(open_file(k, name_file(k, kind), FLAGS[i]));
+    const struct name name = name_file(k, kind);
+    for (int flags = O_RDONLY;; flags = O_RDWR) {
+        const int file = open_file(k, name, flags);
         if (file < 0 || !flock(file, LOCK_EX | LOCK_NB)) return file;
-        close(file);
-        if (errno != EBADF) break;
+        close(file); /* which leaves errno alone */
+        if (errno != EBADF || flags == O_RDWR) return -1;
     }
-    return -1;
 }
 
 /* Write one of our files as far as the disk lets us, whole or not at all: no robot stops for it. */
@@ -147,7 +138,7 @@ __attribute__((noreturn)) static void become_loop(const struct keeper *k, pid_t 
     if (getppid() != parent) _exit(1); /* it ended before the kernel knew */
     sigemptyset(&none);
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (nothing >= 0 && dup2(nothing, 0) == 0 && dup2(errors, 2) == 2 && !fcntl(lock, F_SETFD, 0)
+    if (nothing >= 0 && dup2(nothing, 0) == 0 && dup2(errors, 2) == 2 && fcntl(lock, F_DUPFD, HIGH) >= 0
         && !fcntl(k->folder, F_SETFD, 0) && !sigprocmask(SIG_SETMASK, &none, 0)) execvp(k->command[0], k->command);
     const int failed = errno;
     dprintf(errors, "policy-agent: %s: %s\n", k->command[0], strerror(failed));
@@ -354,7 +345,7 @@ int supervise(int count, char *const *words)
     if (!read_words(&k, count, words)) return fputs("usage: " SUPERVISE_USAGE "\n", stderr), 2;
     for (int i = 0; i < 3; i++) if (fcntl(i, F_GETFD) < 0) open("/dev/null", O_RDWR); /* the lowest: i */
     for (int i = 3; i < INHERITED; i++) close(i); /* others' locks and sessions end without us */
-    k.folder = move_high(open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC));
+    k.folder = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC); /* as 3: verify.sh opens 5 to 9 */
     if (k.folder < 0) return refuse_to_run(words[0]);
     if (lock_file(&k, "lock") < 0) return errno == EWOULDBLOCK ? 0 : refuse_to_run("its lock");
     const int told = open_file(&k, name_file(&k, "lock"), O_WRONLY | O_TRUNC);
