@@ -42,7 +42,7 @@ def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> st
     """
     words = " ".join(map(shlex.quote, arguments))
     script = (
-        f'echo; cd "$HOME" && cd -P {shlex.quote(folder)} && [ -x ./{STARTER} ] || {{ echo missing; exit 66; }}; '
+        f'echo; cd "$HOME" && cd -P {shlex.quote(folder)} && [ -f ./{STARTER} ] || {{ echo missing; exit 66; }}; '
         f'echo "{_PID.decode()}$$ $({_START_TIME.format(pid="$$")}) $(pwd -P)"; tie=""; '
         'if setpriv --pdeathsig KILL true 2>/dev/null; then tie="setpriv --pdeathsig KILL"; fi; '
         f'exec $tie sh -s -- start {shlex.quote(policy)} "$(pwd -P)" {words}'

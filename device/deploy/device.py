@@ -98,6 +98,8 @@ class Device(DeviceShell):
         while not (answer := self.run(f"policy={name}; take_lock {shlex.quote(holder)}")).startswith("taken"):
             if answer.startswith("wrong"):
                 raise self._misplaced([answer.removeprefix("wrong ")])
+            if answer.startswith("hindered"):
+                raise self.failed(answer.removeprefix("hindered "))
             if answer.startswith("unsupported"):
                 raise refusal(self.connection.name, answer)
             if time.monotonic() >= deadline:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from quarl.device.agent import building
-from quarl.device.deploy.errors import HostError, ReleaseError, ServiceError
+from quarl.device.deploy.errors import HostError, ReleaseError, ServiceError, UnsupportedDeviceError
 from quarl.device.deploy.records import Record, one_line
 from quarl.device.deploy.shell import VERIFIER, DeviceShell, Progress
 from quarl.device.deploy.state import TRIAL_LINK, DeviceState
@@ -373,6 +373,10 @@ def write_launcher(device: DeviceShell, *, is_needed: bool) -> None:
     Args:
         device: under its lock.
         is_needed: a loop is served; else launch.sh alone is written, for what starts one there by itself.
+
+    Raises:
+        UnsupportedDeviceError: nothing is executed there.
+        ServiceError: it is built for no such machine.
     """
     state = device.state
     machine = state.facts["class"].rpartition("/")[2]
@@ -383,6 +387,7 @@ def write_launcher(device: DeviceShell, *, is_needed: bool) -> None:
                 f"{device.connection.name} is a {machine}, and the loop is built for {', '.join(building.TARGETS)}.",
                 "Let a program of yours talk to the agent instead (docs/running.md).",
             )
+        _require_execution(device)
         wanted[TOOL] = building.agent(machine).read_bytes()
     for path, content in wanted.items():
         digest = hashlib.sha256(content).hexdigest()
@@ -397,6 +402,21 @@ def write_launcher(device: DeviceShell, *, is_needed: bool) -> None:
             device.run(f"rm -f {path}.part", check=False)
             if is_needed and path not in state.sha256:
                 raise
+
+
+def _require_execution(device: DeviceShell) -> None:
+    tried = f"{TOOL}.part"
+    status = device.run(
+        f"mkdir -p services && printf '#!/bin/sh\\n' > {tried} && chmod 700 {tried} && {{ {tried}; echo $?; }} "
+        f"2> /dev/null; rm -f {tried}",
+        check=False,
+    )
+    if status.strip() == "126":
+        raise UnsupportedDeviceError(
+            f"~/quarl on {device.connection.name} is on a file system from which nothing is executed (noexec), and a "
+            f"loop needs {TOOL} there. Nothing was changed.",
+            "There: sudo mount -o remount,exec (what `df ~/quarl` names), then run the same command again.",
+        )
 
 
 def require_artifact(device: DeviceShell, settings: Settings, record: Record) -> None:

@@ -73,7 +73,8 @@ def refusal(device: str, verdict: str) -> HostError:
     if code == "unsupported":
         return UnsupportedDeviceError(
             f"On {device}, {message}.",
-            "There: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen flock)",
+            "There: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen flock); where "
+            "nothing can be executed: sudo mount -o remount,exec /dev/shm",
         )
     return RemoteCommandError(
         f"On {device}, {message or verdict}.", "Look at the device's load and disk, then try again."
@@ -91,10 +92,11 @@ class Shell:
         self._heart: threading.Thread | None = None
         try:
             output = self.run(f'{VERIFIER.read_text()}{_SESSION.read_text()}echo; echo "$$ $root"')
-            pid, _, root = output.splitlines()[-1].partition(" ")
+            *said, last = output.splitlines()
+            pid, _, root = last.partition(" ")
             self.pid = int(pid)
             if not root:
-                raise self.failed(output)
+                raise self.failed("\n".join(said))
         except BaseException:
             self._process.close()
             raise
@@ -170,9 +172,14 @@ class Shell:
         return output
 
     def failed(self, output: str) -> HostError:
-        """Return the error for a command that failed: the disk has no room, or what it wrote."""
-        room = parse_snapshot(self.run("room", check=False))
+        """Return the error for a command that failed: the disk takes nothing, has no room, or what it wrote."""
         what = one_line(output.strip()[-300:])
+        if "Read-only file system" in output:
+            return RemoteCommandError(
+                f"The disk of {self.connection.name} takes no changes: {what}.",
+                "On the device: sudo mount -o remount,rw / (or what `df ~` names), then run the same command again.",
+            )
+        room = parse_snapshot(self.run("room", check=False))
         if room.free_inodes == 0:
             return DeviceFullError(
                 f"The disk of {self.connection.name} has no inode left for another file ({what}).",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from quarl.device.agent.building import agent
+from quarl.device.agent.building import FLAGS, agent
+from quarl.device.agent.constants import header
+from quarl.device.engine import building
 from tests.device_deploy.devices import eventually, runs
 from tests.namespaces import own
 
@@ -52,13 +55,13 @@ class Kept:
     def __init__(self, home: Path) -> None:
         self.services, self.script = home / "services", home / "loop.py"
         self.services.mkdir(parents=True)
-        self.program = agent(platform.machine())
+        self.command: tuple[Path, ...] = (agent(platform.machine()),)
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *command: object, watchdog: float = 30.0, memory: int = 1 << 30) -> subprocess.Popen[bytes]:
         """A supervisor of a command."""
         limits = (f"--watchdog={watchdog:g}", f"--memory={memory}")
-        words = (self.program, "supervise", self.services, POLICY, *limits, "--", *command)
+        words = (*self.command, "supervise", self.services, POLICY, *limits, "--", *command)
         self.started.append(subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE))
         return self.started[-1]
 
@@ -136,7 +139,7 @@ def test_a_loop_that_does_not_end_is_ended(kept: Kept) -> None:
 def test_a_loop_gets_its_descriptors_and_no_others(kept: Kept) -> None:
     with (kept.services / "others").open("w") as others:
         os.set_inheritable(others.fileno(), True)
-        words = (kept.program, "supervise", kept.services, POLICY, "--watchdog=1.5", "--memory=1e9")
+        words = (*kept.command, "supervise", kept.services, POLICY, "--watchdog=1.5", "--memory=1e9")
         done = subprocess.run([*map(str, words), "--", "true"], capture_output=True, check=False)
         assert done.returncode == 2  # no exponents
         kept.begin(INHERITED, watchdog=1.5)
@@ -146,6 +149,54 @@ def test_a_loop_gets_its_descriptors_and_no_others(kept: Kept) -> None:
     assert sorted(names) == [f"{POLICY}.loop", "services"]
     assert dict(about["found"])[0] == "/dev/null"
     assert (about["usec"], about["blocked"]) == ("1500000", [])
+
+
+def test_a_loop_whose_start_opens_files_is_heard_and_holds_its_lock(kept: Kept) -> None:
+    """As verify.sh does; csh leaves others open before, which its session waits for."""
+    for name, numbers in (("login", "345"), ("launch", "56789")):
+        opened = " ".join(f'{number}< "$0"' for number in numbers)
+        (kept.services / name).write_text(f'#!/bin/sh\nexec {opened}\nexec "$@"\n')
+        (kept.services / name).chmod(0o755)
+    kept.script.write_text(LOOP.format(more="", beats=True))
+    kept.command = (kept.services / "login", *kept.command)
+    supervisor = kept.start(kept.services / "launch", sys.executable, kept.script)
+    loop = kept.active()
+    assert not [path for path in Path(f"/proc/{supervisor.pid}/fd").iterdir() if path.readlink().name == "login"]
+    with (kept.services / f"{POLICY}.loop").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert runs(loop)
+
+
+AS_ON_NFS = """
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "agent/supervise.h"
+int flock(int file, int how)
+{
+    if ((fcntl(file, F_GETFL) & O_ACCMODE) == O_RDONLY) return errno = EBADF, -1;
+    return (int)syscall(SYS_flock, file, how);
+}
+int write_all(int file, const char *text, size_t n) { return write(file, text, n) == (ssize_t)n; }
+int main(int count, char **words) { return supervise(count - 2, words + 2); }
+"""
+
+
+def test_a_loop_is_kept_where_only_what_may_be_written_can_be_locked(kept: Kept) -> None:
+    folder = kept.services.parent
+    source, program = folder / "nfs.c", folder / "nfs"
+    source.write_text(AS_ON_NFS)
+    (folder / "constants.h").write_text(header())
+    target = ("-target", f"{platform.machine()}-linux-musl", "-static", "-fno-pie", "-no-pie")
+    options = (*target, *FLAGS, "-I.", f"-I{folder}", "-Dflock=as_on_nfs")
+    sources = ["agent/supervise.c", "agent/text.c", str(source)]
+    program.write_bytes(building.compiled_with(building.HERE, options, sources, platform.machine()))
+    program.chmod(0o755)
+    kept.command = (program,)
+    kept.begin()
+    assert kept.active()
+    assert subprocess.run(kept.started[0].args, check=False).returncode == 0, "there is one already"
 
 
 def test_a_loop_that_hangs_is_killed_by_what_it_cannot_take(kept: Kept) -> None:

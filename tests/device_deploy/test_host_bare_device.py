@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from quarl.device.deploy.errors import (
     AgentError,
     DeviceLockedError,
     ReleaseError,
+    RemoteCommandError,
     TrustError,
     UnsupportedDeviceError,
     VerificationError,
@@ -41,6 +44,7 @@ from tests.device_deploy.needs import needs_ssh
 
 pytestmark = needs_ssh
 INT8 = Precision.INT8
+SHELLS = [name for name in ("dash", "busybox", "bash") if shutil.which(name)]
 
 
 @pytest.fixture
@@ -207,6 +211,44 @@ def test_one_at_a_time(bare_device: TestDevice, line: Connection, old: DeployRes
         with open_device(second) as other:
             assert begin(other, "I", None, 5.0)["swept"] == ["policies/I/incoming/0005-dead"]
         assert not bare_device.leftovers("I") and list_releases(second).locked_by is None
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("flock", "answer"),
+    [
+        ("exit 1", "held"),
+        ("echo why >&2; exit 1", "hindered"),  # as BusyBox's
+        ("echo why >&2; exit 65", "hindered"),
+        ("exit 127", "hindered"),
+        ("grep -q ^flags:.*2$ /proc/self/fdinfo/9 || { echo read-only >&2; exit 65; }", "taken"),  # as on NFS
+    ],
+)
+def test_a_lock_that_cannot_be_taken_is_not_said_to_be_somebodys(
+    tmp_path: Path, shell: str, flock: str, answer: str
+) -> None:
+    (tmp_path / "flock").write_text(f"#!/bin/sh\n{flock}\n")
+    (tmp_path / "flock").chmod(0o755)
+    script = f"{VERIFIER.read_text()}{VERIFIER.with_name('session.sh').read_text()}\ntake_lock me\n"
+    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = [shell, *["sh"] * (shell == "busybox"), "-s"]
+    done = subprocess.run(words, input=script, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.partition("\n")[0].split()[0] == answer and ("why" in done.stdout) == ("why" in flock)
+
+
+def test_whoever_cannot_lock_is_told_why(bare_device: TestDevice, line: Connection, old: DeployResult) -> None:
+    flock = bare_device.home.parent / "bin" / "flock"
+    real = flock.readlink()
+    flock.unlink()
+    try:
+        flock.write_text("#!/bin/sh\necho no locks here >&2\nexit 1\n")
+        flock.chmod(0o755)
+        with open_device(line) as session, pytest.raises(RemoteCommandError) as caught:
+            begin(session, "I", None, 0.0)
+        assert "no locks here" in caught.value.message and list_releases(line).locked_by is None
+    finally:
+        flock.unlink()
+        flock.symlink_to(real)
 
 
 def test_a_device_that_gets_python_later_goes_on(

@@ -1,24 +1,31 @@
-"""A device whose disk is too small: a small tmpfs in a mount namespace of its own, gone with the server."""
+"""A device whose disk is too small or takes no changes: in a mount namespace of its own, gone with the server."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from quarl.device.deploy import loops
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import RESERVE, deploy, install
 from quarl.device.deploy.device import open_device
-from quarl.device.deploy.errors import DeviceFullError
+from quarl.device.deploy.errors import DeviceFullError, ReleaseError, RemoteCommandError, UnsupportedDeviceError
 from quarl.device.deploy.golden import Step
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases
+from quarl.device.deploy.shell import VERIFIER
 from quarl.device.deploy.signing.lists import SIGNERS_FILE
 from quarl.device.deploy.switching import begin
 from quarl.device.deploy.wheels import WheelSet
@@ -183,3 +190,76 @@ def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
             assert agent.request("hello")["text"] == "old"
         (found,) = list_releases(connection).policies["S"].releases
         assert (found.name, found.bad) == (release, "")
+
+
+def mounted(folder: Path, option: str) -> tuple[str, ...]:
+    """The words in front of a command for which a folder is mounted so; outside it is as before."""
+    mount = f'mount --bind "{folder}" "{folder}" && mount -o "remount,bind,{option}" "{folder}" && exec "$@"'
+    return (*own("mount"), "sh", "-c", mount, "sh")
+
+
+@contextlib.contextmanager
+def mounted_device(root: Path, option: str) -> Iterator[TestDevice]:
+    """A device whose home is mounted so."""
+    (root / "home").mkdir(parents=True)
+    with running_local_device(root, command_prefix=mounted(root / "home", option)) as local:
+        yield as_test_device(local)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[TestDevice]:
+    """A device whose home takes no changes but from outside."""
+    with mounted_device(tmp_path / "device", "ro") as device:
+        yield device
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_who_looks_at_a_disk_that_takes_no_changes_sees_what_is_there(read_only: TestDevice, has_folder: bool) -> None:
+    """And who changes something is told why that cannot be, and what to do."""
+    folder = read_only.home / "quarl"
+    if not has_folder:
+        shutil.rmtree(folder)
+    with read_only.connect() as connection:
+        assert not list_releases(connection).policies
+        with pytest.raises(ReleaseError), AgentSession(connection, "S"):
+            pass
+        with open_device(connection) as session:
+            assert len(session.signers((), (), None)["signers"]) == has_folder
+            assert loops.serving(session, "S") == {"settings": None}
+            with pytest.raises(RemoteCommandError) as caught:
+                begin(session, "S", None, 0.0)
+            assert f"{session.pid}" not in caught.value.message
+        assert "Read-only file system" in caught.value.message and "remount" in caught.value.next_step
+    assert folder.exists() is has_folder
+
+
+def test_bytecode_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    wheel = tmp_path / "envs" / "numpy"
+    (wheel / "__pycache__").mkdir(parents=True)
+    (wheel / "__pycache__" / "a.pyc").touch()
+    (wheel / "a.py").touch()
+    (wheel / ".quarl-wheel.json").write_text(json.dumps({"files": {"a.py": [0, hashlib.sha256().hexdigest()]}}))
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        wheels = str(VERIFIER.with_name("wheels.py"))
+        command = [*mounted(tmp_path, "ro"), "env", "-C", str(tmp_path), sys.executable, wheels]
+        return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+
+    (wrong,) = json.loads(run("compare", "numpy").stdout)["folders"]["numpy"]["wrong"]
+    assert wrong.startswith("__pycache__ ") and "Read-only file system" in wrong
+    refused = run("unpack", "none.whl", "", "numpy")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+
+
+def test_a_home_from_which_nothing_is_executed_starts_a_release_and_serves_none(tmp_path: Path) -> None:
+    settings = loops.Settings(("--rate=20",), False, None, 30.0, 1 << 30, 0.1, 1e6)
+    with mounted_device(tmp_path / "device", "noexec") as device, device.connect() as connection:
+        install(connection, stand_in_payload("S", "new"), WheelSet(probe(connection).python, ()))
+        with AgentSession(connection, "S") as agent:
+            assert agent.request("hello")["text"] == "new"
+        before = sorted(device.home.rglob("*"))
+        with open_device(connection) as session:
+            begin(session, "S", None, 0.0)
+            with pytest.raises(UnsupportedDeviceError, match="noexec") as caught:
+                loops.serve(session, settings, lambda done, total: None)
+        assert "exec" in caught.value.next_step and sorted(device.home.rglob("*")) == before

@@ -8,8 +8,15 @@ umask 077
 CDPATH=
 lock='' incoming='' undo='' watcher='' policy='' mode=record release=''
 export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"
-mkdir -p "$HOME/quarl"
-cd -P "$HOME/quarl" && root=$(pwd -P) || root= # the host ends this shell then
+if missing=$({ mkdir -p "$HOME/quarl" && cd -P "$HOME/quarl"; } 2>&1); then
+  missing=''
+  cd -P "$HOME/quarl" && root=$(pwd -P) || root= # the host ends this shell then
+elif [ -e "$HOME/quarl" ] || [ -L "$HOME/quarl" ] || ! cd /proc; then
+  root=''
+  echo "$missing"
+else # on a disk that takes no changes nothing is deployed: in /proc nothing is found either, and nothing can be made
+  root=$(cd -P "$HOME" && pwd -P)/quarl
+fi
 
 watch() { # SECONDS: end this shell, and what it has begun, where the host is not heard within them
   [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
@@ -58,26 +65,33 @@ finish() {
 trap finish EXIT
 trap 'exit 1' HUP INT TERM PIPE
 
-take_lock() { # HOLDER: prints `taken`, `held` with what its holder wrote, or `wrong` or `unsupported` and why
+take_lock() { # HOLDER: prints `taken`, `held` and what its holder wrote, or `wrong`, `hindered`, `unsupported` and why
+  [ -z "$missing" ] || { echo "hindered $missing"; return; }
   kind_of lock
   case $kind in
-    '' ) { true >> lock; } 2> /dev/null || { echo "wrong $root/lock cannot be made"; return; } ;;
+    '' ) said=$({ true >> lock; } 2>&1) || { echo "hindered $root/lock cannot be made: $said"; return; } ;;
     file) ;;
     *) echo "wrong $root/lock is a $kind; it must be a file"; return ;;
   esac
   [ "$(set -- $(ls -ln lock) && echo "$2")" = 1 ] || { echo "wrong $root/lock is a second name of another file; it must be a file by itself"; return; }
   command -v flock > /dev/null || { echo "unsupported it has no flock, which keeps two hosts apart"; return; }
-  exec 9< lock
-  if flock -n 9; then
-    lock=yes
-    { printf %s "$1" > lock; } 2> /dev/null # for others to read; a full disk keeps nobody from stopping a robot
-    echo taken
-  else
-    exec 9<&-
-    echo held
-    head -c 4096 lock
-    echo
-  fi
+  open_lock lock || { echo "wrong $root/lock cannot be opened"; return; }
+  said=$(flock -n 9 2>&1)
+  case $?$said in # BusyBox's ends with 1 as well where it cannot lock, and says why
+    0*)
+      lock=yes
+      { printf %s "$1" > lock; } 2> /dev/null # for others to read; a full disk keeps nobody from stopping a robot
+      echo taken
+      return
+      ;;
+    1)
+      echo held
+      head -c 4096 lock
+      echo
+      ;;
+    *) echo "hindered $root/lock cannot be locked: $said" ;;
+  esac
+  exec 9<&-
 }
 
 item() { # PATH [MOST]: its kind; of a link where it leads; of a file the first bytes, where MOST is given
@@ -90,8 +104,9 @@ item() { # PATH [MOST]: its kind; of a link where it leads; of a file the first 
 }
 
 room() { # free KiB and inodes; not every file system counts those
-  df -Pk . 2> /dev/null | sed -n '2s/^.*[ 	]\(-\{0,1\}[0-9][0-9]*\)[ 	][ 	]*[0-9][0-9]*%.*/#free_kib \1/p'
-  df -Pi . 2> /dev/null |
+  df -Pk "${missing:+$HOME/}." 2> /dev/null |
+    sed -n '2s/^.*[ 	]\(-\{0,1\}[0-9][0-9]*\)[ 	][ 	]*[0-9][0-9]*%.*/#free_kib \1/p'
+  df -Pi "${missing:+$HOME/}." 2> /dev/null |
     sed -n '2s/^.*[ 	][1-9][0-9]*[ 	][ 	]*[0-9][0-9]*[ 	][ 	]*\([0-9][0-9]*\)[ 	][ 	]*[0-9][0-9]*%.*/#free_inodes \1/p'
 }
 
@@ -106,7 +121,10 @@ snapshot() { # [verdicts]: what is deployed here, and with which trust
   item trust/accepted 4194304
   item trust/accepted.json 4194304
   item lock 4096
-  if [ -z "$lock" ] && [ "$kind" = file ] && ! (flock -sn 9) 2> /dev/null 9< lock; then echo '#locked yes'; fi
+  if [ -z "$lock" ] && [ "$kind" = file ]; then
+    said=$(flock -sn 9 2>&1 9< lock)
+    [ "$?$said" != 1 ] || echo '#locked yes'
+  fi
   item policies
   item envs
   for path in envs/* services/* run/quarl.*; do

@@ -221,8 +221,8 @@ copy_started() { # what its record names of that, where it is to be executed
   case $mode in start | run | loop) ;; *) return 0 ;; esac
   copy "$STARTER" $(sed -n 's/^[0-9a-f]\{64\}  //p' "$private/release" | grep -Fx -e "$CODE" -e "$PROGRAM" -e "$PACK") || return
   [ -e "$private/policy-agent" ] || return 0
-  printf '#!/bin/sh\n' > "$private/try" && chmod 500 "$private/try" "$private/policy-agent" &&
-    "$private/try" 2> /dev/null # there are file systems from which nothing is executed
+  printf '#!/bin/sh\n' > "$private/try" && chmod 500 "$private/try" "$private/policy-agent" || return
+  "$private/try" 2> /dev/null || { noexec=yes; return 1; } # there are file systems from which nothing is executed
 }
 
 is_old() { # FOLDER: whether an older version of this project deployed that release
@@ -232,7 +232,7 @@ is_old() { # FOLDER: whether an older version of this project deployed that rele
 
 verify_release() { # of $policy in $folder, in a $mode
   umask 077
-  CDPATH='' private='' release=${folder##*/}
+  CDPATH='' private='' noexec='' release=${folder##*/}
   root=$(cd -P -- "$HOME/quarl" 2> /dev/null && pwd -P) || refuse hindered "there is no ~/quarl that can be entered"
   folder=$(cd -P -- "$folder" 2> /dev/null && pwd -P) || refuse damaged "there is no such folder"
   release=${folder##*/}
@@ -251,7 +251,10 @@ verify_release() { # of $policy in $folder, in a $mode
     rm -rf "$private"
     private=
   done
-  [ -n "$private" ] || refuse no-space "there is no room to copy what is started, in memory or in $root/run"
+  [ -n "$private$noexec" ] ||
+    refuse no-space "there is no room to copy what is started, in memory or in $root/run"
+  [ -n "$private" ] || refuse unsupported "what is started can be executed in none of /dev/shm, \$XDG_RUNTIME_DIR and \
+$root/run: they are mounted noexec, or have no room"
   sums=$(sed -n '/^[0-9a-f]\{64\}  [^ ]/p' "$private/release") # a list as sha256sum -c reads it
   check_signature
   check_record
@@ -277,13 +280,17 @@ start_release() { # [ARG...]: become its agent
   exec /bin/sh -c "${starter%.}" "$folder/$STARTER" "$@"
 }
 
+open_lock() { # FILE: as descriptor 9, and to write where it may be written: NFS locks for one alone nothing else
+  command exec 9< "$1" && { command exec 9<> "$1" || :; }
+} 2> /dev/null
+
 find_serving() { # sets folder. Where a trial was cut off, nobody knows whether the release would have passed: go back
   folder=$HOME/quarl/policies/$policy/current
   trial=$HOME/quarl/policies/$policy/trial
   [ -L "$trial" ] || return 0
   before=$(cd -P -- "$trial" 2> /dev/null && pwd -P) || return 0
   # While the trial goes on, who deploys holds the lock.
-  if (cd "$HOME/quarl" && flock -n 9 && { mv -fT "$trial" "$folder" && sync_disk || :; }) 9< "$HOME/quarl/lock"; then
+  if (cd "$HOME/quarl" && open_lock lock && flock -n 9 && { mv -fT "$trial" "$folder" && sync_disk || :; }); then
     folder=$before
   fi 2> /dev/null
 }

@@ -99,7 +99,10 @@ def compare(folder: Path) -> dict[str, Any]:
     for top, folders, names in os.walk(folder):
         if BYTECODE in folders and str(Path(top, BYTECODE).relative_to(folder)) not in parents:
             folders.remove(BYTECODE)
-            remove(Path(top, BYTECODE))
+            try:
+                remove(Path(top, BYTECODE))
+            except OSError as error:
+                wrong.append(f"{Path(top, BYTECODE).relative_to(folder)} cannot be removed: {error.strerror}")
         for name in [*names, *(each for each in folders if Path(top, each).is_symlink())]:
             path = Path(top, name)
             key = str(path.relative_to(folder))
@@ -131,4 +134,7 @@ def main(operation: str, arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2:])), flush=True)
+    try:
+        print(json.dumps(main(sys.argv[1], sys.argv[2:])), flush=True)
+    except OSError as refused:
+        sys.exit(str(refused))  # of a traceback the host would show the end

@@ -21,7 +21,8 @@
 #define SECOND_NS 1000000000ll
 #define WITHIN_S 60
 #define START_S 120.0
-enum { BURST = 5, STOP_S = 5, PAUSE_MS = 500, LOOK_MS = 250, MOST_LOG = 4096, MOST_NAME = 64, INHERITED = 1024 };
+enum { BURST = 5, STOP_S = 5, PAUSE_MS = 500, LOOK_MS = 250, MOST_LOG = 4096, MOST_NAME = 64 };
+enum { INHERITED = 1024, HIGH = 100 };
 
 struct keeper {
     const char *policy;
@@ -49,6 +50,19 @@ static struct name name_file(const struct keeper *k, const char *kind)
 static int open_file(const struct keeper *k, struct name name, int flags)
 {
     return openat(k->folder, name.text, flags | O_CREAT | O_CLOEXEC, 0600);
+}
+
+/* Lock one of our files for us alone; -1 and errno where it cannot be. NFS locks so only what is open to be written,
+ * which on other disks would keep them from being made read-only. */
+static int lock_file(const struct keeper *k, const char *kind)
+{
+    const struct name name = name_file(k, kind);
+    for (int flags = O_RDONLY;; flags = O_RDWR) {
+        const int file = open_file(k, name, flags);
+        if (file < 0 || !flock(file, LOCK_EX | LOCK_NB)) return file;
+        close(file); /* which leaves errno alone */
+        if (errno != EBADF || flags == O_RDWR) return -1;
+    }
 }
 
 /* Write one of our files as far as the disk lets us, whole or not at all: no robot stops for it. */
@@ -124,7 +138,7 @@ __attribute__((noreturn)) static void become_loop(const struct keeper *k, pid_t 
     if (getppid() != parent) _exit(1); /* it ended before the kernel knew */
     sigemptyset(&none);
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (nothing >= 0 && dup2(nothing, 0) == 0 && dup2(errors, 2) == 2 && !fcntl(lock, F_SETFD, 0)
+    if (nothing >= 0 && dup2(nothing, 0) == 0 && dup2(errors, 2) == 2 && fcntl(lock, F_DUPFD, HIGH) >= 0
         && !fcntl(k->folder, F_SETFD, 0) && !sigprocmask(SIG_SETMASK, &none, 0)) execvp(k->command[0], k->command);
     const int failed = errno;
     dprintf(errors, "policy-agent: %s: %s\n", k->command[0], strerror(failed));
@@ -142,8 +156,8 @@ static int start_loop(struct keeper *k)
     const pid_t parent = getpid();
     k->log_size = 0;
     keep_file(k, "log", k->log, 0); /* of this start alone */
-    file[LOCK] = open_file(k, name_file(k, "loop"), O_RDONLY);
-    const int is_ready = file[LOCK] >= 0 && !flock(file[LOCK], LOCK_EX | LOCK_NB) && open_notified(k)
+    file[LOCK] = lock_file(k, "loop");
+    const int is_ready = file[LOCK] >= 0 && open_notified(k)
                          && !pipe2(file + READ_LOG, O_CLOEXEC) && !pipe2(file + READ_REPORT, O_CLOEXEC)
                          && !fcntl(file[READ_LOG], F_SETFL, O_NONBLOCK);
     if (is_ready) while (recv(k->notified, old, sizeof old, 0) >= 0) {} /* of the loop before */
@@ -330,12 +344,10 @@ int supervise(int count, char *const *words)
     struct keeper k = {.told = -1, .notified = -1, .output = -1};
     if (!read_words(&k, count, words)) return fputs("usage: " SUPERVISE_USAGE "\n", stderr), 2;
     for (int i = 0; i < 3; i++) if (fcntl(i, F_GETFD) < 0) open("/dev/null", O_RDWR); /* the lowest: i */
-    for (int i = 3; i < INHERITED; i++) fcntl(i, F_SETFD, FD_CLOEXEC); /* others' locks are not for the loop */
-    k.folder = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 3; i < INHERITED; i++) close(i); /* others' locks and sessions end without us */
+    k.folder = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC); /* as 3: verify.sh opens 5 to 9 */
     if (k.folder < 0) return refuse_to_run(words[0]);
-    const int lock = open_file(&k, name_file(&k, "lock"), O_RDONLY);
-    if (lock < 0) return refuse_to_run("its lock");
-    if (flock(lock, LOCK_EX | LOCK_NB) < 0) return errno == EWOULDBLOCK ? 0 : refuse_to_run("its lock");
+    if (lock_file(&k, "lock") < 0) return errno == EWOULDBLOCK ? 0 : refuse_to_run("its lock");
     const int told = open_file(&k, name_file(&k, "lock"), O_WRONLY | O_TRUNC);
     if (told >= 0) dprintf(told, "%d", (int)getpid()), close(told);
     setsid(); /* who started this may end, and with it all of its group */
