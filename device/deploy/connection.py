@@ -277,10 +277,10 @@ def connect(
         if target.is_local:
             local = stack.enter_context(running_local_device(local_folder or local_device_folder()))
             known_hosts = KnownHosts(local.folder.known_hosts_file)
-            keys = (local.folder.client_key_file,)
             endpoint = Endpoint(
-                target, local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, keys, identities_only=True
-            )
+                target, local.host, local.port, user_name(), LOCAL_HOST_KEY_NAME, local.folder.client_key_file,
+                identities_only=True,
+            )  # fmt: skip
         else:
             endpoint = resolve(target, identity, config_file)
         transport, key = open_session(endpoint, known_hosts, stack)
@@ -292,9 +292,7 @@ def connect(
             config_file=config_file,
             local_folder=local_folder,
         )
-        connection = Connection(transport, target, endpoint, key.fingerprint, again)
-        stack.callback(connection.close)
-        yield connection
+        yield Connection(transport, target, endpoint, key.fingerprint, again)
 
 
 def require_reachable(target: Target | str, *, identity: Path | None = None) -> None:

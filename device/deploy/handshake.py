@@ -33,6 +33,8 @@ from quarl.device.deploy.ssh_config import Endpoint
 from quarl.device.deploy.target import Target
 
 CONNECT_TIMEOUT_S = 15.0
+LOGIN_TIMEOUT_S = 75.0  # the agent may ask its user first
+STALL_MS = 30_000
 KEEPALIVE_S = 10
 # paramiko logs tracebacks of errors that we catch and tell in our own words; without a handler of the program's own,
 # logging would print them.
@@ -70,12 +72,13 @@ def _is_revoked(file: Path, key: HostKey) -> bool:
         listed = file.read_bytes()
     except OSError:
         return True
-    encoded = [base64.b64encode(blob) for blob in blobs]
     if not listed.startswith(b"SSHKRL"):
-        return any(text in listed.split() for text in encoded)
-    kinds = [blob[4 : 4 + int.from_bytes(blob[:4])] for blob in blobs]
-    keys = b"".join(b"%b %b\n" % line for line in zip(kinds, encoded, strict=True))
-    done = subprocess.run(["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"], input=keys, capture_output=True)
+        return any(base64.b64encode(blob) in listed.split() for blob in blobs)
+    line = key.certificate.line if key.certificate else b"%b %b" % (key.kind.encode(), base64.b64encode(key.blob))
+    try:
+        done = subprocess.run(["ssh-keygen", "-Q", "-f", str(file), "/dev/stdin"], input=line, capture_output=True)
+    except FileNotFoundError:
+        return True
     return done.returncode != 0
 
 
@@ -96,6 +99,12 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
     finding = known_hosts.check(endpoint.host_key_name, key)
     if endpoint.revoked_keys is not None and _is_revoked(endpoint.revoked_keys, key):
         finding = Finding(Verdict.REVOKED)
+    if (
+        finding.verdict is Verdict.UNKNOWN
+        and (plain := certificates.bare_name(endpoint.host_key_name)) != endpoint.host_key_name
+    ):
+        at_any_port = known_hosts.check(plain, key)  # as OpenSSH has it: only where it is the same
+        finding = at_any_port if at_any_port.verdict is Verdict.KNOWN else finding
     if finding.verdict is Verdict.KNOWN:
         return finding
     accept = accept_command(endpoint.target, key.fingerprint)
@@ -104,7 +113,8 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
             f"The host key of {endpoint.host_key_name} is not known: it shows {key.kind} {key.fingerprint}. "
             "Nothing was sent.",
             "Compare the fingerprint with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there); "
-            f"if it is the same, type: {accept}",
+            f"if it is the same, type: {accept}"
+            + (f" ({endpoint.jump.target} must be its ProxyJump in ~/.ssh/config)" if endpoint.jump else ""),
         )
     where = "; ".join(
         f"{entry.file}:{entry.line} has {entry.key.kind} {entry.key.fingerprint}" for entry in finding.entries
@@ -122,8 +132,10 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
             "Nothing was sent.",
             "Give the device a new host key.",
         )
+    file = finding.entries[0].file
     own = any(entry.file == known_hosts.own for entry in finding.entries)
-    forget = f"{accept} --replace" if own else f"ssh-keygen -R {shlex.quote(endpoint.host_key_name)}, then {accept}"
+    removed = shlex.join(["ssh-keygen", "-f", str(file), "-R", endpoint.host_key_name])
+    forget = f"{accept} --replace" if own else f"{removed}, then {accept}"
     raise ChangedHostKeyError(
         f"THE HOST KEY OF {endpoint.host_key_name} HAS CHANGED: it shows {key.kind} {key.fingerprint}, but {where}. "
         "Another machine may be answering in its place. Nothing was sent.",
@@ -133,7 +145,8 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
 
 def _connect_socket(endpoint: Endpoint) -> socket.socket:
     try:
-        sock = socket.create_connection((endpoint.hostname, endpoint.port), timeout=CONNECT_TIMEOUT_S)
+        source = (endpoint.bind_address, 0) if endpoint.bind_address else None
+        sock = socket.create_connection((endpoint.hostname, endpoint.port), CONNECT_TIMEOUT_S, source)
     except (socket.gaierror, UnicodeError) as error:  # UnicodeError: an empty or too long part of a name
         name = endpoint.target.host
         mdns = "have mDNS here (sudo apt-get install libnss-mdns); or " * endpoint.hostname.endswith(".local")
@@ -153,6 +166,8 @@ def _connect_socket(endpoint: Endpoint) -> socket.socket:
         ) from None
     # Requests are small and wait for their answer: do not let Nagle's algorithm hold them back.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # paramiko fills the socket's buffer without an end
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_MS)
     return sock
 
 
@@ -179,7 +194,7 @@ def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.sock
     with its:
         # In a session of its own: Ctrl-C ends it by ending us, after what was begun on the device has been undone.
         process = subprocess.Popen(
-            [os.environ.get("SHELL", "/bin/sh"), "-c", f"exec {command}"],
+            [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}"],
             stdin=its.fileno(), stdout=its.fileno(), stderr=errors, start_new_session=True,
         )  # fmt: skip
 
@@ -221,11 +236,11 @@ def open_transport(
     transport = paramiko.Transport(sock)
     stack.callback(transport.close)
     transport.banner_timeout = CONNECT_TIMEOUT_S
-    transport.auth_timeout = CONNECT_TIMEOUT_S
+    transport.auth_timeout = LOGIN_TIMEOUT_S
     transport.channel_timeout = CONNECT_TIMEOUT_S
     # Ask for the kinds on record first: a server with several keys then shows one that can be compared.
     options, name = transport.get_security_options(), endpoint.host_key_name
-    kinds, vouched = known.kinds(name), known.has_authority(name)
+    kinds, vouched = known.kinds(name) or known.kinds(certificates.bare_name(name)), known.has_authority(name)
     wanted = list(certificates.KINDS) if vouched else []
     wanted += [name for kind in kinds for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
     first = [each for each in wanted if each in options.key_types or each in certificates.KINDS]

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from paramiko import AuthenticationException, BadAuthenticationType, Message, PKey, SSHException, Transport
-from paramiko.agent import AgentKey, AgentSSH
+from paramiko.agent import SSH2_AGENT_SIGN_RESPONSE, AgentKey, AgentSSH
+from paramiko.agent import cSSH2_AGENTC_SIGN_REQUEST as _SIGN
 from paramiko.pkey import PublicBlob, UnknownKeyType
+from paramiko.util import asbytes
 
 from quarl.device.deploy.errors import LoginError, SecondFactorError
 from quarl.device.deploy.hostkeys.certificates import HostCertificate
@@ -34,6 +36,15 @@ class _Agent(AgentSSH):
         connection.settimeout(60.0)  # it may ask its user first
         connection.connect(str(path))
         self._connect(connection)
+
+    def _send_message(self, msg: object) -> tuple[int, Message]:
+        """Take no signature for a wrong one: the server refuses that, and takes the next key."""
+        try:
+            kind, reply = super()._send_message(msg)
+        except (OSError, SSHException):
+            kind, reply = 0, Message()
+        is_refused = asbytes(msg)[:1] == _SIGN and kind != SSH2_AGENT_SIGN_RESPONSE
+        return (SSH2_AGENT_SIGN_RESPONSE, Message(bytes(4))) if is_refused else (kind, reply)
 
 
 def _read_public(file: Path) -> bytes:
@@ -76,17 +87,21 @@ def _candidate_keys(endpoint: Endpoint, tried: list[str], stack: contextlib.Exit
             held = {key.blob: key for key in _Agent(endpoint.agent, stack).get_keys()}
         except (OSError, SSHException) as error:
             tried.append(f"the agent at {endpoint.agent} (cannot be asked: {error})")
-    certificates, defaults = (
-        _find_certificates(endpoint, held.values()),
-        {with_home(Path(name)) for name in DEFAULT_KEYS},
-    )
-    keys: list[tuple[str, Path | AgentKey]] = []
-    for file in dict.fromkeys(endpoint.identity_files):
-        in_agent = held.pop(_read_public(file), None)
-        keys.append((str(file), file) if in_agent is None else (f"{file} of the SSH agent", in_agent))
+    certificates = _find_certificates(endpoint, held.values())
+    defaults = {with_home(Path(name)) for name in DEFAULT_KEYS}
+    # As OpenSSH: of the agent those of the files, then its others, then the files that it does not hold.
+    left, keys, files = dict(held), list[tuple[str, Path | AgentKey]](), list[tuple[str, Path | AgentKey]]()
+    for file in dict.fromkeys((*filter(None, [endpoint.identity]), *endpoint.identity_files)):
+        in_agent = left.pop(_read_public(file), None)
+        if in_agent is not None:
+            keys.append((f"{file} of the SSH agent", in_agent))
+        else:
+            (keys if file == endpoint.identity else files).append((str(file), file))
     if not endpoint.identities_only:
-        keys += [(f"SSH agent {key.fingerprint}", key) for key in held.values() if "-cert-" not in key.name]
-    for name, key in keys:
+        offered_with_key = {blob.key_blob for key, blobs in certificates.items() if key in held for blob in blobs}
+        others = (key for key in left.values() if key.blob not in offered_with_key)
+        keys += [(f"SSH agent {key.fingerprint}", key) for key in others]
+    for name, key in (*keys, *files):
         if isinstance(key, Path):
             if not key.is_file():
                 if key not in defaults:
@@ -130,7 +145,8 @@ def log_in(transport: Transport, endpoint: Endpoint) -> None:
                 tried.append(f"{name} (the server allows only {', '.join(error.allowed_types)})")
                 break
             except (SSHException, OSError, EOFError) as error:
-                tried.append(f"{name} ({'refused' if isinstance(error, AuthenticationException) else error})")
+                is_refused = isinstance(error, AuthenticationException) and "timeout" not in str(error)
+                tried.append(f"{name} ({'refused' if is_refused else error})")
                 if not transport.is_active():
                     break
     raise LoginError(

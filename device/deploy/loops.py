@@ -619,7 +619,6 @@ def on_trial(device: DeviceShell, manager: Manager, record: Record, progress: Pr
     if goes_back:
         device.point(TRIAL_LINK, str(before))
         device.run(f"undo={shlex.quote(back)}")
-        device.watch()  # by a process that knows it
     try:
         write_settings(device, settings)
         manager.install(settings)

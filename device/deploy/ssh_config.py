@@ -28,9 +28,9 @@ DEFAULT_KEYS = tuple(
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _ASK_TIMEOUT_S = 60.0  # canonical names are looked up, and Match exec runs commands
 _ONLY_OPENSSH = re.compile(
-    r"^\s*(?:include\b|canonicalizehostname\W+(?:yes|always)\b|match\b.*\b(?:tagged|localnetwork)\b)", re.I | re.M
+    r"^\s*(?:include\b|canonicalizehostname\W+(?:yes|always)\b|certificatefile\b|match\b.*\b(?:tagged|localnetwork)\b)",
+    re.I | re.M,
 )
-_LISTS = ("identityfile", "certificatefile")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Endpoint:
     Attributes:
         target: the host as it was named, by the user or as a jump host.
         host_key_name: the name to look up in known_hosts: ``host``, or ``[host]:port`` when the port is not 22.
+        identity: the file of a private key to offer first.
         identity_files: of private keys, or of the public keys of those that the agent holds; most specific first.
         certificate_files: of user certificates, beside ``FILE-cert.pub`` of each identity file.
         identities_only: offer only the keys of identity_files, also of those that the agent holds.
@@ -47,6 +48,7 @@ class Endpoint:
         known_hosts_files: of the user's and the system's ``ssh``.
         revoked_keys: a file of host keys that are revoked everywhere, as text or as ``ssh-keygen -k`` writes it.
         jump: the host through which this one is reached.
+        bind_address: of this machine's, to connect from; "" for any.
         proxy_command: for the user's shell: what to talk to instead of a socket; "" for none.
     """
 
@@ -55,6 +57,7 @@ class Endpoint:
     port: int
     user: str
     host_key_name: str
+    identity: Path | None = None
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
@@ -62,6 +65,7 @@ class Endpoint:
     known_hosts_files: tuple[Path, ...] = ()
     revoked_keys: Path | None = None
     jump: Endpoint | None = None
+    bind_address: str = ""
     proxy_command: str = ""
 
     def __str__(self) -> str:
@@ -89,14 +93,11 @@ def resolve(target: Target, identity: Path | None = None, config_file: Path | No
     Raises:
         TargetError: the configuration cannot be read, or leads to no host.
     """
-    endpoint = _resolve(target, config_file, (), ())
-    if identity is None:
-        return endpoint
-    return replace(endpoint, identity_files=(with_home(identity), *endpoint.identity_files))
+    return replace(_resolve(target, config_file, (), ()), identity=identity and with_home(identity))
 
 
 def _resolve(
-    target: Target, config_file: Path | None, jumps: Sequence[str], behind: tuple[tuple[str, int, str], ...]
+    target: Target, config_file: Path | None, jumps: Sequence[str], behind: tuple[tuple[Target, tuple[str, ...]], ...]
 ) -> Endpoint:
     """Resolve a host that is reached through ``jumps`` or those of its own, and through which those behind it are."""
     options = _read_options(target, config_file)
@@ -107,7 +108,7 @@ def _resolve(
         raise TargetError(
             f"The Port of {target.host} in ~/.ssh/config is {text[:20]!r}; it must be 1 to 65535.", "Mend it there."
         )
-    here = (hostname.lower(), port, user)
+    here = (target, tuple(jumps))
     if here in behind:
         raise TargetError(
             f"{target} is reached through itself: the jump hosts of ~/.ssh/config form a loop.",
@@ -118,7 +119,7 @@ def _resolve(
     jump = _resolve(Target.parse(hops[-1]), config_file, hops[:-1], (*behind, here)) if hops else None
     local, alias = socket.gethostname(), options.get("hostkeyalias", [""])[0]
     tokens = {
-        "%": "%", "d": str(Path.home()), "h": hostname, "i": str(os.getuid()), "k": alias or hostname,
+        "%": "%", "d": str(Path.home()), "h": hostname, "i": str(os.getuid()), "k": alias or target.host,
         "L": local.partition(".")[0], "l": local, "n": target.host, "p": str(port), "r": user, "u": user_name(),
     }  # fmt: skip
     command = "" if hops else options.get("proxycommand", ["none"])[0]
@@ -136,6 +137,7 @@ def _resolve(
         revoked_keys=next(iter(_paths(options.get("revokedhostkeys", []), tokens)), None),
         known_hosts_files=_paths([path for text in listed for path in _split_paths(text)] or _KNOWN_HOSTS, tokens),
         jump=jump,
+        bind_address=options.get("bindaddress", [""])[0],
         proxy_command="" if command.lower() == "none" else _expand(command, tokens),
     )
 
@@ -181,7 +183,7 @@ def _read_options(target: Target, config_file: Path | None) -> dict[str, list[st
 
 
 def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
-    """As :func:`_read_options`, by paramiko, which expands tokens, too."""
+    """As :func:`_read_options`, by paramiko, which has expanded the tokens."""
     config = paramiko.SSHConfig()
     try:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -195,7 +197,13 @@ def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
             f"{file} has {line[0].strip()[:80]!r}, which only OpenSSH's client understands, and there is none here.",
             "Install it: sudo apt-get install openssh-client.",
         )
-    return {name: list(value) if name in _LISTS else [str(value)] for name, value in found.items()}
+    if {"proxyjump", "proxycommand"} <= found.keys():
+        raise TargetError(
+            f"{file} has both ProxyJump and ProxyCommand for {target.host}, and only `ssh` knows which came first.",
+            "Install it: sudo apt-get install openssh-client.",
+        )
+    lists = {name: value if isinstance(value, list) else [str(value)] for name, value in found.items()}
+    return {name: [value.replace("%", "%%") for value in values] for name, values in lists.items()}
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
@@ -222,5 +230,5 @@ def _split_paths(text: str) -> list[str]:
 
 def _find_agent(value: str, tokens: Mapping[str, str]) -> Path | None:
     if value == "SSH_AUTH_SOCK" or value.startswith("$"):
-        value = os.environ.get(value.strip("${}"), "none")
+        value = os.environ.get(value.strip("${}"), "none") if re.fullmatch(r"\w+|\$\w+|\$\{\w+\}", value) else value
     return next(iter(_paths([value], tokens)), None) if value else None

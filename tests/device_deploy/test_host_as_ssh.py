@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -107,13 +106,18 @@ Host drone
         return file
 
 
+def add(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Give an agent a key, once it listens."""
+    assert eventually(lambda: not subprocess.call(command, cwd=folder, env=environment))
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     root = tmp_path_factory.mktemp("lab")
     for key in ("authority", "signed", "locked", "stranger"):
         make_key(root / key, passphrase="secret" if key == "locked" else None)
     subprocess.run(["ssh-keygen", "-qs", "authority", "-I", "me", "-n", user(), "signed.pub"], cwd=root, check=True)
-    (root / "signed-cert.pub").rename(root / "certificate.pub")
+    shutil.copy(root / "signed-cert.pub", root / "certificate.pub")
     more = f"AuthorizedKeysFile {root}/device.pub {root}/locked.pub\nTrustedUserCAKeys {root}/authority.pub\n"
     with contextlib.ExitStack() as stack:
         servers = {}
@@ -130,16 +134,26 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         (root / "relay").write_text(RELAY)
         for file, public in (("revoked", root / "sshd-device" / "host_ed25519.pub"), ("others", root / "stranger.pub")):
             subprocess.run(["ssh-keygen", "-qkf", str(root / file), str(public)], check=True)
-        agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(root / "agent")], stdout=subprocess.DEVNULL)
-        stack.callback(agent.wait)
-        stack.callback(agent.terminate)
-        environment = {**os.environ, "SSH_AUTH_SOCK": str(root / "agent"), "SSH_ASKPASS_REQUIRE": "force"}
+        (root / "no_port").write_text("127.0.0.1 " + known[0].split(maxsplit=1)[1])
         (root / "answer").write_text("#!/bin/sh\necho secret\n")
         (root / "answer").chmod(0o755)
-        add = ["ssh-add", "-q", str(root / "locked"), str(root / "stranger")]
-        assert eventually(
-            lambda: not subprocess.run(add, env={**environment, "SSH_ASKPASS": str(root / "answer")}).returncode
-        )
+        shutil.copy(root / "signed.pub", root / "plain.pub")
+        for name, words in {
+            "agent": ["locked", "stranger"],
+            "refusing": ["-c", "locked"],
+            "certified": ["signed"],
+        }.items():
+            asked = {**os.environ, "SSH_AUTH_SOCK": str(root / name), "SSH_ASKPASS_REQUIRE": "force"}
+            agent = subprocess.Popen(
+                ["ssh-agent", "-D", "-a", str(root / name)],
+                stdout=subprocess.DEVNULL,
+                env={**asked, "SSH_ASKPASS": "/bin/false"},
+            )
+            stack.callback(agent.wait)
+            stack.callback(agent.terminate)
+            environment = {**asked, "SSH_ASKPASS": "./answer"}
+            add(["ssh-add", "-q", *words], root, environment)
+        subprocess.call(["ssh-add", "-qd", "plain.pub"], cwd=root, env=environment)  # and its certificate stays
         yield Lab(root, **servers, agent=root / "agent")
 
 
@@ -195,7 +209,9 @@ Host dev
         "Host drone\n  IdentitiesOnly yes\n  IdentityAgent {agent}\n  IdentityFile {folder}/bare/locked\n"
     ),
     "IdentitiesOnly, a key": "Host drone\n  IdentitiesOnly yes\n  IdentityFile {folder}/device\n",
-    "a user certificate": "Host drone\n  IdentityFile {folder}/signed\n  CertificateFile {folder}/certificate.pub\n",
+    "a user certificate": (
+        "Host drone\n  IdentityFile {folder}/bare/signed\n  CertificateFile {folder}/certificate.pub\n"
+    ),
     "ProxyJump": "Host drone\n  ProxyJump near\n  IdentityFile {folder}/device\n",
     "two jump hosts": "Host drone\n  ProxyJump near,far\n  IdentityFile {folder}/device\n",
     "a jump host that is reached by another": (
@@ -204,10 +220,31 @@ Host dev
     "ProxyCommand": "Host drone\n  ProxyCommand {python} {folder}/relay %h %p\n  IdentityFile {folder}/device\n",
     "ProxyCommand by ssh": "Host drone\n  ProxyCommand ssh -F {folder}/config -W %h:%p near\n"
     "  IdentityFile {folder}/device\n",
+    "a key that is known by its name without a port": (
+        "Host bare\n  HostName 127.0.0.1\n  Port {port}\n  UserKnownHostsFile {folder}/no_port\n"
+        "  IdentityFile {folder}/device\n"
+    ),
+    "a jump host of the same address": (
+        "Host near\n  ProxyJump none\nHost same\n  HostName 127.0.0.1\n  HostKeyAlias near\n  Port {near}\n"
+        "  IdentityFile {folder}/near\n  ProxyJump near\n"
+    ),
+    "%k in the name of a key": "Host drone\n  HostKeyAlias drone\n  IdentityFile {folder}/%k\n",
+    "BindAddress": "Host drone\n  BindAddress 127.0.0.1\n  IdentityFile {folder}/device\n",
+    "an agent that refuses a key": (
+        "Host drone\n  IdentityAgent {folder}/refusing\n  IdentityFile {folder}/locked.pub\n"
+        "  IdentityFile {folder}/device\n"
+    ),
+    "a certificate that the agent alone holds": "Host drone\n  IdentityAgent {folder}/certified\n",
     "a list of other keys that are revoked": (
         "RevokedHostKeys {folder}/others\nHost drone\n  IdentityFile {folder}/device\n"
     ),
     "ProxyJump none": "Host drone\n  ProxyJump none\n  IdentityFile {folder}/device\nHost *\n  ProxyJump nobody\n",
+}
+HOSTS = {
+    "a name with capitals": "Drone",
+    "settings of the canonical name": "dev",
+    "a jump host of the same address": "same",
+    "a key that is known by its name without a port": "bare",
 }
 KEEPS_OUT = {
     "IdentitiesOnly, and the agent's key is of no file": (
@@ -244,9 +281,10 @@ KEEPS_OUT = {
 def test_what_ssh_reaches_is_reached(lab: Lab, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     (lab.folder / "included").write_text(f"Host dro*\n  IdentityFile {lab.folder}/device\n")
     (lab.folder / "bare").mkdir(exist_ok=True)  # without the public part beside it
-    shutil.copy(lab.folder / "locked", lab.folder / "bare" / "locked")
+    for key in ("locked", "signed"):
+        shutil.copy(lab.folder / key, lab.folder / "bare" / key)
     shutil.copy(lab.folder / "device", lab.folder / "drone")
-    host = {"a name with capitals": "Drone", "settings of the canonical name": "dev"}.get(case, "drone")
+    host = HOSTS.get(case, "drone")
     file = lab.write(LETS_IN[case])
     monkeypatch.setenv("SSH_AUTH_SOCK", "/nonexistent")
     assert (ours(file, host), theirs(file, host)) == ("in", "in")
@@ -368,18 +406,6 @@ def test_a_user_without_a_shell(tmp_path: Path, program: str) -> None:
             with pytest.raises(UnsupportedDeviceError) as caught:
                 look(connection)
             assert f"chsh -s /bin/sh {connection.endpoint.user}" in caught.value.next_step
-
-
-def test_what_start_up_files_print_is_no_answer(tmp_path: Path) -> None:
-    if Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash":
-        pytest.skip("another login shell reads other files")
-    with openssh_server(tmp_path / "sshd") as server:
-        (server.home / ".bashrc").write_text("printf 'home=/evil\\nend=1\\nwelcome, without a line end'\n")
-        with server.connect() as connection:
-            facts = probe(connection)
-            assert facts.home == str(server.home)
-            install(connection, stand_in_payload("B", "banner"), WheelSet(facts.python, ()))
-            assert served_text(connection, "B") == "banner"
 
 
 # A machine without OpenSSH's client.

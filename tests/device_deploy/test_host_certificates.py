@@ -11,8 +11,11 @@ import pytest
 
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import ChangedHostKeyError, HostError, UnknownHostKeyError
+from quarl.device.deploy.handshake import verify_host_key
 from quarl.device.deploy.hostkeys.certificates import HostCertificate
-from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from quarl.device.deploy.hostkeys.known_hosts import HostKey, KnownHosts, Verdict
+from quarl.device.deploy.ssh_config import Endpoint
+from quarl.device.deploy.target import Target
 from tests.device_deploy.devices import make_key, openssh_server
 from tests.device_deploy.needs import needs_sshd
 
@@ -119,3 +122,31 @@ def test_a_certificate_whose_signature_is_another_ones(tmp_path: Path, authority
     for wrong in (b"", bytes(whole[:40])):
         with pytest.raises(ValueError):
             HostCertificate.parse(kind, wrong)
+
+
+def test_an_authority_that_signs_with_sha1_vouches_for_none(tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-qt", "rsa", "-N", "", "-f", str(tmp_path / "authority")], check=True)
+    assert reached(tmp_path, [line(tmp_path / "authority")], "-h", *FOR_IT).startswith("SHA256:")
+    (tmp_path / "sshd").rename(tmp_path / "before")
+    with pytest.raises(ChangedHostKeyError, match="SHA-1"):
+        reached(tmp_path, [line(tmp_path / "authority")], "-h", "-t", "ssh-rsa", *FOR_IT)
+
+
+@pytest.mark.parametrize("what", ["serial: 7", "id: pi", "authority", "nothing"])
+def test_a_revocation_list_counts_for_certificates(tmp_path: Path, authority: Path, what: str) -> None:
+    make_key(tmp_path / "host")
+    file = certified(tmp_path / "host", authority, "-h", "-z", "7", *FOR_IT)
+    kind, encoded = file.read_text().split()[:2]
+    certificate = HostCertificate.parse(kind, base64.b64decode(encoded))
+    (tmp_path / "what").write_text(f"{what}\n" if ":" in what else "serial: 8\n")
+    words = [f"{authority}.pub"] if what == "authority" else ["-s", f"{authority}.pub", str(tmp_path / "what")]
+    subprocess.run(["ssh-keygen", "-qkf", str(tmp_path / "revoked"), *words], check=True)
+    (tmp_path / "known_hosts").write_text(line(authority))
+    target = Target("127.0.0.1")
+    endpoint = Endpoint(target, "127.0.0.1", 22, "pi", "127.0.0.1", revoked_keys=tmp_path / "revoked")
+    key = HostKey(certificate.kind, certificate.blob, certificate)
+    if what == "nothing":
+        assert verify_host_key(endpoint, key, KnownHosts(tmp_path / "known_hosts")).verdict is Verdict.KNOWN
+    else:
+        with pytest.raises(ChangedHostKeyError):
+            verify_host_key(endpoint, key, KnownHosts(tmp_path / "known_hosts"))

@@ -299,9 +299,11 @@ def test_ctrl_c_in_the_middle_of_a_file_is_no_network_fault(tmp_path: Path) -> N
 def test_a_login_shell_that_greets(tmp_path: Path) -> None:
     """Start-up files that print are found on many devices; what they print is not taken for an answer."""
     with openssh_server(tmp_path / "sshd") as server, server.connect() as connection:
-        (server.home / ".bashrc").write_text("echo Welcome aboard; echo have = fun\n")
-        assert connection.run("true").stdout.startswith("Welcome aboard"), "bash is the login shell of this test"
-        install(connection, stand_in_payload("S", "greeted"), WheelSet(probe(connection).python, ()))
+        (server.home / ".bashrc").write_text("touch ~/read; printf 'home=/evil\\nend=1\\nno line end'\n")
+        assert connection.run("echo in").stdout == "in\n" and (server.home / "read").exists(), "bash is the login shell"
+        facts = probe(connection)
+        assert facts.home == str(server.home)
+        install(connection, stand_in_payload("S", "greeted"), WheelSet(facts.python, ()))
         assert served_text(connection, "S") == "greeted"
 
 

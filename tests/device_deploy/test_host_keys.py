@@ -130,4 +130,4 @@ def test_changed_key_of_the_users_own_file_is_theirs_to_forget(tmp_path: Path) -
     hosts = known(tmp_path, "", f"[10.0.0.7]:2200 ssh-ed25519 {OTHER}\n")
     with pytest.raises(ChangedHostKeyError) as caught:
         verify_host_key(ENDPOINT, KEY, hosts)
-    assert "ssh-keygen -R '[10.0.0.7]:2200'" in caught.value.next_step
+    assert f"ssh-keygen -f {tmp_path / 'user'} -R '[10.0.0.7]:2200'" in caught.value.next_step

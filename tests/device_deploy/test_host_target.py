@@ -61,7 +61,7 @@ def test_what_was_typed_wins(tmp_path: Path) -> None:
     file = config(tmp_path, "Host drone\n HostName 10.0.0.7\n Port 2200\n User pi\n IdentityFile /config-key\n")
     endpoint = resolve(Target.parse("me@drone:22"), Path("/my-key"), file)
     assert (endpoint.hostname, endpoint.port, endpoint.user) == ("10.0.0.7", 22, "me")
-    assert endpoint.identity_files == (Path("/my-key"), Path("/config-key"))
+    assert (endpoint.identity, endpoint.identity_files) == (Path("/my-key"), (Path("/config-key"),))
     assert endpoint.host_key_name == "10.0.0.7"
 
 

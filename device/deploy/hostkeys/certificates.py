@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     SSHCertificateType,
     load_ssh_public_identity,
 )
+from paramiko import Message
 
 KINDS = (
     "ssh-ed25519-cert-v01@openssh.com",
@@ -39,11 +40,13 @@ class HostCertificate:
     Attributes:
         kind, blob: the certified key itself, and its bytes on the wire.
         authority: the bytes of the key that signed it.
+        signed_with: the algorithm of that signature.
     """
 
     kind: str
     blob: bytes
     authority: bytes
+    signed_with: str
     _certificate: SSHCertificate
 
     @classmethod
@@ -63,7 +66,14 @@ class HostCertificate:
             key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode().split()
             for key in (found.public_key(), found.signature_key())
         )
-        return cls(certified[0], base64.b64decode(certified[1]), base64.b64decode(signed_by[1]), found)
+        authority = base64.b64decode(signed_by[1])
+        signature = Message(blob[blob.rindex(authority) + len(authority) :]).get_binary()  # behind the authority's key
+        return cls(certified[0], base64.b64decode(certified[1]), authority, Message(signature).get_text(), found)
+
+    @property
+    def line(self) -> bytes:
+        """The certificate as a file has it."""
+        return self._certificate.public_bytes()
 
     def why_not(self, host: str, now: float | None = None) -> str:
         """Why it does not hold for a host of that name (without a port); empty where it does.
@@ -73,6 +83,8 @@ class HostCertificate:
             now: seconds since 1970; default the time.
         """
         it, moment = self._certificate, time.time() if now is None else now
+        if self.signed_with == "ssh-rsa":
+            return "the authority signed it with SHA-1"
         if it.type is not SSHCertificateType.HOST:
             return "it is a user's certificate"
         if not it.valid_after <= moment < it.valid_before:

@@ -104,7 +104,7 @@ def read_entries(file: Path) -> list[Entry]:
     """The lines of a known_hosts file that hold a key; a line that cannot be read accepts nobody."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return []
     entries = []
     for number, line in enumerate(text.splitlines(), 1):

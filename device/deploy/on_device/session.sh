@@ -6,7 +6,7 @@
 # shellcheck shell=sh disable=SC2015,SC2034,SC2154
 umask 077
 CDPATH=
-lock='' incoming='' undo='' watcher='' policy='' mode=record release=''
+lock='' incoming='' undo='' watcher='' silence='' policy='' mode=record release=''
 export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"
 if missing=$({ mkdir -p "$HOME/quarl" && cd -P "$HOME/quarl"; } 2>&1); then
   missing=''
@@ -19,33 +19,28 @@ else # on a disk that takes no changes nothing is deployed: in /proc nothing is 
 fi
 
 watch() { # SECONDS: end this shell, and what it has begun, where the host is not heard within them
+  silence=$1
+  hear yes
+}
+
+hear() { # yes | working: during a command the host cannot be heard, so that nobody watches
+  [ -n "$silence" ] || return 0
   [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
-  trap '' USR1 USR2 # one that comes before the next lines are reached ends nobody
+  watcher=
+  [ "$1" = yes ] || return 0
   (
     trap - EXIT HUP INT PIPE
-    trap 'heard=yes working=' USR1 # the host is there
-    trap 'working=yes' USR2        # and cannot be heard during a command
     trap 'kill "$pause"; exit' TERM
-    heard=yes working=
-    while [ -n "$heard$working" ]; do
-      heard=
-      sleep "$1" &
-      pause=$!
-      wait "$pause"
-      kill "$pause"
-      kill -0 "$$" || exit # it was killed, and the lock may be another's
-    done
+    sleep "$silence" &
+    pause=$!
+    wait "$pause"
+    kill -0 "$$" || exit # it was killed, and the lock may be another's
     kill -STOP "$$" # what it waits for may come now
     watcher=
     finish
     kill -KILL "$$"
   ) > /dev/null 2>&1 < /dev/null 9<&- &
   watcher=$!
-  trap - USR1 USR2
-}
-
-hear() { # yes | working: during a command the host cannot be heard
-  [ -z "$watcher" ] || case $1 in yes) kill -USR1 "$watcher" ;; *) kill -USR2 "$watcher" ;; esac 2> /dev/null
 }
 
 finish() {
