@@ -46,8 +46,8 @@ def key_for(
     """
     signers, revoked = ({fingerprint_of(line) for line in trust[name]} - {""} for name in ("signers", "revoked"))
     if is_our_own(connection) and path is None:
-        target = connection.target
-        key = made_key(connection.endpoint.identity_files[0].parent if target.is_local else own_folder())
+        login = connection.endpoint.identity if connection.target.is_local else None
+        key = made_key(login.parent if login is not None else own_folder())
         if trust["by_root"] or key.fingerprint in signers | revoked:
             return key, trust
         return key, {**trust, **session.signers([key.public], [], None)}
