@@ -91,7 +91,7 @@ def test_without_systemd_a_supervisor_does_it_and_cron_starts_it(
     with pi.connect() as connection:
         release = deploy(connection, bundle, [Precision.INT8]).release
         status, served = verb(pi, capsys, "serve", *USUAL)
-        assert (status, served["manager"], served["state"]) == (0, "supervisor", "active")
+        assert (status, served.get("manager"), served.get("state")) == (0, "supervisor", "active"), served
         assert connection.run("crontab -l").stdout.count("@reboot") == 1
     running.reboot(pi.name)
     assert eventually(lambda: reached(pi) and is_active(pi, capsys), PATIENCE_S)

@@ -23,18 +23,22 @@ watch() { # SECONDS: end this shell, and what it has begun, where the host is no
   hear yes
 }
 
+end_watcher() { # by SIGKILL, since another signal may come before it has its traps; and wait, so that bash says nothing
+  { kill -KILL "$watcher" && wait "$watcher"; } 2> /dev/null
+  watcher=
+}
+
 hear() { # yes | working: during a command the host cannot be heard, so that nobody watches
   [ -n "$silence" ] || return 0
-  [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
-  watcher=
+  [ -z "$watcher" ] || end_watcher
   [ "$1" = yes ] || return 0
   (
-    trap - EXIT HUP INT PIPE
-    trap 'kill "$pause"; exit' TERM
-    sleep "$silence" &
-    pause=$!
-    wait "$pause"
-    kill -0 "$$" || exit # it was killed, and the lock may be another's
+    trap - EXIT HUP INT TERM PIPE
+    while [ "$silence" -gt 0 ]; do
+      sleep 1
+      kill -0 "$$" || exit # it was killed, and the lock may be another's
+      silence=$((silence - 1))
+    done
     kill -STOP "$$" # what it waits for may come now
     watcher=
     finish
@@ -45,7 +49,7 @@ hear() { # yes | working: during a command the host cannot be heard, so that nob
 
 finish() {
   [ -n "$lock" ] || return 0
-  [ -z "$watcher" ] || kill "$watcher" 2> /dev/null
+  [ -z "$watcher" ] || end_watcher
   if [ -n "$undo" ] && [ -L "policies/$policy/trial" ]; then
     move "policies/$policy/trial" "policies/$policy/current"
     eval "$undo"
