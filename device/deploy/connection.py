@@ -85,13 +85,14 @@ class Connection:
     @property
     def transport_name(self) -> str:
         """``loopback`` when no network lies between, else ``ssh``; reports say it aloud."""
-        if not self.alive or self.endpoint.proxy_command:
-            return "ssh"
-        peers = [self._transport.getpeername()[0]]  # behind jump hosts that of the first
-        hop = self.endpoint
-        while hop.jump is not None:
-            peers.append(hop.hostname)
+        hops, hop = list[Endpoint](), self.endpoint.jump
+        while hop is not None:
+            hops.append(hop)
             hop = hop.jump
+        if not self.alive or any(each.proxy_command for each in (self.endpoint, *hops)):
+            return "ssh"
+        # The socket's peer is the first host on the way; each host but that one is reached from the one before.
+        peers = [self._transport.getpeername()[0], *(each.hostname for each in (self.endpoint, *hops)[:-1])]
         return "loopback" if all(re.match(r"127\.|::1$|localhost$", str(peer)) for peer in peers) else "ssh"
 
     @property

@@ -40,7 +40,7 @@ _CHUNK = 1 << 16
 
 
 class Door(asyncssh.SSHServer):
-    """Lets in whoever holds the client key, under any name; keeps the set of the connections that are open."""
+    """Accept every holder of the client key, under any name; keep the set of open connections."""
 
     def __init__(self, connections: set[asyncssh.connection.SSHConnection]) -> None:
         self._connections = connections

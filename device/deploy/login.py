@@ -68,7 +68,8 @@ def _read_public(file: Path) -> bytes:
 def _find_certificates(endpoint: Endpoint, held: Iterable[AgentKey]) -> dict[bytes, list[PublicBlob]]:
     """Return the user certificates of files and of the agent by the public key that they are for."""
     blobs = [PublicBlob(key.name, key.blob) for key in held if "-cert-" in key.name]
-    beside = (Path(f"{str(file).removesuffix('.pub')}-cert.pub") for file in endpoint.identity_files)
+    files = filter(None, (endpoint.identity, *endpoint.identity_files))
+    beside = (Path(f"{str(file).removesuffix('.pub')}-cert.pub") for file in files)
     for path in dict.fromkeys((*endpoint.certificate_files, *beside)):
         with contextlib.suppress(OSError, ValueError):
             blobs.append(PublicBlob.from_file(str(path)))

@@ -229,6 +229,6 @@ def _split_paths(text: str) -> list[str]:
 
 
 def _find_agent(value: str, tokens: Mapping[str, str]) -> Path | None:
-    if value == "SSH_AUTH_SOCK" or value.startswith("$"):
-        value = os.environ.get(value.strip("${}"), "none") if re.fullmatch(r"\w+|\$\w+|\$\{\w+\}", value) else value
-    return next(iter(_paths([value], tokens)), None) if value else None
+    if name := re.fullmatch(r"SSH_AUTH_SOCK|\$\{?(\w+)\}?", value):
+        value = os.environ.get(name[1] or value) or "none"
+    return next(iter(_paths([value], tokens)), None)

@@ -215,7 +215,7 @@ def read_only(tmp_path: Path) -> Iterator[TestDevice]:
 
 @pytest.mark.parametrize("has_folder", [False, True])
 def test_who_looks_at_a_disk_that_takes_no_changes_sees_what_is_there(read_only: TestDevice, has_folder: bool) -> None:
-    """And who changes something is told why that cannot be, and what to do."""
+    """A change is refused with the reason and what to do."""
     folder = read_only.home / "quarl"
     if not has_folder:
         shutil.rmtree(folder)
