@@ -45,7 +45,7 @@ WRONG = {  # what is typed: what must be said of it
     f"{QUARL} bench latency --policy I --precision int9": "'int9' is not known; allowed are fp32, fp16, int8",
     f"{QUARL} bench latency --step 5": "no option --step",
     f"{QUARL} bench latency --polici I": "Did you mean --policy",
-    f"{QUARL} bench table nope": "no table 'nope'; there are summary, case-study",
+    f"{QUARL} bench table nope": "no table 'nope'; there are .*summary, case-study",
     f"{QUARL} train": "which task.*\n\n.*quarl train --task navigation --policy I",
     f"{QUARL} train --task nope": "neither a word of this project nor an id.*quarl tasks shows the words",
     f"{QUARL} train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
