@@ -179,17 +179,16 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
-    """Fill these tables in wherever their markers stand, each page whole or not at all; returns those that changed.
+    """Fill these tables in wherever their markers stand, each page whole or not at all; returns the pages that changed.
+
+    A table without markers is on no page: the command that makes it prints it.
 
     Raises:
-        PageError: a marker without its partner, or a table that no page has a place for; nothing is written.
+        PageError: a marker without its partner; nothing is written.
     """
     from quarl.policy.files import write_atomically
 
     before = {path: path.read_text(encoding="utf-8") for path in pages(root)}
-    for table in tables:
-        if not any(f"<!-- table:{table.name} -->" in text for text in before.values()):
-            raise PageError(f"no page has a <!-- table:{table.name} --> marker, so there is nowhere to write it.")
     after = {path: filled(text, tables) for path, text in before.items()}
     changed = [path for path, text in after.items() if text != before[path]]
     for path in changed:
