@@ -17,7 +17,7 @@ NUMBER = r"[−+-]?\d[\d,.]*\d|[−+-]?\d"
 MEASURED = re.compile(rf"(?<![\w.,·^])(?:{NUMBER})(?:\s| )?(?:{UNITS})(?![\w/])|\[(?:{NUMBER}), (?:{NUMBER})\]")
 SET = {
     "docs/fleet.md": {"10 s", "25%"},
-    "docs/import.md": {"5 %", "20 ms"},
+    "docs/import.md": {"20 ms"},
     "docs/running.md": {"256 MB", "3 s"},
     "docs/native.md": {"64 MiB", "8 times"},
     "docs/airsim.md": {"62.5 ms", "125 ms", "60 ms", "5 s"},
