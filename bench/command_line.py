@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter, validators
 
@@ -19,7 +20,7 @@ from quarl.policy.spec import Precision, RuntimeName, parse_enum
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
 
 FILE_WIDTH = 240  # characters of a line when no terminal says how wide it is
 
@@ -138,6 +139,59 @@ class Printing:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
+class Answering(Printing):
+    """What becomes of the answer.
+
+    Attributes:
+        keep: store it in results/
+    """
+
+    keep: bool = False
+
+    def require_whole(self, option: str, *, is_whole: bool) -> None:
+        """Refuse to keep an answer about a part.
+
+        Raises:
+            BenchError: --keep, and an option leaves something out.
+        """
+        if self.keep and not is_whole:
+            raise BenchError("--keep stores the whole answer or none.", f"Leave {option} out.")
+
+    def publish(
+        self,
+        name: str,
+        found: Mapping[str, Any],
+        tables: Callable[[Mapping[str, Any]], Sequence[Table]],
+        amounts: Callable[[Mapping[str, Any]], Mapping[tuple[str, ...], int]],
+        unit: str,
+    ) -> int:
+        """Print an answer as tables or JSON, and keep it where that is asked for; returns the exit status.
+
+        Args:
+            name: of the file in results/, without its suffix.
+            found: the answer, the machine and the commit apart.
+            tables: (document) → its tables.
+            amounts: (document) → how much of each thing it rests on; a kept answer is replaced by none that has less.
+            unit: of the amounts.
+        """
+        from quarl.bench import tables as rendering
+        from quarl.bench.report import store
+        from quarl.bench.report.machine import this_machine
+        from quarl.policy.locate import code_version
+
+        document = {"machine": this_machine(), "code": code_version(), **found}
+        if self.json:
+            print(json.dumps({"ok": True, **document}, ensure_ascii=False))
+        else:
+            for table in tables(document):
+                rendering.print_table(table, console())
+        if self.keep:
+            store.keep_answer(store.answer_file(name), document, amounts, unit)
+        return cli.EXIT_OK
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
 class Storing(Printing):
     """What is printed and kept.
 
@@ -212,7 +266,7 @@ class Reading(Printing):
 
 def update_docs(tables: Sequence[Table]) -> None:
     """Fill these tables into README and docs, wherever they stand there, and say which page changed."""
-    from quarl.bench.report import tables as rendering
+    from quarl.bench import tables as rendering
 
     changed = rendering.update_pages(tables)
     say("\n".join(f"{path}: updated" for path in changed) or "README and docs are up to date.")

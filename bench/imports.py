@@ -7,7 +7,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.bench import answer_command
+from quarl.bench import command_line
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
 
 COLUMNS = ("id", "kind", "repository", "commit", "path", "file", "options", "export", "golden")
 NAMES = "public"
+WORDS = """\
+Public policy files
+{{ files }} files of {{ repositories }} public repositories, of {{ kinds }} kinds; \
+{{ share }} % of them come in: {{ contract }} as a contract, {{ opaque }} opaque.
+Apart: the largest difference of an output from the original's, as a share of what its outputs span, near and far \
+from the observations that its normaliser expects. The original is onnxruntime executing the untouched file, \
+PyTorch or Stable-Baselines3; of a zip with VecNormalize the steps as they were read; of Keras the ONNX that was \
+compared with it.
+int8: the least and the largest agreement with fp32 on drawn observations, not on rollouts; deployed: fp32 to the \
+local device, which held it to its golden vectors.
+Refused by name: {{ refused }}.
+Measured on {{ results.machine }}; code {{ results.code }}.
+"""
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Options(answer_command.Answering):
+class Options(command_line.Answering):
     """What is imported.
 
     Attributes:
@@ -149,19 +163,48 @@ def _deployed(device: Any, bundle: Any) -> bool:
     return True
 
 
-def _tables() -> dict[str, Callable[[answer_command.Document], Table]]:
-    from quarl.bench.tables.imports import IMPORTS
+def imports_table(document: Mapping[str, Any]) -> Table:
+    """Return what became of the files, a line for each kind: how many came in as what, and the worst of them."""
+    from quarl.bench.tables import group_by, tabulate
 
-    return {IMPORTS.name: IMPORTS.table}
+    rows = document["policies"]
+    lines = [{"kind": kind, **_cells(of)} for kind, of in group_by(rows, lambda row: row["kind"]).items()]
+    forms = [row["form"] for row in rows]
+    return tabulate(
+        "imports",
+        WORDS,
+        lines,
+        left=2,
+        results=document,
+        files=len(rows),
+        repositories=len({row["repository"] for row in rows}),
+        kinds=len(lines),
+        share=round(100 * (1 - forms.count("refused") / len(rows))),
+        contract=forms.count("contract"),
+        opaque=forms.count("opaque"),
+        refused=", ".join(row["id"] for row in rows if row["form"] == "refused") or "none",
+    )
 
 
-def _amounts(document: answer_command.Document) -> dict[tuple[str, ...], int]:
+def _cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    inside = [row for row in rows if row["form"] != "refused"]
+    agreements = [100 * row["int8"] for row in inside if row.get("int8") is not None]
+    return {
+        "to type": ", ".join(dict.fromkeys(word for row in inside for word in row["typed"])),
+        "files": str(len(rows)),
+        **{form: str(sum(row["form"] == form for row in rows)) for form in ("contract", "opaque", "refused")},
+        "apart near": f"{max(row['near'] for row in inside):.0e}" if inside else "",
+        "far": f"{max(row['far'] for row in inside):.0e}" if inside else "",
+        "int8, %": f"{min(agreements):.0f} … {max(agreements):.0f}" if agreements else "",
+        "deployed": "yes" if any(row.get("deployed") for row in inside) else "",
+    }
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
     return {(each["id"],): 1 for each in document["policies"]}
 
 
-ANSWER = answer_command.AnswerCommand(name="imports", ask=_ask, tables=_tables, amounts=_amounts, unit="files")
-
-
+@heartbeat()
 @cli.verb()
 def imports(options: Options) -> int:
     """Try public policy files: contract, opaque or refused, and how far each bundle is from its original.
@@ -173,7 +216,9 @@ def imports(options: Options) -> int:
     from the observations that its normaliser expects, converted to int8, and one of each kind is deployed to the local
     device. --keep stores the answer in results/imports.json.
     """
-    return ANSWER.run(options)
+    return options.publish(
+        "imports", _ask(options), lambda document: [imports_table(document)], amounts=_amounts, unit="files"
+    )
 
 
 main = cli.of("bench imports")

@@ -62,7 +62,7 @@ def instructions(options: Options) -> int:
     from quarl.bench.qemu_counter.counting import count
     from quarl.bench.report import store
     from quarl.bench.report.document import new_run
-    from quarl.bench.tables.virtual_pi import counts_tables
+    from quarl.bench.virtual_pi import counts_tables
 
     if options.prepare:
         return _prepare(options.runtime)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.bench import answer_command, command_line
-from quarl.bench.answer_command import AnswerCommand
+from quarl.bench import command_line
+from quarl.policy.console import heartbeat
 from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _loads(text: str) -> tuple[str, ...]:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Options(command_line.Targeting, answer_command.Answering):
+class Options(command_line.Targeting, command_line.Answering):
     """What is measured.
 
     Attributes:
@@ -181,24 +181,7 @@ def compact(answer: Any) -> Any:
     }
 
 
-def _tables() -> dict[str, Any]:
-    from quarl.bench.tables import loop
-
-    return {"round trips": loop.ROUND_TRIPS.table, "punctuality": loop.PUNCTUALITY.table}
-
-
-ANSWERS = {
-    name: AnswerCommand(
-        name=name,
-        ask=_ask,
-        tables=_tables,
-        amounts=lambda document: {("seconds",): document["seconds"]},
-        unit="seconds at each rate",
-    )
-    for name in ("loop", "device-loop")
-}
-
-
+@heartbeat()
 @cli.verb()
 def loop(options: Options) -> int:
     """How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?
@@ -212,7 +195,15 @@ def loop(options: Options) -> int:
     finds the kernel to do in the same seconds. Loads are stress-ng's (on the device: apt-get install stress-ng
     rt-tests).
     """
-    return ANSWERS["loop" if options.target == "local" else "device-loop"].run(options)
+    from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
+
+    return options.publish(
+        "loop" if options.target == "local" else "device-loop",
+        _ask(options),
+        tables=lambda document: [round_trip_table(document), punctuality_table(document)],
+        amounts=lambda document: {("seconds",): document["seconds"]},
+        unit="seconds at each rate",
+    )
 
 
 main = cli.of("bench loop")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
@@ -11,6 +13,18 @@ from quarl.bench import command_line
 from quarl.bench.command_line import Positive, Runtimes
 from quarl.policy.console import heartbeat
 from quarl.policy.spec import RuntimeName
+
+if TYPE_CHECKING:
+    from quarl.bench.report.document import Report
+    from quarl.bench.tables import Table
+
+
+WORDS = """\
+Memory
+{{ machines }}
+MB resident of the agent's process (10⁶ bytes), a fresh process for each row.
+{{ own_notes }}
+"""
 
 
 @Parameter(name="*")
@@ -37,11 +51,37 @@ def memory(options: Options) -> int:
     """
     from quarl.bench.device_session import session
     from quarl.bench.device_session.questions import ask_memory
-    from quarl.bench.tables.answers import MEMORY
 
     with session.opened(options) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, options.runs)])
-    return session.answer(options, asking.reports, MEMORY.table(asking.reports))
+    return session.answer(options, asking.reports, memory_table(asking.reports))
+
+
+def memory_table(reports: Sequence[Report]) -> Table:
+    """A line for each artifact in each runtime."""
+    from quarl.bench.report.notes import circumstances, machine_notes, report_notes
+    from quarl.bench.report.text import joined, kilobytes, megabytes
+    from quarl.bench.tables import tabulate
+
+    lines = [
+        {
+            "policy": report.policy,
+            "precision": report.precision or "",
+            "runtime": f"{report.runtime} {report.runtime_version}",
+            "KB artifact": kilobytes(report.artifact.bytes),
+            "MB agent alone": megabytes(report.memory.baseline),
+            "MB runtime imported": megabytes(report.memory.before_load),
+            "MB loaded": megabytes(report.memory.after_load),
+            "MB peak serving": megabytes(report.memory.running_peak),
+            "MB added by loading": megabytes(report.memory.artifact_share),
+            "measured": joined(circumstances(report)),
+        }
+        for report in reports
+        if report.artifact and report.memory
+    ]
+    machines, notes = ("\n".join(of(reports)) for of in (machine_notes, report_notes))
+    titled = ("runtime", "measured")
+    return tabulate("memory", WORDS, lines, left=3, titled=titled, machines=machines, own_notes=notes)
 
 
 main = cli.of("bench memory")

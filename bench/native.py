@@ -9,21 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.bench import answer_command, command_line
+from quarl.bench import command_line
 from quarl.bench.peers.policies import amounts, committed
+from quarl.policy.console import heartbeat
 from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
     from quarl.policy.bundle import Bundle
 
 NATIVE = "native"
 POLICIES = ("I", "II", "III", "pong-dqn")
+WORDS = """\
+The native engine beside the other runtimes
+One decision at batch 1, one thread, from Python's call to the action: median over {{ turns }} turns, each \
+about {{ turn_s }} s of every contestant on one core, one process each; of a turn the median of \
+{{ parts }} parts' means. As fast as LiteRT: its time over this one's in the same turn, the median and in \
+brackets the least and the greatest.
+Exact: native gives the levels of quarl.policy.reference after every layer, with each of its sets of kernels (tests).
+Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
+"""
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Options(answer_command.Answering):
+class Options(command_line.Answering):
     """What is timed.
 
     Attributes:
@@ -74,23 +84,26 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
 
 
 def native_table(document: Mapping[str, Any]) -> Table:
-    """A row for each policy, precision and contestant."""
-    from quarl.bench.peers.turns import PARTS, TURN_S, TURNS
-    from quarl.bench.tables.programs import RUNTIMES
+    """A line for each policy, precision and contestant."""
+    from quarl.bench.peers.turns import timing_facts, with_speed_ups
+    from quarl.bench.report.text import kilobytes, nanoseconds
+    from quarl.bench.tables import tabulate
 
-    return RUNTIMES.table({**document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS})
+    lines = [
+        {
+            "policy": row["policy"],
+            "precision": row["precision"],
+            "runtime": row["runtime"],
+            "one decision": nanoseconds(row["median_ns"]),
+            "as fast as LiteRT": row["as_fast"],
+            "KB artifact": kilobytes(row["bytes"]),
+        }
+        for row in with_speed_ups(document["rows"], "policy", "precision")
+    ]
+    return tabulate(NATIVE, WORDS, lines, left=3, **timing_facts(document))
 
 
-ANSWER = answer_command.AnswerCommand(
-    name=NATIVE,
-    ask=_ask,
-    tables=lambda: {NATIVE: native_table},
-    amounts=amounts,
-    unit="turns",
-    left_out=lambda options: "" if options.policy == POLICIES else "--policy",
-)
-
-
+@heartbeat()
 @cli.verb()
 def native(options: Options) -> int:
     """The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
@@ -104,7 +117,10 @@ def native(options: Options) -> int:
     the same network in an int8 container. Nothing is written but, with --keep, the answer in results/native.json, from
     where bench/table.py makes its table.
     """
-    return ANSWER.run(options)
+    options.require_whole("--policy", is_whole=options.policy == POLICIES)
+    return options.publish(
+        NATIVE, _ask(options), lambda document: [native_table(document)], amounts=amounts, unit="turns"
+    )
 
 
 main = cli.of("bench native")

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from quarl.bench import paper_answers as answers
+from quarl.bench.case_study import PAPER, SPEED_UPS
 from quarl.bench.command_line import BenchError
 from quarl.bench.paper_answers import Answer, Rows
 from quarl.bench.report.document import Report
+from quarl.bench.report.selection import Kept
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.tables import Table
 from quarl.bench.report.verdicts import RULES
 from quarl.bench.study import mixed, ptq_table, width
 from quarl.bench.study.actorq import breakdown
-from quarl.bench.tables.paper import PAPER, SPEED_UPS
-from quarl.bench.tables.registry import Kept
+from quarl.bench.tables import Table, tabulate
 from quarl.train.suites.cells import load_cells
 
 
@@ -208,4 +208,5 @@ def theme_table(name: str, kept: Kept) -> tuple[Table, list[Report]]:
         {"claim": each.claim, "paper": each.paper, "ours": f"{found.ours}; n: {found.n}", "same?": found.same.value}
         for each, found in answered
     )
-    return Table.of(name, title, lines, RULES if name == next(iter(THEMES)) else (), left=4), []
+    rules = RULES if name == next(iter(THEMES)) else ()
+    return tabulate(name, "\n".join([title, *rules]), lines, left=4), []

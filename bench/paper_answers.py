@@ -13,10 +13,12 @@ from operator import truediv
 from statistics import median
 from typing import Any
 
+from quarl.bench import case_study, virtual_pi
+from quarl.bench.case_study import PAPER, SPEED_UPS
 from quarl.bench.report.document import Kind
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell
-from quarl.bench.report.selection import FP32, Selection, paired, speed_up, turn_ratios
+from quarl.bench.report.selection import FP32, Kept, Selection, paired, speed_up, turn_ratios
 from quarl.bench.report.text import correlation, fixed, lost, percent, span, times
 from quarl.bench.report.verdicts import (
     LIMIT_PERCENT,
@@ -32,9 +34,6 @@ from quarl.bench.study.actorq import breakdown, runs, trainings
 from quarl.bench.study.experiment import ERROR, Experiment, Results
 from quarl.bench.study.joined import results_of
 from quarl.bench.study.learning import qat
-from quarl.bench.tables import case_study, virtual_pi
-from quarl.bench.tables.paper import PAPER, SPEED_UPS
-from quarl.bench.tables.registry import Kept
 from quarl.policy.bundle import Bundle
 from quarl.train.suites.cells import load_cells
 

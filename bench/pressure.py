@@ -21,7 +21,7 @@ from quarl.policy.spec import Precision, RuntimeName
 
 if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device
-    from quarl.bench.tables.pressure import Case
+    from quarl.bench.memory_pressure.cases import Case
     from quarl.device.deploy.connection import Connection
     from quarl.policy.bundle import Bundle
 
@@ -74,9 +74,9 @@ def pressure(options: Options) -> int:
     device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
     printed only as ratios; with --json every time is there.
     """
+    from quarl.bench import tables as rendering
     from quarl.bench.device_session import access
-    from quarl.bench.report import tables as rendering
-    from quarl.bench.tables.pressure import pressure_table, speed_ups
+    from quarl.bench.memory_pressure.cases import pressure_table, speed_ups
 
     runtime, precisions = RuntimeName(options.runtime), (Precision.FP32, Precision.INT8)
     bundle = access.bundle_with(options.policy, precisions, runtime)
@@ -107,8 +107,8 @@ def measured_on(
     Raises:
         BenchError: there is no room on its disk, or a model could not be measured.
     """
+    from quarl.bench.memory_pressure.cases import Case
     from quarl.bench.memory_pressure.depth_network import LEGACY_OBSERVATION, enlarge
-    from quarl.bench.tables.pressure import Case
     from quarl.device.deploy.probe import probe
     from quarl.device.deploy.wheels import select
 

@@ -92,11 +92,11 @@ def recommend(options: Options) -> int:
 
     Exit status 3: nothing meets both floor and deadline; the last line says what would.
     """
+    from quarl.bench import tables as rendering
     from quarl.bench.recommending import answer
     from quarl.bench.recommending.measurements import measure
     from quarl.bench.recommending.verdict import Verdict
     from quarl.bench.report import store
-    from quarl.bench.report import tables as rendering
     from quarl.bench.study.bundles import task_of
     from quarl.policy.errors import PolicyError
     from quarl.policy.locate import working_bundle
@@ -118,7 +118,7 @@ def recommend(options: Options) -> int:
     if options.json:
         print(json.dumps({"ok": True, **document}, ensure_ascii=False))
     else:
-        for table in answer.CANDIDATES(verdict):
+        for table in (answer.candidates_table(verdict),):
             rendering.print_table(table, command_line.console())
         print("\n".join([*document["explanation"], document["what_would_change_it"]]))
     command_line.say(f"{seconds:.0f} s")

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from quarl.bench.device_session.questions import Served
     from quarl.bench.device_session.session import Session
     from quarl.bench.report.document import Report
+    from quarl.bench.tables import Table
 
+WORDS = """\
+Success, preset {{ first.preset }}{{ changed }}
+{{ machines }}
+{{ first.episodes | thousands }} episodes of preset {{ first.preset }}{{ changed }}, seed {{ first.seed }}, greedy, \
+flown on: {{ places | joined }}. In brackets 95 % intervals: Wilson; of the paired difference on the same episodes \
+Newcombe's method 10. Flight, distance and energy are means of the successful flights. blind: fly to the goal; random: \
+any action, each as likely; both in the embedded simulator on the host.
+"""
 MEASURED = "measured"
 LONGEST_MS = 10_000
 MEASURED_RUNS = 2000  # timed decisions that the delays of --late measured are drawn from
@@ -82,10 +91,9 @@ def success(options: Options) -> int:
     from quarl.airlearning_envs.config import preset
     from quarl.bench.device_session import session
     from quarl.bench.device_session.host_flights import baseline_reports
+    from quarl.bench.flights import latency_flown
     from quarl.bench.report import store
     from quarl.bench.report.selection import Selection
-    from quarl.bench.tables.answers import SUCCESS
-    from quarl.bench.tables.flights import latency_flown
 
     if options.simulator != EMBEDDED and options.on == "device":
         raise command_line.UsageError(
@@ -112,7 +120,7 @@ def success(options: Options) -> int:
     baselines = baseline_reports(_embedded(_flights(options)), options.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
-    return session.answer(options, reports, SUCCESS.table(reports), differences=_differences(reports))
+    return session.answer(options, reports, success_table(reports), differences=_differences(reports))
 
 
 def _flights(options: Options, late: float | str | dict[str, Any] = 0.0) -> Flights:
@@ -193,6 +201,50 @@ def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
         if change is not None:
             found.append({"policy": report.policy, "precision": report.precision, "minus": FP32, **vars(change)})
     return found
+
+
+def success_table(reports: Sequence[Report]) -> Table:
+    """A line for each policy and precision that flew, with its paired difference to fp32."""
+    from quarl.bench.report.document import BASELINES
+    from quarl.bench.report.notes import circumstances, gained, machine_notes, rate, time_cell
+    from quarl.bench.report.selection import FP32
+    from quarl.bench.report.text import fixed, joined, percent
+    from quarl.bench.tables import tabulate
+
+    flown = [(report, report.success) for report in reports if report.success is not None]
+    fp32 = {report.policy: report for report, _ in flown if report.precision == FP32}
+    lines = []
+    for report, success in flown:
+        change = gained(report, fp32.get(report.policy)) if report.precision != FP32 else None
+        causes = {cause: count for cause, count in success.causes.items() if count and cause != "goal"}
+        lines.append(
+            {
+                "policy": report.policy,
+                "precision": report.precision or "",
+                "runtime": report.runtime,
+                "% success": percent(rate(report)),
+                "points to fp32": percent(change, "+"),
+                "flight s": fixed(success.flight_time_s, 2),
+                "distance m": fixed(success.distance_m, 1),
+                "energy J": "" if success.energy_j is None else f"{success.energy_j:.0f}",
+                "decision p50": time_cell(report, success.decide_p50_ns),
+                "others ended by": ", ".join(f"{n} {cause.replace('_', ' ')}" for cause, n in causes.items()) or "none",
+                "measured": joined(circumstances(report)),
+            }
+        )
+    mine = [(report, success) for report, success in flown if report.policy not in BASELINES]
+    first = flown[0][1]
+    return tabulate(
+        "success",
+        WORDS,
+        lines,
+        left=3,
+        titled=("runtime", "measured"),
+        first=first,
+        changed=f", settings {dict(first.settings)}" if first.settings else "",
+        machines="\n".join(machine_notes([report for report, _ in mine])),
+        places=[each.where.value + (f" ({each.simulator})" if each.simulator else "") for _, each in mine],
+    )
 
 
 main = cli.of("bench success")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
 
@@ -16,33 +17,15 @@ from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
     from quarl.bench.report.document import Report
-    from quarl.bench.report.tables import Table
-    from quarl.bench.tables.registry import Declared
+    from quarl.bench.report.selection import Kept
+    from quarl.bench.tables import Table
 
-OF_PAPER = tuple(f"paper-{theme}" for theme in ("after-training", "in-training", "width", "speed", "drone", "actorq"))
-NAMES = (
-    "summary",
-    "case-study",
-    "latency-flown",
-    "virtual-pi",
-    "zoo",
-    "recommend",
-    "flight-dynamics",
-    "flight-rises",
-    "airsim-flights",
-    "depth",
-    "imports",
-    "native",
-    "peers",
-    "loop-round-trips",
-    "loop-punctuality",
-    "loop-punctuality-emulated",
-    *(f"trained-{method}" for method in ("ppo", "recurrent_ppo", "a2c", "dqn", "ddpg", "d4pg", "td3", "sac")),
-    *OF_PAPER,
-)
 PAPER = "paper"
 """Stands for all tables of docs/paper.md."""
-MEASURED = NAMES[:5]  # by devices, into the store; the others' answers are files of their own
+MEASURED = ("summary", "case-study", "latency-flown", "virtual-pi", "zoo")
+"""By devices, into the store; the others' answers are files of their own."""
+Made: TypeAlias = "tuple[Table, list[Report]]"
+"""A table, and the measurements that it stands on."""
 
 
 @Parameter(name="*")
@@ -81,10 +64,8 @@ def table(options: Options) -> int:
     --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results
     takes the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.
     """
-    from quarl.bench.report import tables as rendering
+    from quarl.bench import tables as rendering
 
-    if unknown := [name for name in options.name if name not in (PAPER, *NAMES)]:
-        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *NAMES))}.")
     found, skipped = tables(options)
     if not found:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
@@ -108,38 +89,80 @@ def table(options: Options) -> int:
     return cli.EXIT_OK
 
 
-def tables(options: Options) -> tuple[dict[str, tuple[Table, list[Report]]], dict[str, str]]:
-    """The tables there is data for, with the measurements each stands on; and why the others are not there."""
+def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
+    """The tables there is data for, with the measurements each stands on; and why the others are not there.
+
+    Raises:
+        UsageError: there is no table of that name.
+    """
+    from quarl.bench.paper import THEMES
     from quarl.bench.report import store
-    from quarl.bench.tables.registry import Kept
+    from quarl.bench.report.selection import Kept
     from quarl.policy.places import ZOO
 
     kept = Kept(options.source, zoo=ZOO, preset=options.preset, target=options.target, say=command_line.say)
-    declared = _declared()
-    found: dict[str, tuple[Table, list[Report]]] = {}
+    makers = _makers()
+    asked = [each for name in options.name for each in (THEMES if name == PAPER else (name,))]
+    if unknown := [name for name in asked if name not in makers]:
+        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *makers))}.")
+    found: dict[str, Made] = {}
     skipped: dict[str, str] = {}
-    asked = [each for name in options.name for each in (OF_PAPER if name == PAPER else (name,))]
-    for name in asked or (MEASURED if options.own or options.results else NAMES):
+    for name in asked or (MEASURED if options.own or options.results else makers):
         try:
-            found[name] = declared[name].make(kept)
+            found[name] = makers[name](kept)
         except store.StoreError as error:
             skipped[name] = str(error)
     return found, skipped
 
 
-def _declared() -> dict[str, Declared]:
-    """Each table by its name; of some, words or rows come from the command that keeps the answer."""
-    from quarl.bench import native, paper
-    from quarl.bench.peers import __main__ as peers
+def _makers() -> dict[str, Callable[[Kept], Made]]:
+    """What makes each table of what is kept, by the table's name."""
+    from quarl.bench import case_study, flights, native, paper, virtual_pi
+    from quarl.bench.imports import imports_table
+    from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
+    from quarl.bench.peers.__main__ import peers_table
     from quarl.bench.recommending import answer
-    from quarl.bench.tables.registry import TABLES, Declared, answered
+    from quarl.bench.report.selection import Selection
+
+    def of_answer(table: Callable[[dict[str, Any]], Table], name: str, command: str) -> Callable[[Kept], Made]:
+        return lambda kept: (table(kept.answer(name, f"{command} --keep")), [])
+
+    def dynamics(name: str, kept: Kept) -> Made:
+        now = kept.answer(flights.DYNAMICS, flights.COMPARE)
+        before = kept.answer(f"{flights.DYNAMICS}-before", "git checkout results")
+        return flights.dynamics_tables(now, before)[name], []
+
+    def zoo(kept: Kept) -> Made:
+        flown = kept.selection(flights.ZOO) if kept.source(flights.ZOO).exists() else Selection(())
+        return flights.zoo_table(kept.zoo, flown)
+
+    def trained(method: str, kept: Kept) -> Made:
+        return flights.trained_table(method, kept.zoo), []
+
+    def of_paper(theme: str, kept: Kept) -> Made:
+        return paper.theme_table(theme, kept)
 
     return {
-        **TABLES,
-        "recommend": Declared("quarl recommend", lambda kept: (answer.kept_table(), [])),
-        "native": answered("native", native.native_table, "bench/native.py"),
-        "peers": answered("peers", peers.peers_table, "-m bench.peers"),
-        **{name: Declared(paper.COMMAND, partial(paper.theme_table, name)) for name in OF_PAPER},
+        case_study.SUMMARY: lambda kept: (case_study.summary(kept.selection("case-study"), kept.preset), []),
+        case_study.CASE_STUDY: lambda kept: case_study.case_study(kept.selection("case-study"), kept.preset),
+        flights.LATENCY_FLOWN: lambda kept: flights.latency_flown(kept.selection("latency-flown"), kept.preset),
+        virtual_pi.VIRTUAL_PI: lambda kept: virtual_pi.virtual_pi(kept.reports("virtual-pi"), kept.preset),
+        flights.ZOO: zoo,
+        "recommend": lambda kept: (answer.kept_table(), []),
+        flights.DYNAMICS: partial(dynamics, flights.DYNAMICS),
+        flights.RISES: partial(dynamics, flights.RISES),
+        flights.AIRSIM_FLIGHTS: lambda kept: flights.airsim_flights(kept.reports("airsim-flights"), kept.preset),
+        case_study.DEPTH: lambda kept: case_study.depth(kept.selection("depth"), kept.preset),
+        "imports": of_answer(imports_table, "imports", "quarl bench imports"),
+        "native": of_answer(native.native_table, "native", "quarl bench native"),
+        "peers": of_answer(peers_table, "peers", "quarl peers"),
+        "loop-round-trips": of_answer(round_trip_table, "loop", "quarl bench loop"),
+        "loop-punctuality": of_answer(punctuality_table, "loop", "quarl bench loop"),
+        "loop-punctuality-emulated": of_answer(
+            punctuality_table, "device-loop", "quarl bench loop --target pi@virtual"
+        ),
+        **{f"trained-{method}": partial(trained, method) for method in flights.METHODS},
+        **{theme: partial(of_paper, theme) for theme in paper.THEMES},
     }
 
 
@@ -155,8 +178,8 @@ def _update_docs(options: Options, found: dict[str, tuple[Table, list[Report]]])
 
 def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
+    from quarl.bench import case_study_plots as plots
     from quarl.bench.report.selection import Selection
-    from quarl.bench.tables import plots
 
     if folder is None or "case-study" not in found:
         return []

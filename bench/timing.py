@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,9 +20,22 @@ if TYPE_CHECKING:
     from quarl.bench.device_session.questions import Served, TimedInTurns
     from quarl.bench.device_session.session import Session
     from quarl.bench.report.document import Report
+    from quarl.bench.tables import Table
     from quarl.policy.bundle import Bundle
 
 
+WORDS = """\
+Latency of one decision
+{{ machines }}
+{{ first.runs | thousands }} runs each after {{ first.warmup }} warm-up, batch 1, in \
+{{ first.block_p50_ns | length }} turns (A B A B); path {{ first.path }}. Speed-ups: median of the turns' ratios of \
+p50, in brackets the least and the greatest.
+{{ withheld }}
+{% if not keras %}
+No Keras baseline: not asked for, or not applicable on this device.
+{% endif %}
+{{ own_notes }}
+"""
 BESIDE = (Precision.FP32, Precision.INT8)
 """Precisions in LiteRT that the native engine is timed beside."""
 
@@ -57,13 +71,12 @@ def latency(options: Options) -> int:
     has no fp32, LiteRT's fp32 and int8, where the device has a Python to run them.
     """
     from quarl.bench.device_session import session
-    from quarl.bench.tables.answers import LATENCY
 
     precisions = list(dict.fromkeys([Precision.FP32, *options.precision]))  # the denominator of every speed-up
     with session.opened(options, precisions) as asking:
         for runtime, bundle in asking.deployed():
             asking.keep(_measured(asking, runtime, bundle, options))
-    return session.answer(options, asking.reports, LATENCY.table(asking.reports))
+    return session.answer(options, asking.reports, latency_table(asking.reports))
 
 
 def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Options) -> list[Report]:
@@ -108,6 +121,68 @@ def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
     if why:
         command_line.say(f"Keras baseline: not applicable, {why}.")
     return not why
+
+
+def latency_table(reports: Sequence[Report]) -> Table:
+    """A line for each latency, with its denominators in the same run."""
+    from quarl.bench.report.document import Kind
+    from quarl.bench.report.notes import (
+        circumstances,
+        machine_notes,
+        percentile,
+        ratio_cell,
+        report_notes,
+        time_cell,
+        withheld_notes,
+    )
+    from quarl.bench.report.selection import Selection
+    from quarl.bench.report.text import joined, kilobytes, megabytes
+    from quarl.bench.tables import tabulate
+
+    chosen = Selection(tuple(reports))
+    native = any(report.runtime == "native" for report in reports)
+    lines, first = [], None
+    for report in reports:
+        if (latency := report.latency) is None:
+            continue
+        first = first or latency
+        partner = chosen.fp32_partner(report) if report.artifact else None
+        of = {"policy": report.policy, "precision": report.precision, "runtime": report.runtime}
+        same_run = {"run": report.run, "policy": report.policy}
+        keras = chosen.last(Kind.LATENCY, runtime="keras", **same_run)
+        line = {
+            "policy": report.policy,
+            "precision": report.precision or "",
+            "runtime": "Keras model(x)" if report.runtime == "keras" else report.runtime,
+            **{name: percentile(report, name, partner) for name in ("p50", "p90", "p99")},
+            "mean": time_cell(report, latency.mean_ns, partner),
+            "cold first": time_cell(report, latency.cold_first_ns, partner),
+            "speed-up over fp32, same runtime": ratio_cell(partner, report),
+        }
+        if native:
+            litert = chosen.last(Kind.LATENCY, runtime="litert", precision="int8", **same_run)
+            line["speed-up over int8 in LiteRT"] = ratio_cell(litert, report)
+        memory = chosen.last(Kind.MEMORY, **of)
+        lines.append(
+            {
+                **line,
+                "speed-up over Keras fp32": ratio_cell(keras, report),
+                "KB artifact": kilobytes(report.artifact.bytes if report.artifact else None),
+                "MB resident": megabytes(memory.memory.resident if memory and memory.memory else None),
+                "measured": joined(circumstances(report)),
+            }
+        )
+    return tabulate(
+        "latency",
+        WORDS,
+        lines,
+        left=3,
+        first=first,
+        machines="\n".join(machine_notes(reports)),
+        withheld="\n".join(withheld_notes(reports, "p50", "p90", "p99")),
+        keras=any(report.runtime == "keras" for report in reports),
+        own_notes="\n".join(report_notes(reports)),
+    )
 
 
 main = cli.of("bench latency")

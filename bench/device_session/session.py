@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from quarl import cli
 from quarl.bench import command_line
+from quarl.bench import tables as rendering
 from quarl.bench.device_session import access
 from quarl.bench.report import store
-from quarl.bench.report import tables as rendering
 from quarl.bench.report.document import new_run
 from quarl.policy.spec import Precision, RuntimeName, executions
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quarl.bench.device_session.access import Device
     from quarl.bench.device_session.questions import Served
     from quarl.bench.report.document import Report
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
     from quarl.policy.bundle import Bundle
 
 

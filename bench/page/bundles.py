@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quarl.bench.report.pivot import Pivot
+
 from quarl.bench.page.pictures import Picture
 from quarl.bench.page.sections import Section
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.tables import Table
+from quarl.bench.tables import Table
 from quarl.train.intervals import judged_interval
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from quarl.bench.page.bundles import Page
     from quarl.bench.page.sections import Entry, Section
     from quarl.bench.page.sources import Sources
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
 
 WIDE_CHARACTERS = 120  # of a table's row, that fit beside the contents on a usual screen
 TEMPLATES = Path(__file__).with_name("templates")
@@ -157,8 +157,8 @@ def collect(sources: Sources) -> Document:
 
 def findings(sources: Sources) -> list[str]:
     """What a reader should know first: what the case study's rows say."""
+    from quarl.bench import case_study
     from quarl.bench.page.sections import MISSING
-    from quarl.bench.tables import case_study
 
     with suppress(*MISSING):
         return [case_study.finding(sources.kept.selection(case_study.CASE_STUDY), sources.preset)]

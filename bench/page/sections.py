@@ -17,10 +17,9 @@ from quarl.bench.page.pictures import Picture
 from quarl.bench.page.sources import Sources
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.tables import Table
 from quarl.bench.report.text import NOT_KNOWN
 from quarl.bench.study.__main__ import STUDIES
-from quarl.bench.tables.registry import TABLES
+from quarl.bench.tables import Table
 from quarl.policy.places import PROJECT_ROOT
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from quarl.bench.report.selection import Kept
 from quarl.bench.report.store import DEFAULT_STORE, RESULTS, StoreError, read_results, results_for
 from quarl.bench.study.__main__ import STUDIES
-from quarl.bench.tables.registry import Kept
 from quarl.policy.places import ZOO
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from quarl.bench.report.tables import Table
     from quarl.bench.study.experiment import Experiment, Results
     from quarl.bench.study.joined import Joined
+    from quarl.bench.tables import Table
     from quarl.policy.bundle import Bundle
 
 

@@ -10,21 +10,35 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.bench import answer_command, command_line
+from quarl.bench import command_line
 from quarl.bench.peers.policies import amounts, committed
+from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
     from quarl.policy.bundle import Bundle
 
 PEERS = "peers"
+WORDS = """\
+The native engine beside other programs
+One decision at batch 1, one thread: median over {{ turns }} turns, each about {{ turn_s }} s of every \
+contestant on one core, one process each; of a turn the median of {{ parts }} parts' means. From Python's call \
+to the action; "in C": from a loop in C, without Python. As fast as LiteRT's int8: its time over this one's in the \
+same turn, the median and in brackets the least and the greatest. Acts as fp32: share of the golden observations on \
+which it chooses what the float policy chooses.
+ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights \
+of 8 bits (--weightQuantBits 8); OpenVINO's is the graph with quantize and dequantize operators that onnxruntime \
+executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
+by XNNPACK's kernels.
+Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
+"""
 POLICIES = ("I", "II", "III")
 PYTHON = Path(".venv-peers") / "bin" / "python"
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Options(answer_command.Answering):
+class Options(command_line.Answering):
     """What is timed.
 
     Attributes:
@@ -82,25 +96,30 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
 
 
 def peers_table(document: Mapping[str, Any]) -> Table:
-    """A row for each policy and contestant, the fastest first."""
+    """A line for each policy and contestant, the fastest first."""
     from quarl.bench.peers.loop import FLAGS
-    from quarl.bench.peers.turns import PARTS, TURN_S, TURNS
-    from quarl.bench.tables.programs import PROGRAMS
+    from quarl.bench.peers.turns import timing_facts, with_speed_ups
+    from quarl.bench.report.text import kilobytes, nanoseconds
+    from quarl.bench.tables import group_by, tabulate
 
-    shared = {"turns": TURNS, "turn_s": TURN_S, "parts": PARTS, "flags": " ".join(FLAGS[:3])}
-    return PROGRAMS.table({**document, **shared})
+    by_policy = group_by(with_speed_ups(document["rows"], "policy"), lambda row: row["policy"])
+    lines = [
+        {
+            "policy": row["policy"],
+            "program": row["runtime"],
+            "precision": row["precision"],
+            "one decision": nanoseconds(row["median_ns"]),
+            "as fast as LiteRT's int8": row["as_fast"],
+            "acts as fp32, %": f"{100 * row['acts_as_fp32']:.1f}",
+            "KB": kilobytes(row["bytes"]),
+        }
+        for of in by_policy.values()
+        for row in sorted(of, key=lambda row: row["median_ns"])
+    ]
+    return tabulate(PEERS, WORDS, lines, left=3, flags=" ".join(FLAGS[:3]), **timing_facts(document))
 
 
-ANSWER = answer_command.AnswerCommand(
-    name=PEERS,
-    ask=_ask,
-    tables=lambda: {PEERS: peers_table},
-    amounts=amounts,
-    unit="turns",
-    left_out=lambda options: "" if options.policy == POLICIES else "--policy",
-)
-
-
+@heartbeat()
 @cli.verb()
 def peers(options: Options) -> int:
     """The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
@@ -115,7 +134,10 @@ def peers(options: Options) -> int:
     acts on the golden observations before it is timed, and the table says how often it chooses what the float policy
     does.
     """
-    return ANSWER.run(options)
+    options.require_whole("--policy", is_whole=options.policy == POLICIES)
+    return options.publish(
+        PEERS, _ask(options), lambda document: [peers_table(document)], amounts=amounts, unit="turns"
+    )
 
 
 main = cli.of("peers")

@@ -196,3 +196,36 @@ def main(artifact: Path, runtime: RuntimeName, kernels: str) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), RuntimeName(sys.argv[2]), sys.argv[3])
+
+
+# --- what the tables show ---------------------------------------------------------------------------------------------
+
+
+def with_speed_ups(rows: Sequence[Mapping[str, Any]], *same: str) -> Iterator[dict[str, Any]]:
+    """The rows with their median, and how many times as fast as LiteRT each is, turn by turn.
+
+    Args:
+        rows: a contestant each.
+        same: what LiteRT's row has in common; its int8 where the precision is not among that.
+    """
+
+    def key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[name] for name in same)
+
+    bases = [row for row in rows if row["runtime"] == "litert"]
+    base = {key(row): row for row in bases if "precision" in same or row["precision"] == "int8"}
+    for row in rows:
+        yield {**row, "median_ns": statistics.median(row["turns_ns"]), "as_fast": _speed_up(row, base[key(row)])}
+
+
+def _speed_up(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """How many times as fast as the base, turn by turn: ``2.08× [2.01, 2.56]``."""
+    if row is base:
+        return "1 (base)"
+    ratios = [a / b for a, b in zip(base["turns_ns"], row["turns_ns"], strict=True)]
+    return f"{statistics.median(ratios):.2f}× [{min(ratios):.2f}, {max(ratios):.2f}]"
+
+
+def timing_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the notes say of the turns."""
+    return {"results": document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS}

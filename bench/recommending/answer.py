@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from quarl.bench.recommending.thresholds import number
-from quarl.bench.recommending.verdict import Row, Verdict
+from quarl.bench.recommending.verdict import Verdict
 from quarl.bench.report.document import Report
 from quarl.bench.report.notes import machine_notes, report_notes
-from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.store import answer_file, kept_answer
-from quarl.bench.report.tables import Table
-from quarl.bench.report.text import NOT_KNOWN, filled, nanoseconds, three_digits
+from quarl.bench.report.text import NOT_KNOWN, estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
+from quarl.bench.tables import Table, tabulate
 
 NEAR = 2.0  # times as large or small; what is further off says that the choice stands
 RECOMMEND = "recommend"
@@ -162,14 +161,6 @@ def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def rows(verdict: Verdict) -> Iterator[Row]:
-    """The candidates in the order of the verdict, then the widths that only played."""
-    for each in (*verdict.candidates, *verdict.fewer_bits):
-        untimed = "as int8" if each["runs_as_int8"] else NOT_KNOWN
-        p50 = spread(each["p50_ns"], each["turns_ns"]) if "turns_ns" in each else untimed
-        yield {"judged": verdict.quality, "p99_ns": None, "untimed": untimed, **each, "p50": p50}
-
-
 def spread(value: float, turns: Sequence[float]) -> str:
     """A time with the least and the greatest of its turns: ``1.36 µs [1.33, 1.42]``."""
     (median, unit), *ends = (nanoseconds(each).split() for each in (value, min(turns), max(turns)))
@@ -177,24 +168,24 @@ def spread(value: float, turns: Sequence[float]) -> str:
     return f"{median} {unit} [{', '.join(each[0] if alike else ' '.join(each) for each in ends)}]"
 
 
-CANDIDATES = Pivot(
-    name=RECOMMEND,
-    words=TITLE_AND_NOTES,
-    rows=rows,
-    lead={name: f"{{{{ {name} }}}}" for name in ("precision", "runtime", "verdict")},
-    columns=[
-        {"% {{ judged }}": "{{ quality | estimate(100) }}"},
-        {
-            "return": "{{ mean_return | estimate }}",
-            "p50": "{{ p50 }}",
-            "p99": "{{ p99_ns | ns if p99_ns else untimed }}",
-            "KB artifact": "{{ artifact_bytes | kb }}",
-            "MB resident": "{{ resident_bytes | mb if p99_ns else untimed }}",
-        },
-    ],
-    facts=facts_of_reports,
-    gathered=False,
-)
+def candidates_table(verdict: Verdict) -> Table:
+    """The candidates in the order of the verdict, then the widths that were only evaluated, not timed."""
+    lines = []
+    for each in (*verdict.candidates, *verdict.fewer_bits):
+        untimed = "as int8" if each["runs_as_int8"] else NOT_KNOWN
+        is_timed = each.get("p99_ns") is not None
+        lines.append(
+            {
+                **{name: str(each[name]) for name in ("precision", "runtime", "verdict")},
+                f"% {verdict.quality}": estimate(each["quality"], 100),
+                "return": estimate(each["mean_return"]),
+                "p50": spread(each["p50_ns"], each["turns_ns"]) if "turns_ns" in each else untimed,
+                "p99": nanoseconds(each["p99_ns"]) if is_timed else untimed,
+                "KB artifact": kilobytes(each["artifact_bytes"]),
+                "MB resident": megabytes(each["resident_bytes"]) if is_timed else untimed,
+            }
+        )
+    return tabulate(RECOMMEND, TITLE_AND_NOTES, lines, left=3, **facts_of_reports(verdict))
 
 
 def sentences(verdict: Verdict) -> dict[str, Any]:
@@ -215,8 +206,8 @@ def kept_table() -> Table:
     """
     command = "quarl recommend II --output results/recommend.json"
     verdict = Verdict.of_document(kept_answer(answer_file(RECOMMEND), command))
-    (table,) = CANDIDATES(verdict)
     words = sentences(verdict)
+    table = candidates_table(verdict)
     return replace(table, notes=(*words["explanation"], words["what_would_change_it"], *table.notes))
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.store import RESULTS
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Pictures: TypeAlias = "Mapping[str, Figure]"
 """Pictures by the stem of their files."""
+STYLE = Path(__file__).with_name("pictures.mplstyle")
 FIGURES = RESULTS.parent / "docs" / "figures"
 BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#6b6b6b"
 SKY_BLUE, ORANGE, YELLOW = "#56B4E9", "#E69F00", "#F0E442"
@@ -34,25 +35,28 @@ def headed(figure: Figure, title: str, subtitle: str, lines: int) -> None:
         subtitle: what stands below it.
         lines: of the title's height that are left free for that.
     """
-    figure.suptitle(title + "\n" * lines, fontsize=11, fontweight="bold")
+    figure.suptitle(title + "\n" * lines)
     figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), subtitle, ha="center", va="top", fontsize=8, color=GREY)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches, in the style of all pictures."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    matplotlib.use("Agg")
+    matplotlib.style.use(STYLE)
+    return Figure(figsize=(width, height))
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write STEM.png and STEM.svg, the same bytes for the same picture; returns both paths."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     stem.parent.mkdir(parents=True, exist_ok=True)
-    files = []
-    with matplotlib.rc_context({"svg.hashsalt": "bench"}):
-        for suffix, options in (
-            (".png", {"dpi": 160, "metadata": {"Software": ""}}),
-            (".svg", {"metadata": {"Date": None}}),
-        ):
-            files.append(stem.with_name(stem.name + suffix))
-            figure.savefig(files[-1], facecolor="white", **options)
-    return files
+    metadata = {".png": {"Software": ""}, ".svg": {"Date": None}}
+    files = {stem.with_name(stem.name + suffix): values for suffix, values in metadata.items()}
+    for file, values in files.items():
+        figure.savefig(file, metadata=values)
+    return list(files)
 
 
 # --- lines with intervals, a panel for each subject -------------------------------------------------------------------
@@ -101,6 +105,44 @@ class Panel:
     reference_label: str = "fp32"
 
 
+def panel(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: str,
+    y: str,
+    line: str,
+    labels: Mapping[Any, tuple[str, int]],
+    reference: str = "",
+    reference_label: str = "fp32",
+    singles: str = "",
+    joined: Callable[[Any], bool] = lambda value: True,
+) -> Panel:
+    """A panel of rows.
+
+    Args:
+        title: above it.
+        rows: with a place and an estimate each; those without an estimate are not drawn.
+        x, y, line: names of the place, of the estimate, and of what lines differ in.
+        labels: label and style of each line, by the value that it stands for.
+        reference, reference_label: name of an estimate that is drawn across the panel, and its label.
+        singles: name of the values that an estimate is of, drawn as small dots.
+        joined: whether the points of a line are, by the value that it stands for.
+    """
+    lines = []
+    for value, (label, style) in labels.items():
+        mine = [row for row in rows if row[line] == value and row[y] is not None]
+        dots = {row[x]: row[singles] for row in mine} if singles else {}
+        lines += [Line(label, {row[x]: row[y] for row in mine}, style, joined(value), dots)] if mine else []
+    return Panel(title, lines, rows[0][reference] if reference else None, reference_label)
+
+
+def in_order(rows: Sequence[Mapping[str, Any]], x: str) -> list[Any]:
+    """The places of the horizontal axis from the smallest number to the largest, then words."""
+    places = {row[x] for row in rows if row[x] is not None}
+    return sorted(places, key=lambda place: (isinstance(place, str), place))
+
+
 def facets(
     panels: Sequence[Panel],
     places: Sequence[Any] | None,
@@ -127,14 +169,11 @@ def facets(
         turned: the places' names stand upright, as long ones have to.
         shared: whether the vertical axis that ``scale`` sets has the same ends in all panels.
     """
-    from matplotlib.figure import Figure
-
     columns = min(columns, len(panels))
     count = math.ceil(len(panels) / columns)
     lines = subtitle.count("\n") + 1
     height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
-    size = (max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
     grid = figure.subplots(
         count, columns, squeeze=False, sharex=places is not None, sharey=shared and scale is not None
     )
@@ -146,13 +185,13 @@ def facets(
         if scale is not None:
             scale(axes)
         if index + columns >= len(panels):
-            axes.set_xlabel(x_label, fontsize=8)
+            axes.set_xlabel(x_label)
             axes.tick_params(axis="x", labelbottom=True, labelrotation=90 * turned)
-    figure.supylabel(y_label, fontsize=8)
+    figure.supylabel(y_label)
     legend = {
         text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4)
     headed(figure, title, subtitle, lines)
     return figure
 
@@ -173,16 +212,7 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
         axes.plot(*zip(*dots, strict=True), ".", color=colour, markersize=4, alpha=0.5) if dots else None
     if places is not None:
         axes.set_xticks(range(len(places)), [str(place) for place in places])
-    axes.set_title(panel.title, fontsize=8.5)
-    axes.tick_params(labelsize=7.5, length=2.5)
-    plain(axes)
-
-
-def plain(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
-    """Leave no frame but the axes, and draw a pale grid that an axis' values are read by."""
-    axes.grid(axis=axis, color="0.93", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(panel.title)
 
 
 def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> float:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from quarl.bench.report.document import Report, Transport
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.selection import paired, speed_up, turn_ratios
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.tables import Table
 from quarl.bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
 
+T = TypeVar("T")
 EMULATED = (
     "EMULATED: the instructions were emulated. No time is shown, only multiples of the fp32 artifact's p50 in "
     "the same run, and these are the emulator's; bench/instructions.py counts what a real processor would do."
@@ -148,16 +147,16 @@ def reports_of(rows: Iterable[Mapping[str, Any]]) -> list[Report]:
     return list({report.id: report for row in rows for report in row["reports"] if report}.values())
 
 
-def standing_on(pivot: Pivot, rows: Iterable[Mapping[str, Any]], missing: str) -> tuple[Table, list[Report]]:
-    """The table of rows, and the measurements that it stands on.
+def require_rows(rows: Iterable[T], missing: str) -> list[T]:
+    """Return the rows as a list.
 
     Raises:
-        StoreError: there are no rows; says what is missing.
+        StoreError: there are none; says what is missing.
     """
     found = list(rows)
     if not found:
         raise StoreError(missing)
-    return pivot.table(found), reports_of(found)
+    return found
 
 
 def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from quarl.bench.report import store
 from quarl.bench.report.document import BASELINES, Kind, Report, Success, Where
 from quarl.bench.report.intervals import PairedDifference, paired_difference
+from quarl.policy.places import ZOO
 from quarl.policy.spec import Precision
 
 FP32 = "fp32"
+LEFT_OUT = "{}: {} flights of another task than today's are left out"
 MEASURED = "measured"
 _NUMERALS = ("I", "II", "III")
 
@@ -163,3 +167,48 @@ def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | N
     """A key that is equal where episode k is the same episode."""
     settings = {name: value for name, value in success.settings.items() if name != "latency"}
     return success.preset, success.seed, settings, success.task
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is stored, as tables read it.
+
+    Attributes:
+        source: (name of a table) → file of the measurements that it stands on.
+        folder: of the answers that commands kept; None: results/.
+        zoo: folder of the committed bundles.
+        preset: of the navigation task.
+        target: device; None: the real one measured last.
+        say: takes a sentence on what is left out.
+    """
+
+    source: Callable[[str], Path] = store.results_for
+    folder: Path | None = None
+    zoo: Path = ZOO
+    preset: str = "hard"
+    target: str | None = None
+    say: Callable[[str], None] = lambda sentence: None
+
+    def reports(self, name: str) -> list[Report]:
+        """The measurements that a table stands on, flights of today's task among them.
+
+        Raises:
+            StoreError: there are none.
+        """
+        reports = store.read_results(self.source(name))
+        today = flown_today(reports)
+        if len(today) < len(reports):
+            self.say(LEFT_OUT.format(name, len(reports) - len(today)))
+        return today
+
+    def selection(self, name: str) -> Selection:
+        """The same of one device."""
+        return Selection.of_target(self.reports(name), self.target)
+
+    def answer(self, name: str, command: str) -> dict[str, Any]:
+        """The answer that a command kept.
+
+        Raises:
+            StoreError: there is none; says which command keeps one.
+        """
+        return store.kept_answer((self.folder or store.RESULTS) / f"{name}.json", command)

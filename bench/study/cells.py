@@ -15,13 +15,13 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.text import NOT_KNOWN, three_digits
+from quarl.bench.report.text import NOT_KNOWN, estimate, kilobytes, lost, three_digits
 from quarl.bench.study import command
 from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
 from quarl.bench.study.curves import curve_of, curves_figure
 from quarl.bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition
+from quarl.bench.tables import Table, tabulate
 from quarl.policy.console import heartbeat
 from quarl.policy.locate import meant
 from quarl.policy.places import ZOO
@@ -258,35 +258,49 @@ def learning_curves(results: Results) -> Pictures:
     return {"learning-curves": curves_figure([curve for curve in found if curve is not None])}
 
 
-LEAD = {"suite": "{{ suite }}", "task": "{{ cell.name.short_name }}", "method": "{{ cell.method }}"}
-PAPERS = {f"paper's {name}": f'{{{{ papers["paper\'s {name}"] }}}}' for name in PRECISIONS}
-TRAINED = Pivot(
-    name="cells",
-    words=TABLE,
-    lead=LEAD,
-    columns=[
-        {**PAPERS, "published": "{{ published }}", "asked for": "{{ target }}"},
-        {"fp32": "{{ return.fp32 | estimate }}", "reached": "{{ reached }}"},
-        {name: f"{{{{ return.{name} | estimate }}}}" for name in PRECISIONS[1:]},
-        {f"{name} − fp32": f"{{{{ difference.{name} | lost('+') }}}}" for name in PRECISIONS[1:]},
-        {"network": "{{ network }}", **{f"KB {name}": f"{{{{ bytes.{name} | kb }}}}" for name in ("fp32", "int8")}},
-        {"environment steps": "{{ steps | thousands }}", "CPU-hours": "{{ (training_cpu_s / 3600) | digits }}"},
-    ],
-    rows=trained_cells,
-    facts=lambda results: {
-        "unjudged": [name for name in bundle_names() if name not in results.subjects],
-        "sources": published_note(each.cell for each in judged(results)),
-    },
-    gathered=False,
-)
-OPEN_CELLS = Pivot(
-    name="cells-open",
-    words=OPEN,
-    lead={**LEAD, "command": "`{{ cell.command }}`"},
-    columns=[{**PAPERS, "published": "{{ published }}"}],
-    rows=open_cells,
-    facts=lambda results: {"sources": published_note(row["cell"] for row in open_cells(results))},
-)
+def trained_table(results: Results) -> list[Table]:
+    """Every trained cell: the paper's figures, other people's, and ours in each precision."""
+    rows = list(trained_cells(results))
+    lines = [
+        {
+            **_lead_cells(row),
+            **row["papers"],
+            "published": row["published"],
+            "asked for": row["target"],
+            "fp32": estimate(row[RETURN]["fp32"]),
+            "reached": row["reached"],
+            **{name: estimate(row[RETURN][name]) for name in PRECISIONS[1:]},
+            **{f"{name} − fp32": lost(row[LOST][name], "+") for name in PRECISIONS[1:]},
+            "network": row["network"],
+            **{f"KB {name}": kilobytes(row["bytes"][name]) for name in ("fp32", "int8")},
+            "environment steps": f"{row['steps']:,}",
+            "CPU-hours": three_digits(row["training_cpu_s"] / 3600),
+        }
+        for row in rows
+    ]
+    unjudged = [name for name in bundle_names() if name not in results.subjects]
+    sources = published_note(each.cell for each in judged(results))
+    return [tabulate("cells", TABLE, lines, left=3, results=results, rows=rows, unjudged=unjudged, sources=sources)]
+
+
+def open_table(results: Results) -> list[Table]:
+    """The cells that have no committed policy, and the command that trains each."""
+    rows = open_cells(results)
+    lines = [
+        {
+            **_lead_cells(row),
+            "command": f"`{row['cell'].command}`",
+            **row["papers"],
+            "published": row["published"],
+        }
+        for row in rows
+    ]
+    sources = published_note(row["cell"] for row in rows)
+    return [tabulate("cells-open", OPEN, lines, left=4, results=results, rows=rows, sources=sources)]
+
+
+def _lead_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"suite": row["suite"], "task": row["cell"].name.short_name, "method": row["cell"].method}
 
 
 EXPERIMENT = Experiment(
@@ -301,7 +315,7 @@ EXPERIMENT = Experiment(
     about=lambda subject: meant(load(subject)),
     require=open_bundle,
     episodes=lambda options, subject: EpisodePlan(options.seeds or (SEED,), options.episodes or EPISODES),
-    tables=[TRAINED, OPEN_CELLS],
+    tables=[trained_table, open_table],
     figures=[learning_curves],
 )
 

@@ -22,10 +22,10 @@ from quarl.policy.console import heartbeat
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from quarl.bench.report.tables import Table
     from quarl.bench.study.experiment import Experiment
     from quarl.bench.study.joined import Joined
     from quarl.bench.study.records import Record
+    from quarl.bench.tables import Table
 
 STUDY_FIGURES = FIGURES / "study"
 KEPT = Parameter(group=Group("What is kept", validator=validators.MutuallyExclusive()))
@@ -125,7 +125,7 @@ def show(
     update_docs: bool = False,
 ) -> int:
     """Print the tables, or with --json the values; fill docs/ with them and draw the pictures where that is asked."""
-    from quarl.bench.report import tables
+    from quarl.bench import tables
 
     if update_docs:
         command_line.update_docs(made)

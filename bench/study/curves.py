@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl.bench.report.figures import BLUE, GREY, VERMILLION, headed
+from quarl.bench.report.figures import BLUE, GREY, VERMILLION, headed, new_figure
 from quarl.bench.report.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -61,19 +61,16 @@ def curve_of(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None 
 
 def curves_figure(curves: Sequence[Curve]) -> Figure:
     """Small multiples, a panel for each curve."""
-    from matplotlib.figure import Figure
-
     columns = min(COLUMNS, max(1, len(curves)))
     rows = max(1, math.ceil(len(curves) / columns))
-    size = (max(6.4, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 1.2)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(max(6.4, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 1.2)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, curve in zip(panels, curves, strict=False):
         draw_panel(axes, curve)
     for axes in panels[len(curves) :]:
         axes.set_axis_off()
     legend = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4)
     subtitle = (
         "return of an episode against environment steps (Atari: of four frames); the number: the paper's for fp32"
     )
@@ -110,9 +107,6 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
     axes.locator_params(axis="y", nbins=5)
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
-    axes.grid(color="0.92", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def averaged(series: Series, points: int) -> Series:

@@ -22,7 +22,7 @@ from quarl.train.intervals import counted_once
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from quarl.bench.report.tables import Table
+    from quarl.bench.tables import Table
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Experiment:
         about: a line that says which subject a typed one is; refuses what is none. The task need not be installed.
         require: refuses a subject that cannot be measured here; not called where rows are only drawn.
         episodes: (options, subject) → what each condition flies.
-        tables: what is printed, and stands in docs/: mostly :class:`bench.report.pivot.Pivot`.
-        figures: pictures by the stem of their files: mostly :class:`bench.report.lines.Lines`.
+        tables: (results) → what is printed, and stands in docs/.
+        figures: (results) → pictures by the stem of their files.
         within: factors that a cell shares with its reference.
         of_trainings: seeds are those of trainings, and intervals about them: a training's episodes are one value, their
             mean.

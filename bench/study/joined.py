@@ -12,8 +12,8 @@ from quarl.bench.study.experiment import Results, stored
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from quarl.bench.report.tables import Table
     from quarl.bench.study.experiment import Experiment
+    from quarl.bench.tables import Table
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.text import joined, times
+from quarl.bench.report.text import fixed, joined, three_digits, times
 from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from quarl.bench.study.records import Condition, Record, cell
+from quarl.bench.tables import Table, tabulate
 from quarl.policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
 
 BATCH = 32  # the paper's DQN
@@ -248,44 +248,53 @@ def catch_facts(results: Results) -> dict[str, Any]:
     }
 
 
-SPREAD = "{{{{ {0} | average | fixed(2) }}}} [{{{{ {0} | min | fixed(2) }}}}, {{{{ {0} | max | fixed(2) }}}}]"
-OVER = "{{{{ ({0}[{1}] / {0}[{2}]) | times if {0} else '–' }}}}"
-SPEEDS = Pivot(
-    name="mixed-precision",
-    words=TABLE,
-    lead={
-        "policy": "{{ name }}",
-        "network": "3 conv({{ policy.filters }}) + FC {{ policy.hidden }}",
-        "type": "{{ type }}",
-    },
-    columns=[
+def speeds_table(results: Results) -> list[Table]:
+    """Processor times of each policy in float32 and in 16 bits."""
+    rows = list(of_policies(results))
+    if not rows:
+        return []
+    lines = []
+    for row in rows:
+        update, acting, pong, policy = (row[name] for name in ("update", "acting", "pong", "policy"))
+        full, half = map(three_digits, update) if update else ("", "")
+        slow, fast = map(three_digits, pong) if pong else ("", "")
+        lines.append(
+            {
+                "policy": row["name"],
+                "network": network_words(policy),
+                "type": row["type"],
+                "update fp32, ms": full,
+                "16 bits, ms": half,
+                "update, speed-up": times(truediv(*update)) if update else "",
+                "acting, speed-up": times(truediv(*acting)) if acting else "",
+                "Pong fp32, steps/s": slow,
+                "16 bits, steps/s": fast,
+                "Pong, speed-up": times(pong[1] / pong[0]) if pong else "",
+                "the paper's": times(truediv(*policy.paper_minutes)),
+            }
+        )
+    return [tabulate("mixed-precision", TABLE, lines, left=3, results=results, rows=rows, **facts(results))]
+
+
+def catch_table(results: Results) -> list[Table]:
+    """How Catch is learned in float32 and in 16 bits, step by step."""
+    rows = list(of_catch(results))
+    if not rows:
+        return []
+    lines = [
         {
-            "update fp32, ms": "{{ update[0] | digits if update else '–' }}",
-            "16 bits, ms": "{{ update[1] | digits if update else '–' }}",
-            "speed-up": OVER.format("update", 0, 1),
-            "acting, speed-up": OVER.format("acting", 0, 1),
-        },
-        {
-            "Pong fp32, steps/s": "{{ pong[0] | digits if pong else '–' }}",
-            "16 bits, steps/s": "{{ pong[1] | digits if pong else '–' }}",
-            "speed-up": OVER.format("pong", 1, 0),
-            "the paper's": OVER.format("policy.paper_minutes", 0, 1),
-        },
-    ],
-    rows=of_policies,
-    facts=facts,
-    optional=True,
-)
-CATCH_RETURNS = Pivot(
-    name="mixed-precision-catch",
-    words=CATCH_TABLE,
-    lead={"type": "{{ type }}", "step": "{{ step | thousands }}"},
-    columns=[{"float32": SPREAD.format("full"), "16 bits": SPREAD.format("half")}],
-    rows=of_catch,
-    facts=catch_facts,
-    left=1,
-    optional=True,
-)
+            "type": row["type"],
+            "step": f"{row['step']:,}",
+            **{
+                header: f"{fixed(fmean(row[side]), 2)} [{fixed(min(row[side]), 2)}, {fixed(max(row[side]), 2)}]"
+                for header, side in (("float32", "full"), ("16 bits", "half"))
+            },
+        }
+        for row in rows
+    ]
+    return [tabulate("mixed-precision-catch", CATCH_TABLE, lines, results=results, rows=rows, **catch_facts(results))]
+
+
 EXPERIMENT = Experiment(
     name="mixed",
     question="does training in 16 bits run faster, and as well?",
@@ -297,7 +306,7 @@ EXPERIMENT = Experiment(
     identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
     episodes=lambda options, subject: EpisodePlan(options.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
-    tables=[SPEEDS, CATCH_RETURNS],
+    tables=[speeds_table, catch_table],
     timed=True,
 )
 

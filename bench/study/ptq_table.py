@@ -11,12 +11,12 @@ from typing import Any
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.report.text import NOT_KNOWN, estimate, lost
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
 from quarl.bench.study.experiment import RETURN, Results
 from quarl.bench.study.joined import Joined, results_of
+from quarl.bench.tables import Table, tabulate
 from quarl.train.suites.cells import Cell, load_cells
 
 EIGHT_BITS = 8
@@ -93,32 +93,44 @@ def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
         yield {"method": method, "shared": names, "mine": more, **means}
 
 
-CELLS_TABLE = Pivot(
-    name="study-cells",
-    words=CELLS,
-    lead={"task": "{{ cell.name.short_name }}", "method": "{{ cell.method }}"},
-    columns=[
-        {name: f"{{{{ returns.{name} | estimate }}}}" for name in PRECISIONS},
-        {f"{name} error, %": f"{{{{ errors.{name} | lost('+') }}}}" for name in PRECISIONS[1:]},
-        {"quarl 8 bits error, %": "{{ swept | lost('+') }}"},
-        {f"paper's {name}": f'{{{{ papers["paper\'s {name}"] }}}}' for name in PRECISIONS},
-        {"paper's int8 error, %": "{{ papers_error }}"},
-    ],
-    rows=of_cells,
-)
-ALGORITHMS_TABLE = Pivot(
-    name="study-algorithms",
-    words=ALGORITHMS,
-    lead={"method": "{{ method }}", "cells of the paper trained here": "{{ shared or '–' }}"},
-    columns=[
-        {"int8 error, %": "{{ ours | lost('+') }}"},
-        {"paper's, same cells, %": "{{ same.error }}", "against it": "{{ same.against }}"},
-        {"paper's, all its cells, %": "{{ all.error }}", "against that": "{{ all.against }}"},
-        {"all cells trained here": "{{ mine or '–' }}", "int8 error, %": "{{ trained | lost('+') }}"},
-    ],
-    rows=of_methods,
-)
-JOINED = Joined(kept=kept, tables=[CELLS_TABLE, ALGORITHMS_TABLE])
+def cells_table(found: Kept) -> list[Table]:
+    """Returns and errors of every trained cell, the paper's beside."""
+    rows = list(of_cells(found))
+    lines = [
+        {
+            "task": row["cell"].name.short_name,
+            "method": row["cell"].method,
+            **{name: estimate(row["returns"][name]) for name in PRECISIONS},
+            **{f"{name} error, %": lost(row["errors"][name], "+") for name in PRECISIONS[1:]},
+            "quarl 8 bits error, %": lost(row["swept"], "+"),
+            **row["papers"],
+            "paper's int8 error, %": row["papers_error"],
+        }
+        for row in rows
+    ]
+    return [tabulate("study-cells", CELLS, lines, left=2, results=found, rows=rows)]
+
+
+def algorithms_table(found: Kept) -> list[Table]:
+    """Mean error of int8 by algorithm, against the paper's."""
+    lines = [
+        {
+            "method": row["method"],
+            "cells of the paper trained here": row["shared"],
+            "int8 error, %": lost(row["ours"], "+"),
+            "paper's, same cells, %": row["same"]["error"],
+            "against it": row["same"]["against"],
+            "paper's, all its cells, %": row["all"]["error"],
+            "against that": row["all"]["against"],
+            "all cells trained here": row["mine"],
+            "int8 error of all, %": lost(row["trained"], "+"),
+        }
+        for row in of_methods(found)
+    ]
+    return [tabulate("study-algorithms", ALGORITHMS, lines, left=2)]
+
+
+JOINED = Joined(kept=kept, tables=[cells_table, algorithms_table])
 
 
 def published_error(cell: Cell, precision: str) -> float | None:

@@ -17,13 +17,14 @@ from cyclopts import Group, Parameter, validators
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.report.text import fixed
 from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import Condition, rows
+from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.places import PROJECT_ROOT
 
 PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
@@ -210,7 +211,7 @@ def with_sb3(results: Results) -> list[dict[str, Any]]:
 def sides(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each cell: medians over the seeds, both sides beside each other."""
     every = with_sb3(results)
-    for of_cell in alike(every, "{{ subject }} {{ limit }}").values():
+    for of_cell in group_by(every, lambda run: (run["subject"], run["limit"])).values():
         first = of_cell[0]
         row = {"cell": CELLS[first["subject"]], "limit": first["limit"], "steps": {}, "time": {}, "faster": {}}
         runs = {side: [run for run in of_cell if run["program"] == program] for side, program in SIDES.items()}
@@ -234,27 +235,21 @@ def facts(results: Results) -> dict[str, Any]:
     }
 
 
-TIMES = Pivot(
-    name="training-speed",
-    words=TABLE,
-    lead={
-        "method and task": "{{ cell.method }} {{ cell.task }}"
-        "{% if limit %}, {{ limit | thousands }} steps at most{% endif %}"
-    },
-    columns=[
-        {"return": "{{ cell.target | fixed }}"},
-        *(
-            {
-                **{f"{side}{part}": f"{{{{ time['{side}{part}'] }}}}" for side in SIDES},
-                f"times as fast{part}": f"{{{{ faster['{part}'] }}}}",
-            }
-            for part in ("", ", imports left out")
-        ),
-        {f"steps, {side}": f"{{{{ steps['{side}'] | fixed }}}}" for side in SIDES},
-    ],
-    rows=sides,
-    facts=facts,
-)
+def times_table(results: Results) -> list[Table]:
+    """CPU seconds and steps of each cell, beside Stable-Baselines3's."""
+    rows = list(sides(results))
+    lines = []
+    for row in rows:
+        cell, limit = row["cell"], row["limit"]
+        line = {"method and task": f"{cell.method} {cell.task}" + (f", {limit:,} steps at most" if limit else "")}
+        line["return"] = fixed(cell.target)
+        for part, faster in row["faster"].items():
+            line |= {f"{side}{part}": row["time"][f"{side}{part}"] for side in SIDES}
+            line[f"times as fast{part}"] = faster
+        lines.append({**line, **{f"steps, {side}": fixed(steps) for side, steps in row["steps"].items()}})
+    return [tabulate("training-speed", TABLE, lines, results=results, rows=rows, **facts(results))]
+
+
 EXPERIMENT = Experiment(
     name="speed",
     question="how fast is training, beside Stable-Baselines3 and RLtools?",
@@ -266,7 +261,7 @@ EXPERIMENT = Experiment(
     identity=identity,
     about=about,
     episodes=lambda options, subject: EpisodePlan(options.seeds or SEEDS, 1),
-    tables=[TIMES, beside_rltools.TIMES],
+    tables=[times_table, beside_rltools.times_table],
     timed=True,
 )
 

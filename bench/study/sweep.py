@@ -13,19 +13,22 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.lines import Lines, in_order
-from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.report.figures import Pictures, facets, in_order, panel
+from quarl.bench.report.text import NOT_KNOWN, estimate, lost
 from quarl.bench.study import command
 from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from quarl.bench.study.records import Condition
+from quarl.bench.tables import Table, group_by, pivot, tabulate
 from quarl.policy.locate import meant
 from quarl.policy.quantize import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
 from quarl.policy.simulate import HALF_BITS, WEIGHTS_ONLY, Widths, trained_with
 from quarl.train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from quarl.bench.report.intervals import Estimate
     from quarl.policy.spec import PolicySpec
 
@@ -188,10 +191,10 @@ def series(results: Results) -> list[dict[str, Any]]:
     ``name`` is the scheme's, ``label`` the policy's, and ``floats`` the row of fp32.
     """
     found = []
-    for rows in alike(results.summary, "{{ subject }} {{ preset }}").values():
+    for rows in group_by(results.summary, lambda row: (row["subject"], row["preset"])).values():
         floats = next((row for row in rows if not row["scheme"]), None)
         named = [{"name": name_of(row) if row["scheme"] else "fp32", "floats": floats, **row} for row in rows if floats]
-        found += [row for of_scheme in alike(named, "{{ name }}").values() for row in of_scheme]
+        found += [row for of_scheme in group_by(named, lambda row: row["name"]).values() for row in of_scheme]
     absent = dict.fromkeys(("activation_bits", "observation_bits", "other action"))
     return [{**absent, "label": Path(row["subject"]).name, **row, "other": row.get("other action")} for row in found]
 
@@ -220,94 +223,118 @@ def executions(rows: Iterable[Row]) -> dict[str, list[str]]:
     return {words: [f"{name} at {', '.join(bits)}" for name, bits in which.items()] for words, which in found.items()}
 
 
-ALL = Pivot(
-    name="sweep",
-    words=OVERVIEW,
-    lead={"policy": "{{ subject }}", "scheme": "{{ name }}", "preset": "{{ preset or '–' }}"},
-    columns=[{f"{bits} bits": f"{{{{ error | lost if bits == {bits} }}}}" for bits in SHOWN}],
-    rows=of_several,
-    ruled="{{ subject }}",
-    optional=True,
-)
-ONE = Pivot(
-    name="sweep-details",
-    words=DETAILS,
-    lead={
-        "scheme": "{{ name }}",
-        "bits": "{{ bits or 32 }}",
-        "activations": "{{ activation_bits or 'float' }}",
-        "observation": "{{ observation_bits or 'float' }}",
-    },
-    columns=[
-        {"{{ 'success, %' }}": "{{ success | estimate(100) if floats.success }}"},
-        {"return": "{{ return | estimate }}"},
-        {"minus fp32": "{{ difference | estimate(sign='+') if scheme else '–' }}"},
-        {"error, %": "{{ error | estimate(sign='+') if scheme else '–' }}"},
-        {"other action, %": "{{ '%.1f' % (100 * other) if scheme else '–' }}"},
-    ],
-    rows=lambda results: series(results) if len(results.subjects) == 1 else [],
-    facts=lambda results: {"executions": executions(series(results))},
-    grouped=True,
-    left=1,
-    each="{{ preset }}",
-    optional=True,
-)
+def overview(results: Results) -> list[Table]:
+    """Errors of several policies at the widths that decide."""
+    rows = of_several(results)
+    cells = [
+        {
+            "policy": row["subject"],
+            "scheme": row["name"],
+            "preset": row["preset"] or NOT_KNOWN,
+            "bits": row["bits"],
+            "error": lost(row[ERROR]),
+        }
+        for row in rows
+        if row["bits"] in SHOWN
+    ]
+    if not cells:
+        return []
+    lines = pivot(cells, ("policy", "scheme", "preset"), "bits", {"error": "{} bits"})
+    headers = ("policy", "scheme", "preset", *(f"{bits} bits" for bits in SHOWN))
+    lines = [{header: line.get(header, "") for header in headers} for line in lines]
+    return [tabulate("sweep", OVERVIEW, lines, left=3, rules=("policy",), results=results, rows=rows)]
+
+
+def details(results: Results) -> list[Table]:
+    """Every width of one policy, a table for each preset."""
+    rows = series(results) if len(results.subjects) == 1 else []
+    return [_details(results, of) for of in group_by(rows, lambda row: row["preset"]).values()]
+
+
+def _details(results: Results, rows: Sequence[Row]) -> Table:
+    lines = []
+    for row in rows:
+        line = {
+            "scheme": row["name"],
+            "bits": str(row["bits"] or FLOAT_BITS),
+            "activations": str(row["activation_bits"] or "float"),
+            "observation": str(row["observation_bits"] or "float"),
+        }
+        if row["floats"][SUCCESS]:
+            line["success, %"] = estimate(row[SUCCESS], 100)
+        lines.append(
+            {
+                **line,
+                "return": estimate(row[RETURN]),
+                "minus fp32": estimate(row["difference"], sign="+") if row["scheme"] else "",
+                "error, %": estimate(row[ERROR], sign="+") if row["scheme"] else "",
+                "other action, %": f"{100 * row['other']:.1f}" if row["scheme"] else "",
+            }
+        )
+    named: dict[str, Any] = {"results": results, "rows": rows, "executions": executions(series(results))}
+    return tabulate("sweep-details", DETAILS, lines, once=True, **named)
+
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
-BELOW = """\
-bars: 95 % intervals; dashed, with a band: fp32; n: episodes a point, the same at every width\
-{% if last %}
 
-wider ones, up to {{ last }} bits, are not drawn: all means within {{ '%.2g' % most }} % of fp32's return{% endif %}"""
-
-
-def pictures(results: Results) -> Iterator[dict[str, Any]]:
-    """The points of a picture of each policy; and of one of each task that several policies have."""
+def pictures(results: Results) -> Pictures:
+    """A picture of each policy, and one of each task that several policies have."""
     every = series(results)
-    for label, rows in alike(every, "{{ label }}").items():
-        yield from points(rows, f"sweetspot-{label}", f"How few bits {label} takes")
-    for task, rows in alike(every, "{{ floats.task }}").items():
+    figures: dict[str, Figure] = {}
+    for label, rows in group_by(every, lambda row: row["label"]).items():
+        figures |= _picture(rows, f"sweetspot-{label}", f"How few bits {label} takes")
+    for task, rows in group_by(every, lambda row: row["floats"]["task"]).items():
         if len({row["subject"] for row in rows}) > 1:
             stem = "sweetspot-task-" + re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")
-            yield from points(rows, stem, f"How few bits policies of {task} take")
+            figures |= _picture(rows, stem, f"How few bits policies of {task} take")
+    return figures
 
 
-def points(rows: Sequence[Row], stem: str, title: str) -> Iterator[dict[str, Any]]:
-    """The points of a picture, by measure that the task has; the axis ends where no wider one of them loses more."""
+def _picture(rows: Sequence[Row], stem: str, title: str) -> dict[str, Figure]:
+    """Estimates over the bits; the axis ends where no wider quantizer loses more."""
     whole = [row for row in rows if row["name"] not in ("fp32", FP16)]
     lossy = [row["bits"] for row in whole if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
-    most = max(*NARROW, *lossy)
-    wider = [row for row in whole if row["bits"] > most and row[ERROR] is not None]
-    shared = {"stem": stem, "heading": title, "last": max((row["bits"] for row in wider), default=0)}
-    shared["most"] = max((abs(row[ERROR].value) for row in wider), default=0.0)
+    last_drawn = max(*NARROW, *lossy)
+    wider = [row for row in whole if row["bits"] > last_drawn and row[ERROR] is not None]
+    points = list(_points(rows, last_drawn))
+    if not points:
+        return {}
+    below = "bars: 95 % intervals; dashed, with a band: fp32; n: episodes a point, the same at every width"
+    if wider:
+        last, most = max(row["bits"] for row in wider), max(abs(row[ERROR].value) for row in wider)
+        below += f"\nwider ones, up to {last} bits, are not drawn: all means within {most:.2g} % of fp32's return"
+    labels = {row["name"]: (row["name"], style_of(row["name"])) for row in points}
+    panels = [
+        panel(
+            name,
+            of,
+            x="at",
+            y="value",
+            line="name",
+            labels=labels,
+            reference="fp32",
+            joined=FP16.__ne__,
+        )
+        for name, of in group_by(points, lambda row: row["panel"]).items()
+    ]
+    places = in_order(points, "at")
+    return {stem: facets(panels, places, title=title, subtitle=below, x_label="bits of the weights")}
+
+
+def _points(rows: Sequence[Row], last_drawn: int) -> Iterator[dict[str, Any]]:
+    """The points of a picture, by measure that the task has."""
     for row, (measure, factor, unit) in itertools.product(rows, MEASURES):
-        if row["scheme"] and row["floats"][measure] and (row["bits"] <= most or row["name"] == FP16):
+        if row["scheme"] and row["floats"][measure] and (row["bits"] <= last_drawn or row["name"] == FP16):
             at = FP16 if row["name"] == FP16 else row["bits"]
             values = {"at": at, "value": row[measure].times(factor), "fp32": row["floats"][measure].times(factor)}
-            yield {**row, **shared, **values, "unit": unit}
+            where = " ".join(filter(None, (row["label"], row["preset"])))
+            yield {**values, "name": row["name"], "panel": f"{where}: {unit}  n={row['floats']['episodes']:,}"}
 
 
 def style_of(name: str) -> int:
     """A scheme keeps its colour from picture to picture; all others share one."""
     return STYLED.index(name) if name in STYLED else len(STYLED)
-
-
-OVER_BITS = Lines(
-    stem="{{ stem }}",
-    title="{{ heading }}",
-    below=BELOW,
-    x="at",
-    x_label="bits of the weights",
-    line="name",
-    labels=lambda rows: {row["name"]: (row["name"], style_of(row["name"])) for row in rows},
-    y="value",
-    rows=pictures,
-    panel="{{ label }}{{ ' ' ~ preset if preset }}: {{ unit }}  n={{ floats.episodes | thousands }}",
-    reference="fp32",
-    places=in_order,
-    joined=lambda name: name != FP16,
-)
 
 
 EXPERIMENT = Experiment(
@@ -319,8 +346,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=bundle_identity,
     episodes=episodes_of,
-    tables=[ALL, ONE],
-    figures=[OVER_BITS],
+    tables=[overview, details],
+    figures=[pictures],
     about=lambda name: meant(load(name)),
     require=open_bundle,
 )

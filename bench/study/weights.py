@@ -12,8 +12,7 @@ from rich.console import Console
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, headed
-from quarl.bench.report.tables import print_table
+from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, headed, new_figure
 from quarl.bench.study import command
 from quarl.bench.study.measures.levels import (
     KINDS,
@@ -24,6 +23,7 @@ from quarl.bench.study.measures.levels import (
     table_of,
     title_of,
 )
+from quarl.bench.tables import print_table
 from quarl.policy.bundle import Bundle
 from quarl.policy.console import heartbeat
 from quarl.policy.locate import working_bundle
@@ -93,10 +93,10 @@ def weights(options: Options) -> int:
         values = [{"bundle": name} | vars(each) for name, found in zip(names, ranges, strict=True) for each in found]
         return command.show(replace(options, output_path=None), made, dict, values)
     if options.ranges:
-        from quarl.bench.study.measures.activations import ENDS, worth_by_ends
+        from quarl.bench.study.measures.activations import ends_table, worth_by_ends
 
         rows = [worth_by_ends(bundle) for bundle in bundles]
-        return command.show(replace(options, output_path=None), [ENDS.table(rows)], dict, rows)
+        return command.show(replace(options, output_path=None), [ends_table(rows)], dict, rows)
     scheme = Scheme(options.scheme)
     views = [parameters(bundle, options.bits, scheme) for bundle in bundles]
     made = [table_of(bundle, found, options.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
@@ -135,11 +135,9 @@ def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bit
 
 
 def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
-    from matplotlib.figure import Figure
-
     rows = sorted({name for found in columns.values() for name in found}, key=_depth)
     width = NARROW_INCHES if shared else PANEL_INCHES[0]
-    figure = Figure(figsize=(max(width * len(columns), 6.0), PANEL_INCHES[1] * len(rows) + 1.0), layout="constrained")
+    figure = new_figure(max(width * len(columns), 6.0), PANEL_INCHES[1] * len(rows) + 1.0)
     share: Literal["row", "none"] = "row" if shared else "none"
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex=share, sharey=share)
     for drawn, row in zip(panels, rows, strict=True):
@@ -159,8 +157,8 @@ def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Paramete
         for axes, column in zip(drawn, columns, strict=True):  # now the row's common limits are known
             if column in there:
                 _draw_levels(axes, there[column])
-    figure.supxlabel("value", fontsize=8)
-    figure.supylabel("count", fontsize=8)
+    figure.supxlabel("value")
+    figure.supylabel("count")
     headed(figure, title, subtitle, 1)
     return figure
 
@@ -181,13 +179,13 @@ def _draw_histogram(axes: Axes, parameter: Parameter, title: str, ends: tuple[fl
     counts, edges = np.histogram(parameter.values, bins=BINS, range=ends)
     axes.stairs(counts, edges, fill=True, color=ORANGE if parameter.layer == ALL else SKY_BLUE, baseline=BELOW_ONE)
     axes.set_yscale("log")
+    axes.grid(visible=False)
     axes.set_ylim(BELOW_ONE, 25.0 * max(counts.max(), 1))  # room above the bars for two lines of words
     axes.set_title(f"{title}, n={parameter.values.size:,}", fontsize=8, pad=3)
     axes.tick_params(labelsize=7, color=GREY, length=2.5)
     axes.tick_params(which="minor", length=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.6g}".replace("-", "−"))
     axes.locator_params(axis="x", nbins=6)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_levels(axes: Axes, parameter: Parameter) -> None:

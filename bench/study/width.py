@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import Any
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import error_scale
+from quarl.bench.report.figures import Pictures, error_scale, facets, panel
 from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
-from quarl.bench.report.lines import Lines
-from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.text import correlation, lost
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.joined import Joined, results_of
 from quarl.bench.study.measures.levels import all_weights
+from quarl.bench.tables import Table, tabulate
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 
@@ -196,51 +195,53 @@ def facts(found: Sequence[Point]) -> dict[str, Any]:
     return {**counts, "verdict": verdict, "measures": MEASURES}
 
 
-def by_width(found: Sequence[Point]) -> Iterator[dict[str, Any]]:
-    """The rows of a picture for each measure of width, policies from narrow to wide."""
-    for (measure, words), row in itertools.product(MEASURES.items(), of_sources(found)):
-        shared = {"stem": PAGES[measure], "measure": words, "width": getattr(row["point"], measure)}
-        rho = correlations(found, row["source"]).get(measure)
-        yield {**row, **shared, "rho": rho, "name": row["point"].name, "n": len(having(found, row["source"]))}
+def errors_table(found: Sequence[Point]) -> list[Table]:
+    """Width and errors of every policy, from narrow to wide."""
+    rows = of_sources(found)
+    shown = list(dict.fromkeys(row["source"] for row in rows))
+    lines = [
+        {
+            "policy": point.name,
+            "weights": f"{point.weights:,}",
+            "from … to": f"{point.low:.2f} … {point.high:.2f}".replace("-", "−"),
+            "range": f"{point.range:.2f}",
+            "std": f"{point.deviation:.3f}",
+            "range / std": f"{point.ratio:.1f}",
+            **{f"error, {source}, %": lost(point.errors.get(source)) for source in shown},
+        }
+        for point in found
+    ]
+    return [tabulate(PAGES["range"], TABLE, lines, results=found, rows=rows, **facts(found))]
 
 
-ERRORS = Pivot(
-    name=PAGES["range"],
-    words=TABLE,
-    lead={
-        "policy": "{{ point.name }}",
-        "weights": "{{ point.weights | thousands }}",
-        "from … to": "{{ ('%.2f … %.2f' % (point.low, point.high)) | minus }}",
-        "range": "{{ '%.2f' % point.range }}",
-        "std": "{{ '%.3f' % point.deviation }}",
-        "range / std": "{{ '%.1f' % point.ratio }}",
-    },
-    columns=[{"error, {{ source }}, %": "{{ error | lost }}"}],
-    rows=of_sources,
-    facts=facts,
-    left=1,
-)
-IN_ORDER_OF_WIDTH = Lines(
-    stem="{{ stem }}",
-    title=TABLE.partition("\n")[0],
-    below="policies from left to right by the {{ measure }}; relative error of the return, % of |fp32|\n"
-    "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %",
-    x="name",
-    x_label="",
-    line="source",
-    labels={source: ("", sweep.style_of(scheme)) for source, scheme in STYLES.items()},
-    y="error",
-    rows=lambda found: sorted(by_width(found), key=lambda row: float(row["width"])),
-    panel="{{ source }}  n={{ n }}{% if rho %}   Spearman's ρ = {{ rho | correlation }}{% endif %}",
-    scale=error_scale,
-    joined=False,
-    columns=1,
-    turned=True,
-)
+def pictures(found: Sequence[Point]) -> Pictures:
+    """A picture for each measure of width: the errors of each source, policies from narrow to wide."""
+    labels = {source: ("", sweep.style_of(scheme)) for source, scheme in STYLES.items()}
+    figures = {}
+    for measure, words in MEASURES.items():
+        ordered = sorted(found, key=lambda point: float(getattr(point, measure)))
+        panels = []
+        for source in SOURCES:
+            if mine := having(ordered, source):
+                rho = correlations(found, source).get(measure)
+                title = f"{source}  n={len(mine)}" + (f"   Spearman's ρ = {correlation(rho)}" if rho else "")
+                rows = [{"name": point.name, "source": source, "error": point.errors[source]} for point in mine]
+                panels.append(panel(title, rows, x="name", y="error", line="source", labels=labels, joined=lambda source: False))
+        below = (
+            f"policies from left to right by the {words}; relative error of the return, % of |fp32|\n"
+            "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %"
+        )
+        title, places = TABLE.partition("\n")[0], [point.name for point in ordered]
+        figures[PAGES[measure]] = facets(
+            panels, places, title=title, subtitle=below, x_label="", scale=error_scale, columns=1, turned=True
+        )
+    return figures
+
+
 JOINED = Joined(
     kept=kept_points,
-    tables=[ERRORS],
-    figures=[IN_ORDER_OF_WIDTH],
+    tables=[errors_table],
+    figures=[pictures],
     plain=lambda found: [{**asdict(each), "range": each.range, "ratio": each.ratio} for each in found],
 )
 

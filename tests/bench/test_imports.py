@@ -9,8 +9,8 @@ import pytest
 
 from quarl import cli
 from quarl.bench import imports
+from quarl.bench.imports import imports_table
 from quarl.bench.report import store
-from quarl.bench.tables.imports import IMPORTS
 from quarl.policy.places import PROJECT_ROOT
 
 FILES = PROJECT_ROOT / "tests" / "convert" / "importers" / "files"
@@ -41,9 +41,9 @@ def test_files_come_in_as_contract_opaque_or_not(
     assert [each["form"] for each in document["policies"]] == ["contract", "contract", "opaque", "refused"]
     assert all(each["far"] < 1e-3 and each["int8"] > 0.5 for each in document["policies"][:3])
     assert document["policies"][3]["code"] == "foreign"
-    table = IMPORTS.table(document)
+    table = imports_table(document)
     assert [list(row[:6]) for row in table.rows] == [
         ["SB3", "--period", "1", "1", "0", "0"],
         ["ONNX", "--actions", "2", "1", "1", "0"],
-        ["weights", "", "1", "0", "0", "1"],
+        ["weights", "–", "1", "0", "0", "1"],
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quarl.bench import virtual_pi
 from quarl.bench.cost import cost_model
 from quarl.bench.cost.cost_model import Level, Weights
 from quarl.bench.instructions import TARGET
@@ -15,7 +16,6 @@ from quarl.bench.qemu_counter.counting import COLUMNS, PATHS, Counted
 from quarl.bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
-from quarl.bench.tables import virtual_pi
 from quarl.policy.places import ZOO
 from quarl.policy.spec import PolicySpec, Precision
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quarl.bench import loop
-from quarl.bench.tables.loop import may_be_late, punctuality, round_trips
+from quarl.bench.loop_timing.tables import may_be_late, punctuality, round_trips
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from quarl.bench.memory_pressure import probe as pressure_probe
+from quarl.bench.memory_pressure.cases import Case, pressure_table, speed_ups
 from quarl.bench.memory_pressure.depth_network import LEGACY_OBSERVATION, Skeleton, enlarge
-from quarl.bench.tables.pressure import Case, pressure_table, speed_ups
 from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import ZOO

@@ -6,12 +6,11 @@ import re
 
 import pytest
 
-from quarl.bench import table
 from quarl.bench.paper import THEMES, stored_rows
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.tables import ROOT
+from quarl.bench.report.selection import Kept
 from quarl.bench.report.verdicts import Verdict, verdict, verdict_of_counts, verdict_of_gains, verdict_of_losses
-from quarl.bench.tables.registry import Kept
+from quarl.bench.tables import ROOT
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,3 @@ def test_each_finding_has_a_figure_and_stands_on_the_page(theme: str) -> None:
         assert re.search(r"\d", found.ours), finding.claim
         assert re.search(r"[1-9]", found.n), finding.claim
         assert f"| {finding.claim} |" in section
-
-
-def test_the_command_has_every_theme() -> None:
-    assert tuple(THEMES) == table.OF_PAPER

@@ -20,7 +20,7 @@ from quarl.bench.device_session import access
 from quarl.bench.device_session.access import Device
 from quarl.bench.device_session.questions import Served
 from quarl.bench.recommending import measurements
-from quarl.bench.recommending.answer import CANDIDATES, sentences
+from quarl.bench.recommending.answer import candidates_table, sentences
 from quarl.bench.recommending.deciding import Demand
 from quarl.bench.recommending.measurements import (
     Measurements,
@@ -35,7 +35,7 @@ from quarl.bench.recommending.measurements import (
 from quarl.bench.recommending.timing import runtimes_of, time_in_turns
 from quarl.bench.recommending.verdict import Verdict
 from quarl.bench.report.document import Report, Transport
-from quarl.bench.report.tables import Table
+from quarl.bench.tables import Table
 from quarl.device.deploy.errors import UnsupportedDeviceError
 from quarl.device.deploy.probe import PythonFacts, TargetFacts
 from quarl.policy.bundle import Bundle
@@ -255,7 +255,7 @@ def answered(
         question = replace(QUESTION, demand=demand, target=changes.get("target", "pi@raspberrypi"))
         task = replace(make_task("CartPole-v1"), presets=presets)
         verdict = Verdict.of(balancing(tmp_path / "asked"), task, question, one)
-        (table,) = CANDIDATES(verdict)
+        table = candidates_table(verdict)
         return verdict, table
 
     return make
@@ -297,7 +297,7 @@ def test_the_document_holds_everything(answered: Answered) -> None:
     made = json.loads(json.dumps(asdict(verdict), allow_nan=False))
     stored = Verdict.of_document({**made, "seconds": 1.0})
     assert sentences(stored) == sentences(verdict)
-    assert CANDIDATES(stored) == [table]
+    assert candidates_table(stored) == table
     assert made["recommended"] is None
     assert made["quality"] == "return kept"
     by_precision = {each["precision"]: each for each in made["candidates"]}

@@ -5,24 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import truediv
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.bars import Bars
-from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.figures import GREY, ORANGE, PURPLE, SKY_BLUE, YELLOW, headed, new_figure
+from quarl.bench.report.text import fixed
 from quarl.bench.study import command
 from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition, Record
+from quarl.bench.tables import Table, group_by, tabulate
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from quarl.train.actorq.plan import Plan
     from quarl.train.actorq.wire import Pushed
 
@@ -30,6 +34,10 @@ PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
 """Parts of a step, in the order in which they are drawn; ``other`` is the actor's own Python, exploration included."""
 OF_PARAMETERS = ("pull", "deserialize", "load")
 LABELS = {"step": "environment step", "other": "Python"}
+FILLS = (
+    (SKY_BLUE, ""), (ORANGE, "//"), (PURPLE, ".."), (YELLOW, "xx"), ("#333333", ""), (GREY, "++"), ("#C8C8C8", ""),
+)  # fmt: skip
+"""Colour and hatch of each part: none of them a colour of the precisions."""
 PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
 HAND_OVER_EVERY_S = 0.25
 
@@ -166,7 +174,6 @@ def settings(results: Results) -> Iterator[dict[str, Any]]:
             yield {
                 "subject": subject,
                 "period": condition["period"],
-                "setting": str(condition),
                 "actor": actor,
                 "model": subject + (f", {condition['steps']:,} steps" if "steps" in condition else ""),
                 "parts": medians(rounds),
@@ -174,7 +181,6 @@ def settings(results: Results) -> Iterator[dict[str, Any]]:
                 "renewals": median(each["renewals"] for each in measures),
                 "fp32": medians(reference) if reference else {},
                 "faster": ratios(rounds, reference),
-                **facts(results),
             }
 
 
@@ -206,45 +212,86 @@ def facts(results: Results) -> dict[str, Any]:
     }
 
 
-LEAD = {"model": "{{ model }}", "period": "{{ period }}", "actor": "{{ actor }}"}
-TIMES = Pivot(
-    name="actorq-breakdown",
-    words=NOTES,
-    lead=LEAD,
-    columns=[
-        {part: f"{{{{ parts['{part}'] | fixed }}}}" for part in PARTS},
-        {"all": "{{ parts.values() | sum | fixed }}"},
-        {"MB a version": "{{ megabytes | fixed(2) }}", "renewals": "{{ '%g' % renewals }}"},
-    ],
-    rows=settings,
-    facts=facts,
-    ruled="{{ subject }} {{ setting }}",
-    optional=True,
-)
-SPEED_UPS = Pivot(
-    name="actorq-actor",
-    words=SPEED_NOTES,
-    lead=LEAD,
-    columns=[
-        {name: f"{{{{ spreads['{name}'] }}}}" for name in ("step", "inference", "a renewal")},
-        {"Amdahl": "{{ amdahl | fixed(2) }}×", "reached": "{{ (100 * reached) | fixed }} %"},
-    ],
-    rows=speeds,
-    optional=True,
-)
-BY_PART = Bars(
-    stem="actorq-breakdown",
-    title="Where an actor's time goes",
-    below="{{ task }}, {{ steps }} steps, medians of {{ rounds }} rounds; one actor,\n"
-    "a new version every {{ every }} s; above the bars: their sums",
-    parts={part: LABELS.get(part, part) for part in PARTS},
-    values="parts",
-    panel="policy {{ subject }}",
-    bar="{{ actor }}",
-    group="pull every {{ period }} steps",
-    y_label="µs a step of the environment",
-    rows=settings,
-)
+def times_table(results: Results) -> list[Table]:
+    """Medians of the parts of a step, for each network, period and actor."""
+    rows = list(settings(results))
+    if not rows:
+        return []
+    lines = [
+        {
+            **lead_cells(row),
+            **{part: fixed(row["parts"][part]) for part in PARTS},
+            "all": fixed(sum(row["parts"].values())),
+            "MB a version": fixed(row["megabytes"], 2),
+            "renewals": f"{row['renewals']:g}",
+        }
+        for row in rows
+    ]
+    name, rules = "actorq-breakdown", ("model", "period")
+    return [tabulate(name, NOTES, lines, left=3, rules=rules, results=results, **facts(results))]
+
+
+def lead_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Network, period and actor."""
+    return {name: str(row[name]) for name in ("model", "period", "actor")}
+
+
+def speed_ups_table(results: Results) -> list[Table]:
+    """How many times as fast as in fp32 each actor is, and what Amdahl's law allows."""
+    rows = list(speeds(results))
+    if not rows:
+        return []
+    lines = [
+        {
+            **lead_cells(row),
+            **{name: row["spreads"][name] for name in ("step", "inference", "a renewal")},
+            "Amdahl": f"{row['amdahl']:.2f}×",
+            "reached": f"{100 * row['reached']:.0f} %",
+        }
+        for row in rows
+    ]
+    return [tabulate("actorq-actor", SPEED_NOTES, lines, left=3, rows=rows)]
+
+
+def picture(results: Results) -> dict[str, Figure]:
+    """Stacked bars: a panel for each network, bars grouped by the period, their sums above them."""
+    panels = group_by(settings(results), lambda row: row["subject"])
+    if not panels:
+        return {}
+    named = facts(results)
+    below = (
+        f"{named['task']}, {named['steps']} steps, medians of {named['rounds']} rounds; one actor,\n"
+        f"a new version every {named['every']} s; above the bars: their sums"
+    )
+    figure = new_figure(4.2 * len(panels), 4.4)
+    grid = figure.subplots(1, len(panels), squeeze=False).ravel()
+    for axes, (subject, rows) in zip(grid, panels.items(), strict=True):
+        _stack(axes, rows)
+        axes.set_title(f"policy {subject}")
+    grid[0].set_ylabel("µs a step of the environment")
+    handles, names = grid[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+    headed(figure, "Where an actor's time goes", below, 2)
+    return {"actorq-breakdown": figure}
+
+
+def _stack(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    periods = list(dict.fromkeys(row["period"] for row in rows))
+    places = [index + 0.6 * periods.index(row["period"]) for index, row in enumerate(rows)]
+    bottoms = [0.0] * len(rows)
+    for part, (colour, hatch) in zip(PARTS, FILLS, strict=True):
+        heights = [row["parts"][part] for row in rows]
+        fill: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+        axes.bar(places, heights, 0.8, bottoms, label=LABELS.get(part, part), **fill)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    for place, top in zip(places, bottoms, strict=True):
+        axes.annotate(f"{top:,.0f}", (place, top), ha="center", va="bottom", fontsize=7, color=GREY)
+    axes.set_xticks(places, [row["actor"].replace(", ", "\n") for row in rows])
+    for period in periods:
+        middle = fmean(place for place, row in zip(places, rows, strict=True) if row["period"] == period)
+        at: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": 8}
+        axes.annotate(f"pull every {period} steps", (middle, -0.18), **at)
+    axes.margins(y=0.1)
 
 
 EXPERIMENT = Experiment(
@@ -256,8 +303,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: CARTPOLE_BALANCE,
     episodes=lambda options, subject: EpisodePlan(options.seeds or ROUNDS, 0),
-    tables=[TIMES, SPEED_UPS],
-    figures=[BY_PART],
+    tables=[times_table, speed_ups_table],
+    figures=[picture],
     within=("steps", "period"),
     timed=True,
     in_turns=True,

@@ -8,21 +8,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.text import kilobytes, nanoseconds, three_digits
+from quarl.bench.report.text import kilobytes, nanoseconds, three_digits, times
 from quarl.bench.study import command
 from quarl.bench.study.actorq.bounds import Layout, Services, bound
 from quarl.bench.study.actorq.runs import CARTPOLE_BALANCE, NAMES, WIDTHS, run
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition, Record
-
-if TYPE_CHECKING:
-    pass
+from quarl.bench.tables import Table, pivot, tabulate
 
 RATIOS = {"512,512": (16.0, 1.0)}
 ACTORS = (1, 2, 4)
@@ -168,38 +165,38 @@ def deviation(results: Results) -> dict[str, Any]:
     return {"off": [100 * math.expm1(each) for each in (fmean(off), max(off))]} if off else {}
 
 
-SERVICES = Pivot(
-    name="actorq-scaling-services",
-    words=SERVICE_NOTES,
-    lead={"": "{{ words }}"},
-    columns=[{"{{ network }} {{ name }}": "{{ value }}"}],
-    rows=services_of,
-    facts=lambda results: {"usual": USUAL.replace(str(NEVER), "2⁶⁰")},
-    optional=True,
-)
-RUNS = Pivot(
-    name="actorq-scaling-points",
-    words=RUN_NOTES,
-    lead={
-        "model": "{{ network }}",
-        "precision": "{{ name }}",
-        "samples per insertion": "{{ '%g' % samples }}",
-        "actors": "{{ actors }}",
-    },
-    columns=[
-        {"steps/s, real": "{{ real | digits }}", "bound": "{{ bound.steps_per_s | digits }}"},
+def services_table(results: Results) -> list[Table]:
+    """Service times by network and precision."""
+    rows = list(services_of(results))
+    if not rows:
+        return []
+    cells = [{"": row["words"], "of": f"{row['network']} {row['name']}", "value": row["value"]} for row in rows]
+    lines = pivot(cells, [""], "of", {"value": "{}"})
+    usual = USUAL.replace(str(NEVER), "2⁶⁰")
+    return [tabulate("actorq-scaling-services", SERVICE_NOTES, lines, results=results, rows=rows, usual=usual)]
+
+
+def runs_table(results: Results) -> list[Table]:
+    """Real runs beside what the service times allow."""
+    rows = list(runs_of(results))
+    if not rows:
+        return []
+    lines = [
         {
-            "bound / real": "{{ over | times }}",
-            "pace": "{{ bound.pace }}",
-        },
-        {"updates/s, real": "{{ measures.updates_per_s | digits }}", "bound": "{{ bound_updates | digits }}"},
-    ],
-    rows=runs_of,
-    facts=deviation,
-    gathered=False,
-    left=2,
-    optional=True,
-)
+            "model": row["network"],
+            "precision": row["name"],
+            "samples per insertion": f"{row['samples']:g}",
+            "actors": str(row["actors"]),
+            "steps/s, real": three_digits(row["real"]),
+            "steps/s, bound": three_digits(row["bound"].steps_per_s),
+            "bound / real": times(row["over"]),
+            "pace": row["bound"].pace,
+            "updates/s, real": three_digits(row["measures"]["updates_per_s"]),
+            "updates/s, bound": three_digits(row["bound_updates"]),
+        }
+        for row in rows
+    ]
+    return [tabulate("actorq-scaling-points", RUN_NOTES, lines, left=2, rows=rows, **deviation(results))]
 
 
 EXPERIMENT = Experiment(
@@ -211,7 +208,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=lambda subject: "",
     episodes=lambda options, subject: EpisodePlan(options.seeds or (0,), 0),
-    tables=[SERVICES, RUNS],
+    tables=[services_table, runs_table],
     within=("bits",),
     timed=True,
 )

@@ -9,10 +9,9 @@ from typing import Any
 
 from quarl import cli
 from quarl.bench import command_line
+from quarl.bench.report.figures import Pictures, facets, panel
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.lines import Lines
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.report.text import NOT_KNOWN, estimate, fixed
 from quarl.bench.study import command
 from quarl.bench.study.actorq import breakdown
 from quarl.bench.study.actorq.runs import (
@@ -35,6 +34,7 @@ from quarl.bench.study.actorq.runs import (
 )
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, stored
 from quarl.bench.study.records import Condition, Record
+from quarl.bench.tables import Table, group_by, tabulate
 
 BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")
@@ -264,70 +264,100 @@ def curves(results: Results) -> Iterator[dict[str, Any]]:
             yield {**row, "bits": bits, "seconds": seconds, "return": found, "goal": goal and Estimate(goal)}
 
 
-RETURNS = Pivot(
-    name="actorq-returns",
-    words=RETURN_NOTES,
-    lead={"task": "{{ task }}", "method": "{{ cell.method }}"},
-    columns=[
-        {"steps": "{{ steps | thousands }}"},
-        {"int8 actors": "{{ int8 | estimate }}", "fp32 actors": "{{ fp32 | estimate }}"},
-        {"difference": "{{ gain | estimate(sign='+') }}"},
-        {"goal (int8/fp32)": "{{ ('%g' % cell.goal) | minus }} ({{ reached }} of {{ seeds }})"},
-        {"time to it": "{{ faster }}", "steps/s": "{{ pace }}"},
-    ],
-    rows=learned,
-    optional=True,
-)
-COSTS = Pivot(
-    name="actorq-cost",
-    words=COST_NOTES,
-    lead={"task": "{{ task }}", "actors": "{{ actors }}"},
-    columns=[
-        {"kB a version": "{{ (bytes_each / 1e3) | fixed(1) }}", "MB sent": "{{ (bytes_served / 1e6) | fixed(1) }}"},
-        {"versions built": "{{ versions_built | fixed }} of {{ versions_put | fixed }}"},
-        {"actors wait": "{{ (100 * wait) | fixed }} %", "infer": "{{ (100 * infer) | fixed }} %"},
-        {"CPU-s": "{{ cpu_s | fixed }}", "kJ": "{{ (joules / 1e3) | fixed(2) }}"},
-        {"g CO₂": f"{{{{ (joules / 3.6e6 * {GRAMS_PER_KWH}) | fixed(3) }}}}"},
-        {"mismatch": "{{ apart | fixed(3) }}", "staleness": "{{ late | fixed }}", "largest": "{{ largest | fixed }}"},
-    ],
-    rows=costs,
-    facts=lambda results: {"watts": f"{CORE_WATTS:g}", "grams": f"{GRAMS_PER_KWH:g}", "counted": COUNTED_CPU},
-    ruled="{{ task }}",
-    optional=True,
-)
-BOUNDS = Pivot(
-    name="actorq-bound",
-    words=BOUND_NOTES,
-    lead={"waited for": "{{ cell.purpose }}", "words of the command": "{{ words }}", "actors": "{{ actors }}"},
-    columns=[
-        {f"{key}steps/s": f"{{{{ pace['{key}'] | fixed }}}}" for key in ("", "fp32: ")},
-        {f"{key}who waits": f"{{{{ waits['{key}'] }}}}" for key in ("", "fp32: ")},
-        {"speed-up": "{{ faster }}", "Amdahl": "{{ amdahl | fixed(2) }}×"},
-        {"reached": "{{ (100 * reached) | fixed }} %", "return (int8/fp32)": "{{ returns }}"},
-        {"processes' CPU-s": "{{ processes }}", "command's CPU-s": "{{ command }}", "wall time": "{{ wall }}"},
-    ],
-    rows=bound,
-    facts=lambda results: {"bound": BOUND, "counted": COUNTED_CPU},
-    optional=True,
-)
-CURVES = Lines(
-    stem="actorq-curves",
-    title="The learner's greedy return, by the actors' precision",
-    below="line: median of the seeds, at the median time of their judgements; band: from the smallest to the largest\n"
-    "n: seeds; dashed: the return that counts as learned",
-    x="seconds",
-    x_label="seconds",
-    line="bits",
-    labels={bits: (f"{NAMES[bits]} actors", STYLES[bits]) for bits in (32, 8)},
-    y="return",
-    y_label="greedy return",
-    rows=curves,
-    panel="{{ task }}, {{ cell.method }}  n={{ seeds }}",
-    reference="goal",
-    reference_label="goal",
-    places=None,
-    columns=3,
-)
+def returns_table(results: Results) -> list[Table]:
+    """What was learned with actors in int8 and in fp32."""
+    rows = list(learned(results))
+    if not rows:
+        return []
+    lines = [
+        {
+            "task": row["task"],
+            "method": row["cell"].method,
+            "steps": f"{row['steps']:,}",
+            "int8 actors": estimate(row["int8"]),
+            "fp32 actors": estimate(row["fp32"]),
+            "difference": estimate(row["gain"], sign="+"),
+            "goal (int8/fp32)": f"{row['cell'].goal:g} ({row['reached']} of {row['seeds']})".replace("-", "−"),
+            "time to it": row["faster"],
+            "steps/s": row["pace"],
+        }
+        for row in rows
+    ]
+    return [tabulate("actorq-returns", RETURN_NOTES, lines, left=2, results=results, rows=rows)]
+
+
+def costs_table(results: Results) -> list[Table]:
+    """Bytes, processor time and energy of each training, and how far its actors were from the learner."""
+    rows = list(costs(results))
+    if not rows:
+        return []
+    lines = [
+        {
+            "task": row["task"],
+            "actors": row["actors"],
+            "kB a version": fixed(row["bytes_each"] / 1e3, 1),
+            "MB sent": fixed(row["bytes_served"] / 1e6, 1),
+            "versions built": f"{fixed(row['versions_built'])} of {fixed(row['versions_put'])}",
+            "actors wait": f"{100 * row['wait']:.0f} %",
+            "infer": f"{100 * row['infer']:.0f} %",
+            "CPU-s": fixed(row["cpu_s"]),
+            "kJ": fixed(row["joules"] / 1e3, 2),
+            "g CO₂": fixed(row["joules"] / 3.6e6 * GRAMS_PER_KWH, 3),
+            "mismatch": fixed(row["apart"], 3),
+            "staleness": fixed(row["late"]),
+            "largest": fixed(row["largest"]),
+        }
+        for row in rows
+    ]
+    named: dict[str, Any] = {"watts": f"{CORE_WATTS:g}", "grams": f"{GRAMS_PER_KWH:g}", "counted": COUNTED_CPU}
+    table = tabulate("actorq-cost", COST_NOTES, lines, left=2, rules=("task",), results=results, rows=rows, **named)
+    return [table]
+
+
+def bounds_table(results: Results) -> list[Table]:
+    """Where actors or the learner set the pace: the speed-up, and what Amdahl's law allows."""
+    rows = list(bound(results))
+    if not rows:
+        return []
+    lines = [
+        {
+            "waited for": row["cell"].purpose,
+            "words of the command": row["words"],
+            "actors": row["actors"],
+            **{f"{key}steps/s": fixed(pace) for key, pace in row["pace"].items()},
+            **{f"{key}who waits": waits for key, waits in row["waits"].items()},
+            "speed-up": row["faster"],
+            "Amdahl": f"{row['amdahl']:.2f}×",
+            "reached": f"{100 * row['reached']:.0f} %",
+            "return (int8/fp32)": row["returns"],
+            "processes' CPU-s": row["processes"],
+            "command's CPU-s": row["command"],
+            "wall time": row["wall"],
+        }
+        for row in rows
+    ]
+    named: dict[str, Any] = {"bound": BOUND, "counted": COUNTED_CPU}
+    return [tabulate("actorq-bound", BOUND_NOTES, lines, left=3, results=results, rows=rows, **named)]
+
+
+def picture(results: Results) -> Pictures:
+    """How the learner's return grows, a panel for each task."""
+    labels = {bits: (f"{NAMES[bits]} actors", STYLES[bits]) for bits in (32, 8)}
+    by_task = group_by(curves(results), lambda row: f"{row['task']}, {row['cell'].method}  n={row['seeds']}")
+    goal: dict[str, Any] = {"reference": "goal", "reference_label": "goal"}
+    panels = [
+        panel(title, rows, x="seconds", y="return", line="bits", labels=labels, **goal)
+        for title, rows in by_task.items()
+    ]
+    if not panels:
+        return {}
+    below = (
+        "line: median of the seeds, at the median time of their judgements; band: from the smallest to the largest\n"
+        "n: seeds; dashed: the return that counts as learned"
+    )
+    title, axes = "The learner's greedy return, by the actors' precision", ("seconds", "greedy return")
+    figure = facets(panels, None, title=title, subtitle=below, x_label=axes[0], y_label=axes[1], columns=3)
+    return {"actorq-curves": figure}
 
 
 EXPERIMENT = Experiment(
@@ -339,8 +369,8 @@ EXPERIMENT = Experiment(
     measure=measure,
     identity=identity,
     episodes=seeds,
-    tables=[RETURNS, COSTS, BOUNDS],
-    figures=[CURVES],
+    tables=[returns_table, costs_table, bounds_table],
+    figures=[picture],
     about=about,
     timed=True,
     in_turns=True,

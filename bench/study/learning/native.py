@@ -13,14 +13,14 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.cost.activity import activities, read_share
-from quarl.bench.report.figures import share_scale
-from quarl.bench.report.lines import Lines
-from quarl.bench.report.pivot import Pivot
+from quarl.bench.report.figures import Pictures, facets, panel, share_scale
+from quarl.bench.report.text import estimate, kilobytes, times
 from quarl.bench.study import command
 from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle
 from quarl.bench.study.experiment import SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition
 from quarl.bench.study.trainings import Training, trained
+from quarl.bench.tables import Table, group_by, tabulate
 from quarl.convert.mixed import MOST_BITS
 from quarl.policy.locate import meant
 from quarl.policy.spec import Precision
@@ -195,26 +195,29 @@ def ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base is not None and base >= LEAST_COUNTED else None
 
 
-ARTIFACTS = Pivot(
-    name="native-study",
-    words=TABLE,
-    lead={"policy, episodes": "{{ subject }}, n={{ episodes | thousands }}", "artifact": "{{ artifact }}"},
-    columns=[
-        {
-            "{{ preset }}: success, %": "{{ success | estimate(100) }}",
-            "{{ preset }}: minus fp32": "{{ success_difference | estimate(100, '+') if bits else '–' }}",
-        },
-        {
-            "active, %": "{{ '%.0f' % (100 * active) if bits and not runtime else '–' }}",
-            "KB": "{{ bytes | kb }}",
-            "A53": "{{ instructions_ratio | times }}",
-            "DRAM lines": "{{ dram_lines_ratio | times }}",
-        },
-    ],
-    rows=artifacts,
-    facts=lambda results: {"most": MOST_BITS},
-    grouped=True,
-)
+def artifacts_table(results: Results) -> list[Table]:
+    """What each artifact reaches on each preset, and what it costs as a multiple of LiteRT's int8."""
+    rows = list(artifacts(results))
+    presets = list(dict.fromkeys(row["preset"] for row in rows))
+    lines = []
+    for of_artifact in group_by(rows, lambda row: (row["subject"], row["episodes"], row["artifact"])).values():
+        first = of_artifact[0]
+        line = {"policy, episodes": f"{first['subject']}, n={first['episodes']:,}", "artifact": first["artifact"]}
+        on = {row["preset"]: row for row in of_artifact}
+        for preset in presets:
+            line[f"{preset}: success, %"] = estimate(on[preset][SUCCESS], 100) if preset in on else ""
+            change = on[preset]["success_difference"] if preset in on and first["bits"] else None
+            line[f"{preset}: minus fp32"] = estimate(change, 100, "+")
+        lines.append(
+            {
+                **line,
+                "active, %": f"{100 * first['active']:.0f}" if first["bits"] and not first["runtime"] else "",
+                "KB": kilobytes(first["bytes"]),
+                "A53": times(first["instructions_ratio"]),
+                "DRAM lines": times(first["dram_lines_ratio"]),
+            }
+        )
+    return [tabulate("native-study", TABLE, lines, left=2, once=True, results=results, rows=rows, most=MOST_BITS)]
 
 
 def learned_ones(results: Results) -> list[dict[str, Any]]:
@@ -228,25 +231,36 @@ def learned_ones(results: Results) -> list[dict[str, Any]]:
 
 
 LEARNED_LINE = "int2, learned"
-OVER_ACTIVE = Lines(
-    stem="native-active",
-    title="Two learned bits: success against active rows",
-    below="active: share of the weights behind hidden layers that a decision needs\n"
-    "each point a training with another penalty; bands: 95 % intervals over episodes",
-    x="percent",
-    x_label="active share, %",
-    line="line",
-    labels={LEARNED_LINE: (LEARNED_LINE, 0)},
-    y=SUCCESS,
-    y_label="success",
-    rows=learned_ones,
-    panel="{{ subject }}, {{ preset }}",
-    reference="fp32",
-    scale=share_scale,
-    places=None,
-    columns=2,
-    shared=False,
-)
+
+
+def picture(results: Results) -> Pictures:
+    """Success of the learned artifacts over the share of rows that are active, a panel for each policy and preset."""
+    by_panel = group_by(learned_ones(results), lambda row: f"{row['subject']}, {row['preset']}")
+    labels = {LEARNED_LINE: (LEARNED_LINE, 0)}
+    panels = [
+        panel(title, rows, x="percent", y=SUCCESS, line="line", labels=labels, reference="fp32")
+        for title, rows in by_panel.items()
+    ]
+    if not panels:
+        return {}
+    below = (
+        "active: share of the weights behind hidden layers that a decision needs\n"
+        "each point a training with another penalty; bands: 95 % intervals over episodes"
+    )
+    figure = facets(
+        panels,
+        None,
+        title="Two learned bits: success against active rows",
+        subtitle=below,
+        x_label="active share, %",
+        y_label="success",
+        scale=share_scale,
+        columns=2,
+        shared=False,
+    )
+    return {"native-active": figure}
+
+
 EXPERIMENT = Experiment(
     name="native",
     question="what do few packed bits reach, and how many rows have to be active?",
@@ -258,8 +272,8 @@ EXPERIMENT = Experiment(
     about=lambda name: meant(perceptron(name)),
     require=open_perceptron,
     episodes=lambda options, subject: EpisodePlan(options.seeds or SEEDS, options.episodes or EPISODES),
-    tables=[ARTIFACTS],
-    figures=[OVER_ACTIVE],
+    tables=[artifacts_table],
+    figures=[picture],
 )
 
 

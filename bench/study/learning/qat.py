@@ -12,16 +12,15 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import error_scale
+from quarl.bench.report.figures import Pictures, error_scale, facets, in_order, panel
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.lines import Lines, in_order
-from quarl.bench.report.pivot import Pivot, alike
-from quarl.bench.report.text import joined
+from quarl.bench.report.text import estimate, joined, lost
 from quarl.bench.study import command
-from quarl.bench.study.experiment import ERROR, SUCCESS, EpisodePlan, Results, SeedResult
+from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Results, SeedResult
 from quarl.bench.study.measures.execution import execution_of
 from quarl.bench.study.records import Condition
 from quarl.bench.study.trainings import Training, flown, of_cells, origin, trained
+from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.quantize import Scheme
 from quarl.policy.simulate import Widths
 
@@ -190,7 +189,8 @@ def facts(results: Results) -> dict[str, Any]:
     """Facts for the notes: on each cell in words, and which widths an artifact computes."""
     subjects = [subject for subject, _ in places(results)]
     learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
-    rows = alike((row for row in policies(results) if row["quantized"] == LEARNED), "{{ cell }}")
+    learned_rows = (row for row in policies(results) if row["quantized"] == LEARNED)
+    rows = group_by(learned_rows, lambda row: row["cell"])
     return {
         "measures": {name: learned[name]["measures"] for name in subjects},
         "choosing_bits": CHOOSING_BITS,
@@ -232,38 +232,42 @@ def error_words(found: Estimate | None) -> str:
     return f"above {LIMIT_PERCENT:g} %" if found.is_above(LIMIT_PERCENT) else "undecided"
 
 
-RETURNS = Pivot(
-    name="qat",
-    words=TABLE,
-    lead={"cell": "{{ cell }}, n={{ trainings }} × {{ each | thousands }}", "bits": "{{ bits }}"},
-    left=1,
-    columns=[
-        {"float": "{{ floats.return | estimate }}"},
-        {"{{ way }}": "{{ return | estimate }}"},
-        {"{{ way }} error, %": "{{ error | lost }}"},
-        {"QAT − PTQ, %": "{{ gain | estimate(sign='+') }}"},
-        {"{{ 'success, %' }}": "{{ rates }}"},
-    ],
-    rows=policies,
-    facts=facts,
-    grouped=True,
-)
-OVER_BITS = Lines(
-    stem="qat",
-    title="Learning with few bits, or quantizing afterwards",
-    below="relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
-    "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings",
-    x="bits",
-    x_label="bits of weights and activations",
-    line="quantized",
-    labels={way: (WAYS[way], style) for way, style in ((AFTERWARDS, 3), (LEARNED, 4))},
-    y=ERROR,
-    rows=policies,
-    panel="{{ cell }}  n={{ trainings }}",
-    singles="singles",
-    scale=error_scale,
-    places=in_order,
-)
+def returns_table(results: Results) -> list[Table]:
+    """Mean returns and errors of both ways of quantizing, for each cell and width."""
+    lines = []
+    for of_width in group_by(policies(results), lambda row: (row["cell"], row["bits"])).values():
+        first = of_width[0]
+        lines.append(
+            {
+                "cell": f"{first['cell']}, n={first['trainings']} × {first['each']:,}",
+                "bits": str(first["bits"]),
+                "float": estimate(first["floats"][RETURN]),
+                **{row["way"]: estimate(row[RETURN]) for row in of_width},
+                **{f"{row['way']} error, %": lost(row[ERROR]) for row in of_width},
+                "QAT − PTQ, %": estimate(first["gain"], sign="+"),
+                **({"success, %": first["rates"]} if first["rates"] else {}),
+            }
+        )
+    return [tabulate("qat", TABLE, lines, once=True, results=results, **facts(results))]
+
+
+def picture(results: Results) -> Pictures:
+    """Relative error over the bits, a panel for each cell."""
+    rows = policies(results)
+    labels = {way: (WAYS[way], style) for way, style in ((AFTERWARDS, 3), (LEARNED, 4))}
+    panels = [
+        panel(title, of, x="bits", y=ERROR, line="quantized", labels=labels, singles="singles")
+        for title, of in group_by(rows, lambda row: f"{row['cell']}  n={row['trainings']}").items()
+    ]
+    if not panels:
+        return {}
+    below = (
+        "relative error of the return, % of |float| (linear up to 5, then logarithmic); dotted: 5 %\n"
+        "n: trainings a point; marks: their mean; bars: 95 % intervals over trainings; dots: single trainings"
+    )
+    title, x_label = "Learning with few bits, or quantizing afterwards", "bits of weights and activations"
+    places = in_order(rows, "bits")
+    return {"qat": facets(panels, places, title=title, subtitle=below, x_label=x_label, scale=error_scale)}
 
 
 EXPERIMENT = of_cells(
@@ -276,8 +280,8 @@ EXPERIMENT = of_cells(
     factors=("quantized", "bits"),
     grid=grid,
     measure=measure,
-    tables=[RETURNS],
-    figures=[OVER_BITS],
+    tables=[returns_table],
+    figures=[picture],
 )
 
 

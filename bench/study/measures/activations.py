@@ -7,14 +7,14 @@ most values share few levels. ``quarl study weights BUNDLE --activations`` print
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.tables import Table
 from quarl.bench.report.text import fixed
+from quarl.bench.tables import Table, tabulate
 from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import ActivationRange
 from quarl.convert.mixed import integers, output_error
@@ -89,46 +89,20 @@ def number(value: float) -> str:
     return fixed(value, 3 if abs(value) < 100 else 0)
 
 
-ACTIVATIONS = Pivot(
-    name="activations-{{ results.bundle.spec.name }}",
-    words=WORDS,
-    lead={"layer": "{{ name }}"},
-    columns=[
-        {"n": "{{ count | thousands }}", "min": "{{ low }}", "0.1 %": "{{ inner_low }}", "99.9 %": "{{ inner_high }}"},
-        {"max": "{{ high }}", "step, 8 bits": "{{ '%.3g' | format(step) }}"},
-        {"steps used": "{{ '%.0f' | format(inner_steps) }}"},
-        {"clipped": "{{ '%.2g %%' | format(100 * clipped) if clipped else '0' }}"},
-    ],
-    rows=lambda found: [
-        {
-            **vars(each),
-            **{end: number(getattr(each, end)) for end in ("low", "inner_low", "inner_high", "high")},
-            "inner_steps": each.inner_steps,
-        }
-        for each in found["ranges"]
-    ],
-    facts=lambda found: {"spec": found["bundle"].spec, "observations": len(found["bundle"].calibration())},
-    gathered=False,
-)
-
-
-ENDS = Pivot(
-    name="ranges",
-    words="""\
+ENDS_WORDS = """\
 What int8 is worth by where the ranges of its activations end
 On the golden observations, beside the float policy: share of the same actions, or explained variance of the worst \
 output, in percent; in brackets the output error (convert/mixed.py).
-""",
-    lead={"policy": "{{ policy }}"},
-    columns=[{ends.value: f"{{{{ worth['{ends.value}'] }}}}" for ends in Ranges}],
-    rows=lambda found: found,
-    facts=lambda found: {},
-    gathered=False,
-)
+"""
+
+
+def ends_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A line for each policy: how its int8 acts with each way to end the ranges."""
+    return tabulate("ranges", ENDS_WORDS, [{"policy": row["policy"], **row["worth"]} for row in rows])
 
 
 def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
-    """How the int8 policy acts with each way to end its ranges, as a row of :data:`ENDS`."""
+    """How the int8 policy acts with each way to end its ranges, as a line of the table."""
     spec, golden, worth = bundle.spec, bundle.golden().observations, {}
     wanted = forward_float(spec, bundle.weights(), golden)
     for ends in Ranges:
@@ -140,4 +114,19 @@ def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
 
 def table(bundle: Bundle, ranges: list[Range]) -> Table:
     """The ranges as a table with what must be said beside it."""
-    return ACTIVATIONS.table({"bundle": bundle, "ranges": ranges})
+    lines = [
+        {
+            "layer": each.name,
+            "n": f"{each.count:,}",
+            "min": number(each.low),
+            "0.1 %": number(each.inner_low),
+            "99.9 %": number(each.inner_high),
+            "max": number(each.high),
+            "step, 8 bits": f"{each.step:.3g}",
+            "steps used": f"{each.inner_steps:.0f}",
+            "clipped": f"{100 * each.clipped:.2g} %" if each.clipped else "0",
+        }
+        for each in ranges
+    ]
+    spec = bundle.spec
+    return tabulate(f"activations-{spec.name}", WORDS, lines, spec=spec, observations=len(bundle.calibration()))

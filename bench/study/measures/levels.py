@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.tables import Table
+from quarl.bench.tables import Table, tabulate
 from quarl.policy import quantize
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import QuantizationError
@@ -145,26 +144,20 @@ def title_of(bundle: Bundle) -> str:
     return f"{bundle.spec.name} ({method.upper() if len(method) <= LONGEST_INITIALS else method})"
 
 
-WEIGHTS = Pivot(
-    name="weights-{{ results.bundle.spec.name }}",
-    words="{{ title }}: {{ results.bits }} bits, {{ results.scheme.value }}",
-    lead={"parameter": "{{ layer }}/{{ kind }}"},
-    columns=[
-        {"n": "{{ values.size | thousands }}"},
-        {name: f"{{{{ '%.6g' | format({name}) | minus }}}}" for name in ("min", "max", "range", "std")},
-        {"step": "{{ '%.6g' | format(levels.step) if levels.count }}"},
-        {"smallest step": "{{ '%.6g' | format(levels.smallest_step) if levels.count }}"},
-        {"levels": "{{ levels.count | thousands if levels.count }}"},
-    ],
-    rows=lambda view: [
-        {**vars(each), "min": each.values.min(), "max": each.values.max(), "range": each.range, "std": each.deviation}
-        for each in view["parameters"]
-    ],
-    facts=lambda view: {"title": title_of(view["bundle"])},
-    gathered=False,
-)
-
-
 def table_of(bundle: Bundle, found: Iterable[Parameter], bits: int, scheme: Scheme) -> Table:
-    """A row for each parameter."""
-    return WEIGHTS.table({"bundle": bundle, "parameters": list(found), "bits": bits, "scheme": scheme})
+    """A line for each parameter."""
+    lines = []
+    for each in found:
+        ends = {"min": each.values.min(), "max": each.values.max(), "range": each.range, "std": each.deviation}
+        levels = each.levels
+        steps = {"step": f"{levels.step:.6g}", "smallest step": f"{levels.smallest_step:.6g}"}
+        lines.append(
+            {
+                "parameter": f"{each.layer}/{each.kind}",
+                "n": f"{each.values.size:,}",
+                **{name: f"{value:.6g}".replace("-", "−") for name, value in ends.items()},
+                **(steps if levels.count else dict.fromkeys(steps, "")),
+                "levels": f"{levels.count:,}" if levels.count else "",
+            }
+        )
+    return tabulate(f"weights-{bundle.spec.name}", f"{title_of(bundle)}: {bits} bits, {scheme.value}", lines)

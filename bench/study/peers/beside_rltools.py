@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from quarl.bench.report.pivot import Pivot, alike
+from quarl.bench.report.text import fixed
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.children import started
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import rows
+from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.places import PROJECT_ROOT
 
 NAME = "rltools"
@@ -68,7 +69,7 @@ def beside(results: Results) -> list[dict[str, Any]]:
 
 def sides(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each environment that RLtools trains in."""
-    for runs in alike(beside(results), "{{ subject }} {{ limit }} {{ beside }}").values():
+    for runs in group_by(beside(results), lambda run: (run["subject"], run["limit"], run["beside"])).values():
         both = {side: [run for run in runs if (run["program"] is None) == (side == "ours")] for side in SIDES}
         if not all(both.values()):
             continue
@@ -103,25 +104,24 @@ def facts(results: Results) -> dict[str, Any]:
     }
 
 
-TIMES = Pivot(
-    name="training-speed-rltools",
-    words=TABLE,
-    lead={"RLtools trains in": "{{ program }}{% if limit %}, {{ limit | thousands }} steps at most{% endif %}"},
-    columns=[
-        {
-            "ours": "{{ time['ours'] }}",
-            "RLtools, compiled before": "{{ time['rltools'] }}",
-            "times as fast": "{{ faster[''] }}",
-            "RLtools, compiling in": "{{ time['rltools, compiling in'] }}",
-            "times as fast, compiling in": "{{ faster[', compiling in'] }}",
-            "ours, imports left out": "{{ time['ours, imports left out'] }}",
-            "RLtools, imports left out": "{{ time['rltools, imports left out'] }}",
-            "times as fast, imports left out": "{{ faster[', imports left out'] }}",
-            "steps, ours": "{{ steps['ours'] | fixed }}",
-            "steps, RLtools": "{{ steps['rltools'] | fixed }}",
-        }
-    ],
-    rows=sides,
-    facts=facts,
-    optional=True,
-)
+def times_table(results: Results) -> list[Table]:
+    """A line for each environment that RLtools trains in."""
+    lines = []
+    for row in sides(results):
+        time, faster, limit = row["time"], row["faster"], row["limit"]
+        lines.append(
+            {
+                "RLtools trains in": row["program"] + (f", {limit:,} steps at most" if limit else ""),
+                "ours": time["ours"],
+                "RLtools, compiled before": time[NAME],
+                "times as fast": faster[""],
+                "RLtools, compiling in": time[f"{NAME}, compiling in"],
+                "times as fast, compiling in": faster[", compiling in"],
+                "ours, imports left out": time["ours, imports left out"],
+                "RLtools, imports left out": time[f"{NAME}, imports left out"],
+                "times as fast, imports left out": faster[", imports left out"],
+                "steps, ours": fixed(row["steps"]["ours"]),
+                "steps, RLtools": fixed(row["steps"][NAME]),
+            }
+        )
+    return [tabulate("training-speed-rltools", TABLE, lines, **facts(results))] if lines else []

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 from matplotlib.figure import Figure
+from quarl.bench.registry_tmp import Declared, Kept, Made
 
 from quarl.bench.page import command as html_report
 from quarl.bench.page.bundles import tables_about
@@ -22,10 +23,9 @@ from quarl.bench.page.sections import DEVICE, TABLES, Entry, anchor, beside, sec
 from quarl.bench.page.sources import Sources
 from quarl.bench.report.document import Report
 from quarl.bench.report.store import StoreError, write_lines
-from quarl.bench.report.tables import Table
 from quarl.bench.report.text import figure_words
 from quarl.bench.study import records
-from quarl.bench.tables.registry import Declared, Kept, Made
+from quarl.bench.tables import Table
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import PROJECT_ROOT as ROOT
 

@@ -19,8 +19,8 @@ import pytest
 from quarl import cli
 from quarl.airlearning_envs.config import PRESETS
 from quarl.bench.report import store
-from quarl.bench.report.tables import pages
 from quarl.bench.study import records, running
+from quarl.bench.tables import pages
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 

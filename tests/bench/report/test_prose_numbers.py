@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.bench.report.tables import ROOT, pages
+from quarl.bench.tables import ROOT, pages
 
 UNITS = (
     "%|points?|µs|ms|ns|s|seconds?|minutes?|h|hours?|CPU-s|CPU-seconds?|CPU-hours?|MB|GB|KB|MiB|GiB|kB|×|times|"

@@ -11,27 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 from rich.console import Console
 
+from quarl.bench.case_study import case_study
+from quarl.bench.flights import latency_flown, zoo_table
+from quarl.bench.memory import memory_table
 from quarl.bench.report import store
 from quarl.bench.report.document import Artifact, Kind, Report, Transport, Where
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell, report_notes
 from quarl.bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.tables import (
+from quarl.bench.report.text import kilobytes, nanoseconds, percent, times
+from quarl.bench.success import success_table
+from quarl.bench.tables import (
     PageError,
     Table,
     column_groups,
     filled,
+    pivot,
     print_table,
+    tabulate,
     to_markdown,
     update_pages,
 )
-from quarl.bench.report.text import kilobytes, nanoseconds, percent, times
-from quarl.bench.tables.answers import LATENCY, MEMORY, SUCCESS
-from quarl.bench.tables.case_study import case_study
-from quarl.bench.tables.flights import latency_flown, zoo_table
+from quarl.bench.timing import latency_table
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32
@@ -176,7 +181,7 @@ def test_the_success_with_most_episodes_counts(study: list[Report], success_repo
 
 def test_a_percentile_without_enough_runs_is_a_dash_with_its_reason(latency_report: Make) -> None:
     few = [latency_report("I", "fp32", runs=100), latency_report("I", "int8", runs=100)]
-    for table in (case_study(Selection.of_target(few))[0], LATENCY.table(few)):
+    for table in (case_study(Selection.of_target(few))[0], latency_table(few)):
         assert cells(table, "I", "int8")["p99"] == "–"
         assert cells(table, "I", "int8")["p50"] != "–"
         assert "p99 needs 662 runs, there are 100" in everything(table)
@@ -206,7 +211,7 @@ def test_what_must_stand_beside_a_number_does(
     for index, make in enumerate((latency_report, memory_report, success_report)):
         marked = make("I", "int8", device=device, **changes)
         mixed = [*sound, marked]
-        table = (LATENCY, MEMORY, SUCCESS)[index].table([sound[index], marked])
+        table = (latency_table, memory_table, success_table)[index]([sound[index], marked])
         assert words in cells(table, "I", "int8")["measured"]
         assert words not in cells(table, "I", "fp32")["measured"]
         joined, _ = case_study(Selection.of_target(mixed))
@@ -218,14 +223,14 @@ def test_an_emulators_times_appear_only_as_ratios(latency_report: Make) -> None:
     emulated = dict(latency_report().device) | {"emulated": True}
     fp32 = latency_report("III", "fp32", 118_000, device=emulated)
     int8 = latency_report("III", "int8", 26_000, device=emulated)
-    for table in (case_study(Selection.of_target([fp32, int8]))[0], LATENCY.table([fp32, int8])):
+    for table in (case_study(Selection.of_target([fp32, int8]))[0], latency_table([fp32, int8])):
         assert cells(table, "III", "fp32")["p50"] == "1.00×"
         measured = cells(table, "III", "int8")
         assert measured["p50"] == "0.22×"  # 26 / 118
         # The paper's times were taken on a real Pi.
         shown = [cell for name, cell in measured.items() if not name.startswith("paper")]
         assert not [cell for cell in shown if re.search(r"[0-9] (ns|µs|ms|s)\b", cell)]
-    assert cells(LATENCY.table([int8]), "III", "int8")["p50"] == "–"
+    assert cells(latency_table([int8]), "III", "int8")["p50"] == "–"
 
 
 def test_what_is_true_of_all_rows_stands_in_the_title(study: list[Report]) -> None:
@@ -318,6 +323,43 @@ def test_the_device_measured_last_is_shown_and_no_other(latency_report: Make) ->
     assert cells(case_study(Selection.of_target([new, old], "pi@old"))[0], "I", "int8")["p50"] == "9.00 µs"
 
 
+LINES = [
+    {"policy": "I", "device": "pi", "p50": "1 µs"},
+    {"policy": "I", "device": "pi", "p50": ""},
+    {"policy": "II", "device": "pi", "p99": "9 µs"},
+    {"policy": "blind", "device": "host"},
+]
+
+
+def test_lines_become_rows_with_a_dash_where_a_cell_is_missing() -> None:
+    table = tabulate("t", "{{ n }} runs\nA note of {{ n }}.", LINES, left=2, rules=("policy",), n=3)
+    assert (table.title, table.notes, table.left) == ("3 runs", ("A note of 3.",), 2)
+    assert table.headers == ("policy", "device", "p50", "p99")
+    assert [row[2:] for row in table.rows if row] == [("1 µs", "–"), ("–", "–"), ("–", "9 µs"), ("–", "–")]
+    assert [number for number, row in enumerate(table.rows) if not row] == [2, 4]
+
+
+def test_a_column_that_all_lines_share_moves_to_the_title_and_a_repeated_first_cell_stands_once() -> None:
+    table = tabulate("t", "Title", LINES, left=2, once=True, titled=("device",), exempt="blind")
+    assert (table.title, table.left) == ("Title · pi", 1)
+    assert [row[0] if row else None for row in table.rows] == ["I", "", None, "II", None, "blind"]
+    assert tabulate("t", "Title", LINES, titled=("device",)).title == "Title", "the last line has another device"
+    with pytest.raises(UndefinedError):
+        tabulate("t", "{{ nothing }}", LINES)
+
+
+def test_rows_that_share_the_index_are_one_line() -> None:
+    rows = [
+        {"policy": "b", "bits": 8, "error": "0"},
+        {"policy": "a", "bits": 8, "error": "1"},
+        {"policy": "b", "bits": 2, "error": "9"},
+    ]
+    assert pivot(rows, ["policy"], "bits", {"error": "error at {} bits"}) == [
+        {"policy": "b", "error at 8 bits": "0", "error at 2 bits": "9"},
+        {"policy": "a", "error at 8 bits": "1", "error at 2 bits": "–"},
+    ]
+
+
 TABLE = Table("demo", "Demo", ("name", "value in µs"), (("a|b", "1 [0, 2]"), (), ("c", "–")), ("A note.",))
 OTHER = "<!-- table:other -->\nkept\n<!-- /table:other -->\n"
 PAGE = f"# Title\n<!-- table:demo -->\nold\n<!-- /table:demo -->\ntext\n{OTHER}"
@@ -400,7 +442,7 @@ def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> N
 
 
 def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_report: Make) -> None:
-    from quarl.bench.tables.simulators import airsim_flights
+    from quarl.bench.flights import airsim_flights
 
     embedded = success_report()
     assert embedded.success is not None

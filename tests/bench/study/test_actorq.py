@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from quarl.bench.command_line import BenchError, UsageError
-from quarl.bench.report.tables import filled
 from quarl.bench.study import records
 from quarl.bench.study.actorq import breakdown, runs, trainings
 from quarl.bench.study.actorq.breakdown import PARTS
 from quarl.bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
 from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order, stored
 from quarl.bench.study.running import cells, missing
+from quarl.bench.tables import filled
 from quarl.policy.places import PROJECT_ROOT
 from quarl.train.runs.logs import read_curve
 
@@ -222,7 +222,7 @@ def test_trainings_are_compared_seed_by_seed(training: Recorded) -> None:
 
 def test_energy_is_cpu_seconds_at_stated_watts(training: Recorded) -> None:
     results = results_of([training(bits, cpu_s=3600.0) for bits in (8, 32)], trainings)
-    (costs,) = trainings.COSTS(results)
+    (costs,) = trainings.costs_table(results)
     line = costs.rows[0]
     # an hour of a core at 7 W: 25.2 kJ, 0.007 kWh at 475 g
     assert line[7:10] == ("3,600", "25.20", "3.325")

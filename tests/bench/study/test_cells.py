@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from quarl import cli
 from quarl.bench.command_line import BenchError
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.tables import filled, pages, to_markdown
 from quarl.bench.study import cells, running
 from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
 from quarl.bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from quarl.bench.study.experiment import RETURN, Results, in_order, stored
 from quarl.bench.study.records import Record
+from quarl.bench.tables import filled, pages, to_markdown
 from quarl.policy.bundle import Bundle
 from quarl.train.runs.logs import CURVE_FILE
 from quarl.train.suites.cells import Cell, load_cells

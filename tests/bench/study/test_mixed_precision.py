@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from quarl import cli
-from quarl.bench.report.tables import ROOT, filled
 from quarl.bench.study import mixed
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.measures.catch import Catch, catch_task
 from quarl.bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
 from quarl.bench.study.records import Record
+from quarl.bench.tables import ROOT, filled
 from quarl.train.suites.episodes import judge
 
 Recorded = Callable[..., Record]

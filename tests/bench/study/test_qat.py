@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from quarl import cli
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.tables import ROOT, filled
 from quarl.bench.study import records, running, trainings
 from quarl.bench.study.experiment import Results, current, in_order
 from quarl.bench.study.learning import qat
+from quarl.bench.tables import ROOT, filled
 from quarl.policy.bundle import Bundle
 from quarl.train.runs.request import RunRequest
 

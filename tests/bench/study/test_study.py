@@ -11,12 +11,12 @@ import pytest
 
 from quarl import cli
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.tables import filled
 from quarl.bench.study import cells, everything, ptq_table, sweep
 from quarl.bench.study.cells import JudgedBundle
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
 from quarl.bench.study.records import Record
+from quarl.bench.tables import filled
 from quarl.train.suites.cells import Cell, load_cells
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,7 +110,7 @@ def test_the_papers_own_quantizer_stands_beside_it(
     conditions = [({}, 500.0), ({"scheme": "quarl", "activations": "float", "bits": 8}, 450.0)]
     for name, expected in (("pong-ppo", "+10.0 [+7.5, +12.5]"), ("pong-dqn", "–")):
         found = Kept(results(recorded), Results(sweep.EXPERIMENT, swept(name, conditions=conditions)))
-        (table,) = ptq_table.CELLS_TABLE(found)
+        (table,) = ptq_table.cells_table(found)
         assert dict(zip(table.headers, table.rows[0], strict=True))["quarl 8 bits error, %"] == expected
 
 

@@ -12,11 +12,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from quarl import cli
-from quarl.bench.report.tables import ROOT, filled
 from quarl.bench.study import experiment, records, sweep
 from quarl.bench.study.bundles import share_differing
 from quarl.bench.study.experiment import Results, in_order, stored
 from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
+from quarl.bench.tables import ROOT, filled
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.quantize import Scheme

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from quarl import cli
-from quarl.bench.report.tables import ROOT, filled
 from quarl.bench.study import running, speed
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import median_time, ratio
 from quarl.bench.study.records import Record
 from quarl.bench.study.speed import EXPERIMENT, SB3
+from quarl.bench.tables import ROOT, filled
 
 Recorded = Callable[..., Record]
 NAME = "ppo,Pendulum-v1"

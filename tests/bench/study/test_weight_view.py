@@ -12,10 +12,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from quarl.bench.report.tables import to_markdown
 from quarl.bench.study import weights
 from quarl.bench.study.measures.activations import activation_ranges, range_of, table
 from quarl.bench.study.measures.levels import levels_of, parameters, table_of, title_of
+from quarl.bench.tables import to_markdown
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError
 from quarl.policy.quantize import Affine, Scheme

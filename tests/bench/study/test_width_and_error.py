@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Correlation, Estimate
-from quarl.bench.report.tables import ROOT, Table, filled, to_markdown
 from quarl.bench.study import cells, sweep, width
 from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.records import Record
 from quarl.bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
+from quarl.bench.tables import ROOT, Table, filled, to_markdown
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
@@ -27,7 +27,7 @@ def point(name: str, span: float, percent: float, half: float = 0.5, task: str =
 
 
 def table_of(found: list[Point]) -> Table:
-    (table,) = width.ERRORS(found)
+    (table,) = width.errors_table(found)
     return table
 
 
@@ -106,7 +106,7 @@ def test_errors_are_those_of_the_sweep_of_weights_alone(swept: Callable[..., lis
 def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> None:
     found = [point(f"task{i}-dqn", 1.0 + i, i) for i in range(8)]
     found.append(point("mountaincarcontinuous-ddpg", 20.0, 0.25, source=QUARL_8))
-    drawn = width.IN_ORDER_OF_WIDTH(found)
+    drawn = width.pictures(found)
     assert list(drawn) == ["width-and-error", "width-and-error-deviations"]
     for figure in drawn.values():
         notes = texts(figure)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 
-from quarl.bench.report.tables import ROOT
+from quarl.bench.tables import ROOT
 from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, library

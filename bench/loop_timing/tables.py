@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quarl.airlearning_envs.config import PRESETS
+from quarl.bench.flights import LATENCY_FLOWN, late_rows
 from quarl.bench.report import store
-from quarl.bench.report.pivot import Pivot
 from quarl.bench.report.selection import Selection
-from quarl.bench.tables.flights import LATENCY_FLOWN, late_rows
+from quarl.bench.report.text import fixed, nanoseconds, times
+from quarl.bench.tables import Table, tabulate
 from quarl.device.agent.measure import PERCENTILES, required_runs
 
 PRESET = "hard"
@@ -46,6 +47,14 @@ How late it may be: {{ flown }}. How late it is: at most {{ latest | ns }} after
 """
     + MEASURED_ON
 )
+PERCENTILE_COLUMNS = {
+    "woke": ("woke_late", "p50", "p99", "p99.9", "max"),
+    "kernel": ("kernel", "p50", "p99", "max"),
+    "sent": ("sent_late", "p99", "max"),
+    "jitter": ("jitter", "p99"),
+    "age": ("age", "p99", "max"),
+}
+"""Which percentiles of a time stand in the table, by the word before each."""
 PERIOD_NS = 5_000_000
 """Of 200 decisions a second, beside which polling is judged."""
 
@@ -166,36 +175,43 @@ def may_be_late(policy: str, precision: str) -> str:
     )
 
 
-def _columns(title: str, name: str, *shares: str) -> dict[str, str]:
-    """Columns of a time's percentiles: ``woke p50`` shows ``woke_late_p50``."""
-    return {f"{title} {share}": f"{{{{ {name}_{share.replace('.', '_')} | ns }}}}" for share in shares}
+def round_trip_table(document: Mapping[str, Any]) -> Table:
+    """A line for each runtime and way of waiting."""
+    lines = [
+        {
+            "runtime": row["runtime"],
+            "between frames it": row["wait"],
+            "echo": nanoseconds(row["echo"]),
+            "round trip": nanoseconds(row["round_trip"]),
+            "over echo": times(row["ratio"]),
+            "loop's share": nanoseconds(row["share"]),
+            "runtime's call": nanoseconds(row["call"]),
+            "over call": times(row["times"]),
+            "core": f"{row['core']:.2f}",
+        }
+        for row in round_trips(document)
+    ]
+    return tabulate("loop-round-trips", ROUND_TRIP_WORDS, lines, left=2, results=document, **_facts(document))
 
 
-ROUND_TRIPS = Pivot(
-    name="loop-round-trips",
-    words=ROUND_TRIP_WORDS,
-    lead={"runtime": "{{ runtime }}", "between frames it": "{{ wait }}"},
-    columns=[
-        {"echo": "{{ echo | ns }}", "round trip": "{{ round_trip | ns }}", "over echo": "{{ ratio | times }}"},
-        {"loop's share": "{{ share | ns }}", "runtime's call": "{{ call | ns }}", "over call": "{{ times | times }}"},
-        {"core": "{{ '%.2f' | format(core) }}"},
-    ],
-    rows=round_trips,
-    facts=_facts,
-)
-PUNCTUALITY = Pivot(
-    name="loop-punctuality{{ '-emulated' if results.device.emulated }}",
-    words=PUNCTUALITY_WORDS,
-    lead={"load": "{{ load }}", "decisions a second": "{{ '%g' | format(rate) }}"},
-    columns=[
-        {"ticks": "{{ ticks | thousands }}"},
-        _columns("woke", "woke_late", "p50", "p99", "p99.9", "max"),
-        _columns("kernel", "kernel", "p50", "p99", "max"),
-        _columns("sent", "sent_late", "p99", "max"),
-        {**_columns("jitter", "jitter", "p99"), **_columns("age", "age", "p99", "max")},
-        {"missed per million": "{{ missed | fixed }}", "fallbacks": "{{ fallback }}"},
-    ],
-    rows=punctuality,
-    facts=_facts,
-    grouped=True,
-)
+def punctuality_table(document: Mapping[str, Any]) -> Table:
+    """A line for each load and rate."""
+    lines = []
+    for row in punctuality(document):
+        columns = {
+            f"{title} {share}": nanoseconds(row[f"{name}_{share.replace('.', '_')}"])
+            for title, (name, *shares) in PERCENTILE_COLUMNS.items()
+            for share in shares
+        }
+        lines.append(
+            {
+                "load": row["load"],
+                "decisions a second": f"{row['rate']:g}",
+                "ticks": f"{row['ticks']:,}",
+                **columns,
+                "missed per million": fixed(row["missed"]),
+                "fallbacks": str(row["fallback"]),
+            }
+        )
+    name = "loop-punctuality" + "-emulated" * bool(document["device"]["emulated"])
+    return tabulate(name, PUNCTUALITY_WORDS, lines, left=2, once=True, results=document, **_facts(document))

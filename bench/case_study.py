@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quarl.bench.report.document import BLIND, Kind, Report
@@ -16,20 +15,31 @@ from quarl.bench.report.notes import (
     ratio_cell,
     report_notes,
     reports_of,
-    standing_on,
+    require_rows,
     withheld_notes,
 )
-from quarl.bench.report.pivot import Pivot, Row
 from quarl.bench.report.selection import FP32, Selection, paired, speed_up
-from quarl.bench.report.tables import Table
-from quarl.bench.report.text import NOT_KNOWN, filled, joined
-from quarl.bench.tables.paper import PAPER, PAPER_DEVICE, SPEED_UPS
+from quarl.bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, percent
+from quarl.bench.tables import Table, tabulate
 
+Row = Mapping[str, Any]
+PAPER_DEVICE = "Raspberry Pi 3b"
+PAPER = {
+    ("I", "fp32"): (0.147, 0.60),
+    ("I", "int8"): (0.124, 0.45),
+    ("II", "fp32"): (133.49, 0.74),
+    ("II", "int8"): (9.53, 0.60),
+    ("III", "fp32"): (208.115, 0.86),
+    ("III", "int8"): (11.036, 0.75),
+}
+"""Figures by policy and precision: latency in milliseconds, success as a fraction."""
+SPEED_UPS = {"I": 1.18, "II": 14.0, "III": 18.85}
+"""Times as fast as fp32 that the paper prints for int8, by policy."""
 CASE_STUDY, SUMMARY, DEPTH = "case-study", "summary", "depth"
 MISSING = "no measurement of a policy is stored yet.\n  next: make demo"
 PATH = "runtime"
 WORDS = """\
-Case study
+{{ title }}
 {{ machines }}
 p50, p99: one decision at batch 1 (set input, invoke, read the action), {{ threads | span }} thread(s), \
 {{ runs | span }} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same runtime \
@@ -77,7 +87,6 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
     shared = {
         "preset": preset,
         "other_preset": other_preset,
-        "paper_device": PAPER_DEVICE,
         "in_paper": any(policy in selection.policies() for policy, _ in PAPER),
     }
     for policy in selection.policies():
@@ -151,69 +160,69 @@ def _int8_beside_fp32(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-LEAD = {"policy": "{{ policy }}", "precision": "{{ precision }}"}
-CASES = Pivot(
-    name=CASE_STUDY,
-    words=WORDS,
-    lead={**LEAD, "runtime": "{{ runtime }}"},
-    left=2,
-    columns=[
-        {"p50": "{{ p50 }}", "p99": "{{ p99 }}"},
-        {"speed-up over fp32": "{{ over_fp32 }}", "speed-up over Keras fp32": "{{ over_keras }}"},
-        {"MB resident": "{{ memory.resident | mb if memory }}"},
-        {"MB added by loading": "{{ memory.artifact_share | mb if memory }}"},
-        {"KB artifact": "{{ bytes | kb }}", "% success, {{ preset }}": "{{ success[0] | percent }}"},
-        {"points to fp32": "{{ to_fp32 | percent('+') }}"},
-        {"% success, {{ other_preset }}": "{{ success[1] | percent if other_preset }}"},
-        {
-            "paper's, {{ paper_device }}": "{% if paper %}{{ '%g ms, %.0f %%' | format(paper[0], 100 * paper[1]) }}"
-            "{% elif in_paper %}–{% endif %}"
-        },
-        {"measured": "{{ measured }}"},
-    ],
-    rows=list,
-    facts=facts,
-    ruled="{{ policy }}",
-    gathered=False,
-    titled=("runtime", "measured"),
-    exempt=BLIND,
-)
-DEPTHS = replace(CASES, name=DEPTH, words=WORDS.replace("Case study", "A policy of depth pictures", 1))
-SUMMED_UP = Pivot(
-    name=SUMMARY,
-    words=SUMMARY_WORDS,
-    lead={"policy": "{{ policy }}"},
-    columns=[
-        {"speed": "{{ over_fp32 }}{{ ' (paper: %g×)' | format(papers_speed_up) if papers_speed_up }}"},
-        {"MB resident": "{{ fp32.memory.resident | mb if fp32.memory }} → {{ memory.resident | mb if memory }}"},
-        {
-            "% success, {{ preset }}": "{{ success[0] | percent }}{{ ': %s points' | format(to_fp32 | percent('+')) "
-            "if to_fp32 }}{{ ' (paper: %.0f → %.0f)' | format(100 * fp32.paper[1], 100 * paper[1]) if paper }}"
-        },
-    ],
-    rows=_int8_beside_fp32,
-    facts=facts,
-    gathered=False,
-)
-
-
 def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
     """Policies × precisions with the paper's figures labelled as such, and the measurements that the table stands on.
 
     Raises:
         StoreError: there are none.
     """
-    return standing_on(CASES, rows_of(selection, preset), MISSING)
+    return _cases(CASE_STUDY, "Case study", require_rows(rows_of(selection, preset), MISSING))
 
 
 def depth(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
     """The same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
-    return standing_on(DEPTHS, rows_of(selection, preset, "shipped"), MISSING)
+    rows = require_rows(rows_of(selection, preset, "shipped"), MISSING)
+    return _cases(DEPTH, "A policy of depth pictures", rows)
+
+
+def _cases(name: str, title: str, rows: Sequence[Row]) -> tuple[Table, list[Report]]:
+    lines = []
+    for row in rows:
+        memory, success = row["memory"], row["success"]
+        line = {
+            "policy": row["policy"],
+            "precision": row["precision"],
+            "runtime": row["runtime"],
+            "p50": row["p50"],
+            "p99": row["p99"],
+            "speed-up over fp32": row["over_fp32"],
+            "speed-up over Keras fp32": row["over_keras"],
+            "MB resident": megabytes(memory.resident if memory else None),
+            "MB added by loading": megabytes(memory.artifact_share if memory else None),
+            "KB artifact": kilobytes(row["bytes"]),
+            f"% success, {row['preset']}": percent(success[0]),
+            "points to fp32": percent(row["to_fp32"], "+"),
+        }
+        if row["other_preset"]:
+            line[f"% success, {row['other_preset']}"] = percent(success[1])
+        if row["in_paper"]:
+            paper = row["paper"]
+            line[f"paper's, {PAPER_DEVICE}"] = f"{paper[0]:g} ms, {100 * paper[1]:.0f} %" if paper else ""
+        lines.append({**line, "measured": row["measured"]})
+    places: dict[str, Any] = {"left": 3, "rules": ("policy",), "titled": ("runtime", "measured"), "exempt": BLIND}
+    return tabulate(name, WORDS, lines, title=title, rows=rows, **places, **facts(rows)), reports_of(rows)
 
 
 def summary(selection: Selection, preset: str = "hard") -> Table:
     """What the README shows of the case study: a row for each policy and precision; raises as it does."""
-    return standing_on(SUMMED_UP, rows_of(selection, preset), MISSING)[0]
+    rows = require_rows(rows_of(selection, preset), MISSING)
+    lines = []
+    for row in _int8_beside_fp32(rows):
+        paper, before, memory = row["paper"], row["fp32"]["memory"], row["memory"]
+        success = percent(row["success"][0])
+        success += f": {percent(row['to_fp32'], '+')} points" if row["to_fp32"] else ""
+        success += f" (paper: {100 * row['fp32']['paper'][1]:.0f} → {100 * paper[1]:.0f})" if paper else ""
+        speed_up = row["papers_speed_up"]
+        residents = (megabytes(each.resident if each else None) for each in (before, memory))
+        lines.append(
+            {
+                "policy": row["policy"],
+                "speed": row["over_fp32"] + (f" (paper: {speed_up:g}×)" if speed_up else ""),
+                "MB resident": " → ".join(residents),
+                f"% success, {preset}": success,
+            }
+        )
+    return tabulate(SUMMARY, SUMMARY_WORDS, lines, rows=rows, **facts(rows))
 
 
 def finding(selection: Selection, preset: str = "hard") -> str:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from quarl.bench.report.document import Kind, Report, Where
-from quarl.bench.report.notes import codes, facts_of, machine_notes, rate, ratio_cell, reports_of, standing_on, versions
-from quarl.bench.report.pivot import Pivot, Row
+from quarl.bench.report.notes import (
+    codes,
+    facts_of,
+    machine_notes,
+    rate,
+    ratio_cell,
+    reports_of,
+    require_rows,
+    versions,
+)
 from quarl.bench.report.selection import Selection, policy_order, precision_order
-from quarl.bench.report.tables import Table
-from quarl.bench.report.text import NOT_KNOWN, filled, times
+from quarl.bench.report.text import NOT_KNOWN, filled, fixed, kilobytes, megabytes, nanoseconds, percent, times
+from quarl.bench.tables import Table, tabulate
 
+Row = Mapping[str, Any]
 VIRTUAL_PI = "virtual-pi"
 TARGET = "pi@virtual"
 """The target whose memory and success are shown."""
@@ -101,40 +109,43 @@ def order(report: Report) -> tuple[tuple[int, str], int, int]:
     return policy_order(report.policy), precision_order(report.precision), _RUNTIMES.index(report.runtime)
 
 
-LEAD = {name: f"{{{{ {name} }}}}" for name in ("policy", "precision", "runtime")}
-MODELLED = {
-    "weights in": "{{ counts.weights.level if counts }}",
-    "modelled bound": "{{ bound | map('ns') | join(' … ') if counts }}",
-    "modelled bound, cold": "{{ cold_bound | map('ns') | join(' … ') if counts }}",
-    "roofline": "{{ rooflines | map('ns') | join(' … ') if counts }}",
-}
-COUNTS = Pivot(
-    name="counts",
-    words=COUNTS_NOTES,
-    lead=LEAD,
-    columns=[
-        {name: f"{{{{ warm.{name} | thousands }}}}" for name in ("instructions", "loads", "stores")},
-        {f"{name} misses": f"{{{{ warm.{name.lower()}_misses | thousands }}}}" for name in ("L1I", "L1D")},
-        {"L2 misses": "{{ misses | thousands }}", "L2 misses, random": "{{ random_misses | fixed }}"},
-        {"L2 misses, cold": "{{ cold_misses | thousands }}", "KB weights": "{{ counts.weights.bytes | kb }}"},
-        MODELLED,
-    ],
-    rows=list,
-    gathered=False,
-)
+def modelled_cells(row: Row) -> dict[str, str]:
+    """Where the weights are, and the model's bounds of a decision's time."""
+    ranges = {"modelled bound": "bound", "modelled bound, cold": "cold_bound", "roofline": "rooflines"}
+    if row["counts"] is None:
+        return dict.fromkeys(("weights in", *ranges), "")
+    spans = {header: " … ".join(map(nanoseconds, row[name])) for header, name in ranges.items()}
+    return {"weights in": row["counts"].weights["level"], **spans}
 
 
 def counts_tables(reports: Sequence[Report]) -> list[Table]:
     """One table for the runtime's own call and one for the agent's whole path."""
     ordered = sorted((report for report in reports if report.counts), key=order)
-    shared = {"first": ordered[0].counts, "versions": versions(ordered), "codes": codes(ordered)}
+    shared: dict[str, Any] = {"first": ordered[0].counts, "versions": versions(ordered), "codes": codes(ordered)}
     shared["model"] = model_note(ordered)
     return [
-        replace(COUNTS, name=f"counts-{path}", words=f"{title}\n{COUNTS_NOTES}", facts=lambda rows: shared).table(
-            [{**names(report), **counted(report, path)} for report in ordered]
+        tabulate(
+            f"counts-{path}",
+            f"{title}\n{COUNTS_NOTES}",
+            [{**names(report), **_count_cells(counted(report, path))} for report in ordered],
+            left=3,
+            **shared,
         )
         for path, title in PATHS.items()
     ]
+
+
+def _count_cells(row: Row) -> dict[str, str]:
+    warm = row["warm"]
+    return {
+        **{name: f"{warm[name]:,}" for name in ("instructions", "loads", "stores")},
+        **{f"{name} misses": f"{warm[f'{name.lower()}_misses']:,}" for name in ("L1I", "L1D")},
+        "L2 misses": f"{row['misses']:,}",
+        "L2 misses, random": fixed(row["random_misses"]),
+        "L2 misses, cold": f"{row['cold_misses']:,}",
+        "KB weights": kilobytes(row["counts"].weights["bytes"]),
+        **modelled_cells(row),
+    }
 
 
 def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dict[str, Any]]:
@@ -190,30 +201,6 @@ def facts(rows: Sequence[Row]) -> Mapping[str, Any]:
     }
 
 
-DEVICE = Pivot(
-    name=VIRTUAL_PI,
-    words=WORDS,
-    lead=LEAD,
-    columns=[
-        {"instructions": "{{ warm.instructions | thousands if counts }}"},
-        {
-            "L2 misses": "{{ [misses, misses if random_misses is none else random_misses] | sort | unique "
-            "| map('thousands') | join(' … ') if counts }}"
-        },
-        {"L2 misses, cold": "{{ cold_misses | thousands if counts }}"},
-        MODELLED,
-        {"MB resident": "{{ resident | mb }}", "KB artifact": "{{ bytes | kb }}"},
-        {"% success, {{ preset }}": "{{ success | percent }}"},
-        {"fp32's time over this one's, emulated": "{{ over_fp32 }}"},
-    ],
-    rows=list,
-    facts=facts,
-    ruled="{{ policy }} {{ precision }}",
-    gathered=False,
-    titled=("runtime",),
-)
-
-
 def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TARGET) -> tuple[Table, list[Report]]:
     """Policies × precisions × runtimes: what was counted, and what the virtual Pi's agent reported.
 
@@ -224,4 +211,26 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
         StoreError: nothing was counted yet.
     """
     missing = "nothing was counted for the virtual Pi yet.\n  next: quarl bench instructions --policy I,II,III"
-    return standing_on(DEVICE, rows_of(reports, preset, target), missing)
+    rows = require_rows(rows_of(reports, preset, target), missing)
+    lines = []
+    for row in rows:
+        counts: dict[str, str] = dict.fromkeys(("instructions", "L2 misses", "L2 misses, cold"), "")
+        if row["counts"] is not None:
+            misses = {each for each in (row["misses"], row["random_misses"]) if each is not None}
+            counts["instructions"] = f"{row['warm']['instructions']:,}"
+            counts["L2 misses"] = " … ".join(f"{each:,}" for each in sorted(misses))
+            counts["L2 misses, cold"] = f"{row['cold_misses']:,}"
+        lines.append(
+            {
+                **{name: row[name] for name in ("policy", "precision", "runtime")},
+                **counts,
+                **modelled_cells(row),
+                "MB resident": megabytes(row["resident"]),
+                "KB artifact": kilobytes(row["bytes"]),
+                f"% success, {preset}": percent(row["success"]),
+                "fp32's time over this one's, emulated": row["over_fp32"],
+            }
+        )
+    rules, titled = ("policy", "precision"), ("runtime",)
+    table = tabulate(VIRTUAL_PI, WORDS, lines, left=3, rules=rules, titled=titled, rows=rows, **facts(rows))
+    return table, reports_of(rows)

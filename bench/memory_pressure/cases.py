@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quarl.bench.report.pivot import Pivot
-from quarl.bench.report.tables import Table
-from quarl.bench.tables.paper import SPEED_UPS
+from quarl.bench.case_study import SPEED_UPS
+from quarl.bench.report.text import fixed, megabytes, nanoseconds, times
+from quarl.bench.tables import Table, tabulate
 
 PAGE_BYTES = 4096
 SD_BUS_BYTES_PER_S = 25e6
@@ -76,42 +76,38 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
 
 
-def rows_of(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-    """A row for each case; ``ratio``: its time over that of the same device's small int8, None where there is none."""
-    base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
-    for case in cases:
-        counters = {name: case.per_decision(name) for name in ("major_faults", "pswpin", "pgpgin")}
-        ratio = case.median_ns / base[case.target] if case.target in base else None
-        swapped_out = case.measured["load"]["pswpout"] * PAGE_BYTES
-        yield {**vars(case), **counters, "median_ns": case.median_ns, "ratio": ratio, "swapped_out": swapped_out}
-
-
-PRESSURE = Pivot(
-    name="memory-pressure",
-    words=WORDS,
-    lead={"device": "{{ target }}", "model": "{{ model }}", "precision": "{{ precision }}"},
-    columns=[
-        {"inputs": "{{ measured.inputs | thousands }}", "MB file": "{{ bytes | mb }}"},
-        {"decision": "{{ ratio | times if emulated else median_ns | ns }}"},
-        {"major faults": "{{ major_faults | fixed }}", "pages swapped in": "{{ pswpin | fixed }}"},
-        {"MiB read": "{{ (pgpgin / 1024) | fixed(1) }}", "MB resident": "{{ measured.after_runs.get('VmRSS') | mb }}"},
-        {"MB in swap": "{{ measured.after_runs.get('VmSwap') | mb }}"},
-        {"MB swapped out by loading": "{{ (swapped_out / 1e6) | fixed }}"},
-    ],
-    rows=lambda found: rows_of(found["cases"]),
-    facts=lambda found: {
-        **found["request"],
-        **speed_ups(found["cases"], found["request"]["target"], found["request"]["roomy"]),
-        "machines": {case.target: case.measured["machine"] for case in found["cases"]},
-        "emulated": any(case.emulated for case in found["cases"]),
-        "read": max((case.per_decision("pgpgin") * 1024 for case in found["cases"]), default=0.0),
-        "bus": SD_BUS_BYTES_PER_S,
-        "paper": SPEED_UPS["III"],
-    },
-    gathered=False,
-)
-
-
 def pressure_table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
     """The cases, with times as ratios to the small int8 where the device is emulated; ``request`` is what was typed."""
-    return PRESSURE.table({"cases": cases, "request": request})
+    base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
+    lines = []
+    for case in cases:
+        ratio = case.median_ns / base[case.target] if case.target in base else None
+        memory = case.measured["after_runs"]
+        lines.append(
+            {
+                "device": case.target,
+                "model": case.model,
+                "precision": case.precision,
+                "inputs": f"{case.measured['inputs']:,}",
+                "MB file": megabytes(case.bytes),
+                "decision": times(ratio) if case.emulated else nanoseconds(case.median_ns),
+                "major faults": fixed(case.per_decision("major_faults")),
+                "pages swapped in": fixed(case.per_decision("pswpin")),
+                "MiB read": fixed(case.per_decision("pgpgin") / 1024, 1),
+                "MB resident": megabytes(memory.get("VmRSS")),
+                "MB in swap": megabytes(memory.get("VmSwap")),
+                "MB swapped out by loading": fixed(case.measured["load"]["pswpout"] * PAGE_BYTES / 1e6),
+            }
+        )
+    return tabulate(
+        "memory-pressure",
+        WORDS,
+        lines,
+        left=3,
+        machines={case.target: case.measured["machine"] for case in cases},
+        emulated=any(case.emulated for case in cases),
+        read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
+        bus=SD_BUS_BYTES_PER_S,
+        paper=SPEED_UPS["III"],
+        **{**request, **speed_ups(cases, request["target"], request["roomy"])},
+    )

@@ -1,15 +1,16 @@
-"""A table once, rendered for the terminal and for Markdown, and put between the markers of the pages."""
+"""Tables: lines of cells under headers, or a pandas pivot of rows; printed, written as Markdown, filled into pages."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarl.bench.report.text import NOT_KNOWN
+from quarl.bench.report.text import filled as sentences
 from quarl.policy.console import as_typed
 from quarl.policy.errors import QuarlError
 from quarl.policy.places import PROJECT_ROOT
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 COLUMN_GAP = 3
 ROOT = PROJECT_ROOT
 
@@ -46,54 +49,86 @@ class Table:
     notes: tuple[str, ...] = field(default=())
     left: int = 1
 
-    def common_in_title(self, *headers: str, but: str = "") -> Table:
-        """The table with each of these columns moved to the title when all rows but those of ``but`` have the same."""
-        table = self
-        for header in headers:
-            index = table.headers.index(header)
-            found = {row[index] for row in table.rows if row and row[0] != but}
-            if len(found) == 1:
-                table = replace(
-                    table,
-                    title=f"{table.title} · {found.pop()}",
-                    headers=table.headers[:index] + table.headers[index + 1 :],
-                    rows=tuple(row[:index] + row[index + 1 :] for row in table.rows),
-                    left=table.left - (index < table.left),
-                )
-        return table
-
     def __post_init__(self) -> None:
         for row in self.rows:
             if row and len(row) != len(self.headers):
                 raise ValueError(f"table {self.name!r}: the row {row} does not have {len(self.headers)} cells.")
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        title: str,
-        rows: Iterable[Mapping[str, str]],
-        notes: Iterable[str] = (),
-        left: int = 1,
-        grouped: bool = False,
-    ) -> Table:
-        """Make a table of rows that map each header to a cell.
 
-        Args:
-            name, title, notes, left: as above.
-            rows: all with the same headers; an empty one is a rule.
-            grouped: rows with the same first cell follow each other; it stands once, and a rule after the last of them.
-        """
-        made: list[tuple[str, ...]] = []
-        headers: tuple[str, ...] = ()
-        last = None
-        for row in rows:
-            headers, first = tuple(row) or headers, next(iter(row.values()), None)
-            if grouped and last not in (None, first):
-                made.append(())
-            made.append(("", *list(row.values())[1:]) if grouped and first == last else tuple(row.values()))
-            last = first
-        return cls(name, title, headers, (*made, *[()] * (grouped and bool(made))), tuple(notes), left)
+def tabulate(
+    name: str,
+    words: str,
+    lines: Iterable[Mapping[str, str]],
+    left: int = 1,
+    *,
+    rules: Sequence[str] = (),
+    once: bool = False,
+    titled: Sequence[str] = (),
+    exempt: str = "",
+    **facts: Any,
+) -> Table:
+    """Build a table of lines.
+
+    Args:
+        name: of the markers in a page.
+        words: template of the title and, on further lines, of the notes; it names the facts.
+        lines: cells by header, all headers in one order; a line without a cell has a dash there, an empty line is a
+            rule. A header that no line has is left out.
+        left: number of leading columns that are words, not numbers.
+        rules: headers; a rule stands before each line that differs there from the line above.
+        once: the first cell stands only in the first of the lines that share it, with a rule between such groups.
+        titled: columns that move to the title where all lines have the same there.
+        exempt: first cell of lines that may have something else there.
+    """
+    title, *notes = sentences(words, **facts)
+    found = [dict(line) for line in lines]
+    headers = list(dict.fromkeys(header for line in found for header in line))
+    for header in titled:
+        alike = {line.get(header) or NOT_KNOWN for line in found if line and line.get(headers[0]) != exempt}
+        if len(alike) == 1:
+            title, left = f"{title} · {alike.pop()}", left - (headers.index(header) < left)
+            headers.remove(header)
+    grouping = [*rules, *headers[:once]]
+    rows: list[tuple[str, ...]] = []
+    above: Mapping[str, str] = {}
+    for line in found:
+        is_first = any(line.get(header) != above.get(header) for header in grouping)
+        rows += [()] if is_first and line and above else []
+        cells = [line.get(header) or NOT_KNOWN for header in headers]
+        if once and not is_first:
+            cells[0] = ""
+        rows.append(tuple(cells) if line else ())
+        above = line
+    return Table(name, title, tuple(headers), tuple(rows), tuple(notes), left)
+
+
+def pivot(
+    rows: Sequence[Mapping[str, Any]], index: Sequence[str], columns: str, values: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Gather rows that are alike in the index on one line each, in the order of their first.
+
+    Args:
+        rows: cells by name.
+        index: names that become the leading columns.
+        columns: name of what differs between the rows of a line.
+        values: header by name of a cell; ``{}`` in it stands for what differs.
+    """
+    import pandas
+
+    frame = pandas.DataFrame(rows)
+    wide = frame.pivot_table(index=[*index], columns=columns, values=[*values], aggfunc="first", sort=False)
+    order = [(name, of) for name in values for of in frame[columns].unique() if (name, of) in wide.columns]
+    wide = wide.loc[frame.set_index([*index]).index.unique(), order].fillna(NOT_KNOWN)
+    wide.columns = pandas.Index([values[name].format(of) for name, of in order])
+    return [{str(header): str(cell) for header, cell in line.items()} for line in wide.reset_index().to_dict("records")]
+
+
+def group_by(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Gather rows by what a function makes of each, in the order of the first of each."""
+    found: dict[K, list[T]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quarl.bench.case_study import PAPER, PAPER_DEVICE, PATH
 from quarl.bench.report.document import BLIND, Kind, Report, Success
-from quarl.bench.report.figures import GREY, STYLES, band, marks, plain, save
+from quarl.bench.report.figures import GREY, STYLES, band, marks, new_figure, save
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import circumstances
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.text import joined, machine, nanoseconds
-from quarl.bench.tables.case_study import PATH
-from quarl.bench.tables.paper import PAPER, PAPER_DEVICE
 from quarl.device.agent.measure import required_runs
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     Raises:
         StoreError: no success of a policy is stored.
     """
-    from matplotlib.figure import Figure
-
     found: dict[str, list[tuple[Report, Success]]] = {}
     for policy in selection.policies():
         reports = [selection.best_success(policy, precision, preset) for precision in selection.precisions(policy)]
@@ -51,7 +48,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
         raise StoreError("no success is stored yet.\n  next: quarl bench success --policy I")
     best = selection.best_success(BLIND, None, preset)
     blind = _percent(best.success) if best is not None and best.success else None
-    figure = Figure(figsize=(max(7.0, 2.2 + 2.3 * len(found)), 4.6), layout="constrained")
+    figure = new_figure(max(7.0, 2.2 + 2.3 * len(found)), 4.6)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for axes, (policy, flown) in zip(panels, found.items(), strict=True):
         _success_panel(axes, policy, flown, blind)
@@ -63,8 +60,8 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     panels[0].set_ylim(lowest, 100 + 0.1 * (100 - lowest))  # room for the labels above a point near 100
     panels[0].set_yticks(range(int(lowest), 101, 10))
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-    figure.suptitle("Success against precision", fontsize=12, fontweight="bold")
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.suptitle("Success against precision")
     subtitle = _measured_on([report for flown in found.values() for report, _ in flown])
     figure.text(0.5, 0.94, subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
@@ -88,8 +85,7 @@ def _success_panel(axes: Axes, policy: str, flown: Sequence[tuple[Report, Succes
             axes.annotate(f"{100 * theirs[1]:.0f}", (x, 100 * theirs[1]), (8, -3), **ABOVE)
     axes.set_xticks(range(len(flown)), [f"{r.precision}\nn={success.episodes:,}" for r, success in flown], fontsize=8)
     axes.set_xlim(-0.6, len(flown) - 0.4)
-    axes.set_title(f"\n\nPolicy {policy}", fontsize=10)
-    plain(axes)
+    axes.set_title(f"\n\nPolicy {policy}")
 
 
 def latency_figure(selection: Selection) -> Figure:
@@ -98,13 +94,12 @@ def latency_figure(selection: Selection) -> Figure:
     Raises:
         StoreError: no latency is stored.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     rows = _latency_rows(selection)
     if not rows:
         raise StoreError("no latency is stored yet.\n  next: quarl bench latency --policy I")
-    figure = Figure(figsize=(8.4, 1.9 + 0.36 * len(rows)), layout="constrained")
+    figure = new_figure(8.4, 1.9 + 0.36 * len(rows))
     axes = figure.subplots()
     ticks: dict[str, float] = {}
     y, before = 0.0, rows[0][0]
@@ -125,10 +120,11 @@ def latency_figure(selection: Selection) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axes.set_yticks(list(ticks.values()), list(ticks), fontsize=8)
     axes.set_ylim(y - 0.3, -0.9)
-    plain(axes, "x")
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
     axes.set_xlabel("one decision, batch 1 (logarithmic)")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
-    figure.suptitle("Latency with its spread", fontsize=12, fontweight="bold")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.suptitle("Latency with its spread")
     device = [report for *_, report in rows if report.artifact is not None]
     axes.set_title(_measured_on(device), fontsize=7.5, color=GREY)
     return figure
