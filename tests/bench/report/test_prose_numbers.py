@@ -26,7 +26,6 @@ SET = {
     "docs/flight-dynamics.md": {"90 %"},
     "docs/raspberry-pi.md": {"1 GB", "32 KB", "512 KB", "512 MB", "1 GiB", "4 GiB"},
     "docs/recommend.md": {"95 %", "1 %"},
-    "docs/suites.md": {"16.5 ms", "1 s", "30 %"},
 }
 """What is set or specified, not measured: periods, sizes that are bought, levels of confidence."""
 QUOTED = ("paper", "original", "arguments there")
