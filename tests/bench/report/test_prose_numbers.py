@@ -23,7 +23,6 @@ SET = {
     "docs/airsim.md": {"62.5 ms", "125 ms", "60 ms", "5 s"},
     "docs/algorithms/ddpg.md": {"100 episodes"},
     "docs/case-study.md": {"0.25 s", "30 ×", "35 ×", "84 ×", "30 points", "95 %"},
-    "docs/flight-dynamics.md": {"90 %"},
     "docs/raspberry-pi.md": {"1 GB", "32 KB", "512 KB", "512 MB", "1 GiB", "4 GiB"},
     "docs/recommend.md": {"95 %", "1 %"},
 }
