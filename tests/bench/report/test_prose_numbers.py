@@ -20,7 +20,6 @@ SET = {
     "docs/import.md": {"5 %", "20 ms"},
     "docs/running.md": {"256 MB", "3 s", "0.25 s"},
     "docs/native.md": {"64 MiB", "8 times"},
-    "docs/algorithms/ddpg.md": {"100 episodes"},
     "docs/case-study.md": {"0.25 s", "30 ×", "35 ×", "84 ×", "30 points", "95 %"},
     "docs/raspberry-pi.md": {"1 GB", "32 KB", "512 KB", "512 MB", "1 GiB", "4 GiB"},
     "docs/recommend.md": {"95 %", "1 %"},
