@@ -20,13 +20,9 @@ SET = {
     "docs/import.md": {"20 ms"},
     "docs/running.md": {"256 MB", "3 s"},
     "docs/native.md": {"64 MiB", "8 times"},
-    "docs/airsim.md": {"62.5 ms", "125 ms", "60 ms", "5 s"},
-    "docs/algorithms/ddpg.md": {"100 episodes"},
     "docs/case-study.md": {"0.25 s", "30 ×", "35 ×", "84 ×"},
-    "docs/flight-dynamics.md": {"90 %"},
     "docs/raspberry-pi.md": {"32 KB", "512 KB", "1 GiB"},
     "docs/recommend.md": {"95 %"},
-    "docs/suites.md": {"16.5 ms", "1 s", "30 %"},
 }
 """What is set or specified, not measured: periods, sizes that are bought, levels of confidence."""
 QUOTED = ("paper", "original", "arguments there")

@@ -316,6 +316,5 @@ def test_the_page_shows_what_is_kept() -> None:
     kept = records.read(EXPERIMENT.path)
     assert list(stored(EXPERIMENT).found) == kept
     page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert "<!-- table:sweep -->" in page
     assert filled(page, stored(EXPERIMENT).tables()) == page
     assert {record["subject"] for record in kept} == set(EXPERIMENT.subjects)
