@@ -35,7 +35,6 @@ ROOMS = (
     "bench.tables",
     "bench.recommending",
     "bench.study",
-    "bench.page",
     "bench.answer_command",
     "bench.peers",
     "bench",

@@ -1,6 +1,6 @@
 """The tables of what was measured on devices and of kept answers, by name, each with the command that measures for it.
 
-bench/table.py prints them and fills docs/ with them; quarl page shows them in its sections.
+bench/table.py prints them and fills docs/ with them; quarl page shows some of them.
 """
 
 from __future__ import annotations
