@@ -68,7 +68,7 @@ help:
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make wheel                             sdist and wheel, with the engine compiled -> dist/"
-	@echo "  make report                            all of it as one page to read         -> results/report.html"
+	@echo "  make report                            the findings as one page to read      -> results/report.html"
 	@echo
 	@echo "  make pi [MACHINE=raspi3b]              an emulated Raspberry Pi 3b: TARGET=pi@virtual;  make pi-stop"
 	@echo

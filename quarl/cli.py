@@ -142,7 +142,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "study actorq-scaling": Verb(
             "quarl.bench.study.actorq.scaling:scaling", "how many actors can a learner feed?", ACTORQ
         ),
-        "page": Verb("quarl.bench.page.command:page", "what was measured, as a page"),
+        "page": Verb("quarl.bench.page:page", "what was measured, as a page"),
         "peers": Verb("quarl.bench.peers.__main__:peers", "other programs on the same policies"),
     },
 }

@@ -36,7 +36,6 @@ ROOMS = (
     "bench.device_session",
     "bench.recommending",
     "bench.study",
-    "bench.page",
     "bench.peers",
     "bench",
 )

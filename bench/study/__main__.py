@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from quarl import cli
 
 _ALL = "study all"
-STUDIES = {
-    name.removeprefix("study "): (verb.where.partition(":")[0], verb.about)
-    for name, verb in cli.VERBS["Measuring"].items()
-    if name.startswith("study ") and name != _ALL
-}
-"""By its name: a study's module, and what it asks."""
+STUDIES = tuple(
+    name.removeprefix("study ") for name in cli.VERBS["Measuring"] if name.startswith("study ") and name != _ALL
+)
+"""Their names."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -32,9 +32,9 @@ class Joined:
     figures: Sequence[Callable[[Any], Mapping[str, Figure]]] = ()
     plain: Callable[[Any], list[dict[str, Any]]] | None = None
 
-    def made(self, folder: Path | None = None) -> tuple[list[Table], dict[str, Figure]]:
-        """The tables, and the pictures by the stem of their files."""
-        source = self.kept(folder)
+    def made(self) -> tuple[list[Table], dict[str, Figure]]:
+        """Return the tables, and the pictures by the stem of their files."""
+        source = self.kept(None)
         figures = {stem: figure for declared in self.figures for stem, figure in declared(source).items()}
         return [table for declared in self.tables for table in declared(source)], figures
 

@@ -226,7 +226,9 @@ def pictures(found: Sequence[Point]) -> Pictures:
                 rho = correlations(found, source).get(measure)
                 title = f"{source}  n={len(mine)}" + (f"   Spearman's ρ = {correlation(rho)}" if rho else "")
                 rows = [{"name": point.name, "source": source, "error": point.errors[source]} for point in mine]
-                panels.append(panel(title, rows, x="name", y="error", line="source", labels=labels, joined=lambda source: False))
+                panels.append(
+                    panel(title, rows, x="name", y="error", line="source", labels=labels, joined=lambda source: False)
+                )
         below = (
             f"policies from left to right by the {words}; relative error of the return, % of |fp32|\n"
             "(linear up to 5, then logarithmic); bars: 95 % intervals; dotted: 5 %"

@@ -71,7 +71,7 @@ FEWER = {
     "bench latency": ["--policy", "I", "--runs", "9", "--no-baseline"],
     "bench memory": ["--runs", "3"],
     "bench success": ["--policy", "I", "--episodes", "3"],
-    "page": ["--results", "results", "--zoo", "zoo", "--output", "report.html"],
+    "page": ["--output", "report.html"],
     "study all": ["--plan"],  # (its steps: tests/bench/study/test_study.py)
     "study sweep": ["--bits", "4", "--seeds", "0", "--episodes", "2", "--jobs", "1"],
     "study weights": ["--output-path", "pictures"],

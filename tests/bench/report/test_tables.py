@@ -23,7 +23,7 @@ from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell, report_notes
 from quarl.bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.text import kilobytes, nanoseconds, percent, times
+from quarl.bench.report.text import figure_words, kilobytes, nanoseconds, percent, times
 from quarl.bench.success import success_table
 from quarl.bench.tables import (
     PageError,
@@ -71,6 +71,9 @@ def test_a_short_time_never_reads_zero(value: float | None, text: str) -> None:
 
 def test_other_words() -> None:
     assert times(1133.7) == "1,134×"
+    assert [figure_words(value) for value in (8003584, 132.44, -0.00012345, None, "x")] == [
+        "8,003,584", "132.4", "−0.0001234", "–", "x",
+    ]  # fmt: skip
     assert times(0.6251) == "0.625×"
     assert kilobytes(21_437) == "21.4"
     assert percent(Estimate(-0.0003, -0.013, 0.007), "+") == "0.0 [−1.3, +0.7]"

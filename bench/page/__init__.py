@@ -1,1 +1,0 @@
-"""``quarl page``: everything that was measured as one HTML page."""
