@@ -41,17 +41,18 @@ PATH = "runtime"
 WORDS = """\
 {{ title }}
 {{ machines }}
-p50, p99: one decision at batch 1 (set input, invoke, read the action), {{ threads | span }} thread(s), \
-{{ runs | span }} runs each, precisions taking turns. Speed-up over fp32: p50 of the fp32 artifact in the same runtime \
-over this p50; over Keras fp32: p50 of model(x) on the host over this p50; both the median of one run's turns, in \
-brackets the least and the greatest of them. Both are this processor's: on another one the order of precisions may be \
-another, on a network as small as I first of all.
-MB resident: the agent's whole process (Python, numpy, runtime) at its peak while serving; MB added by loading: \
+p50 and p99: time of one decision at batch 1 (set input, invoke, read the action) over {{ runs | span }} runs with \
+{{ threads | span }} thread(s); the precisions take turns. Speed-up over fp32: p50 of the fp32 artifact in the same \
+runtime divided by this p50; over Keras fp32: p50 of model(x) on the host divided by this p50. Both are medians over \
+the turns of one run, with the smallest and the largest in brackets. They hold for this processor: on another one the \
+order of the precisions may differ, most likely for a network as small as I.
+MB resident: peak of the agent's whole process (Python, numpy, runtime) while it serves. MB added by loading: \
 artifact, interpreter and packed weights.
-Success: greedy, {{ episodes }} fresh episodes of preset {{ [preset, rows[0].other_preset] | select | joined }}, 95 % \
-Wilson intervals; points to fp32: on the same episodes, paired, 95 % interval (Newcombe's method 10).
+Success: greedy actions in {{ episodes }} fresh episodes of preset \
+{{ [preset, rows[0].other_preset] | select | joined }}, with 95 % Wilson intervals. Points to fp32: paired difference \
+on the same episodes with its 95 % interval (Newcombe's method 10).
 {% if rows[0].in_paper %}
-Paper's: QuaRL's figures on a {{ paper_device }}, other networks and another task, no intervals given.
+Paper's: QuaRL's figures on a {{ paper_device }}, for other networks and another task, without intervals.
 {% endif %}
 {{ withheld }}
 {{ own_notes }}
@@ -60,17 +61,17 @@ Paper's: QuaRL's figures on a {{ paper_device }}, other networks and another tas
 SUMMARY_WORDS = """\
 What int8 brings
 {{ machines }}
-Speed: median time of a decision in fp32 over that in int8, same runtime and run. MB resident: the whole process on \
-the device. Success: 95 % intervals; points: on the same episodes, paired\
-{{ "; flying straight to the goal, as if nothing were in between, succeeds in " ~ blind | percent ~ " %" if blind }}.
+Speed: median time of a decision in fp32 divided by that in int8, in the same runtime and run. MB resident: the whole \
+process on the device. Success: 95 % intervals; points: paired difference on the same episodes\
+{{ "; a baseline that ignores obstacles succeeds in " ~ blind | percent ~ " %" if blind }}.
 {{ dynamics }}
-In parentheses the paper's figures: QuaRL on a {{ paper_device }}, other networks, another task.
+In parentheses: the paper's figures (QuaRL on a {{ paper_device }}, other networks, another task).
 """
 FINDING = """\
-On {{ device | machine }} int8 decides up to {{ faster }} as fast as fp32 in the same runtime ({{ fastest }}), from \
-artifacts {{ smaller | min | times }} to {{ smaller | max | times }} as small; over {{ episodes | span }} flights of \
-preset {{ preset }} success changes by no more than {{ "%.1f" | format(most) }} points, whatever lies within the \
-paired 95 % intervals.
+int8 decides up to {{ faster }} as fast as fp32 in the same runtime ({{ fastest }}), and its artifacts are \
+{{ smaller | min | times }} to {{ smaller | max | times }} smaller. Over {{ episodes | span }} flights of preset \
+{{ preset }}, success changes by at most {{ "%.1f" | format(most) }} points anywhere in the paired 95 % intervals. \
+Measured on {{ device | machine }}.
 """
 
 

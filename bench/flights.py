@@ -47,8 +47,8 @@ Where the policies come from
 Training: from each bundle's policy.json; flown meanwhile: {% for row in rows if row.hidden %}{{ row.policy }} \
 {% for name, share in row.arenas.items() %}{{ "%g" | format(100 * share) }} % {{ name }}{{ ", " if not loop.last }}\
 {% else %}–{% endfor %}{{ "; " if not loop.last }}{% endfor %}.
-Success: fp32 artifact, greedy, {{ episodes }} fresh episodes, 95 % Wilson intervals; blind: fly to the goal as if \
-nothing were in between; random: any action, each as likely.
+Success: fp32 artifact, greedy, {{ episodes }} fresh episodes, 95 % Wilson intervals; blind: a baseline that \
+ignores obstacles and flies to the goal; random: uniformly random actions.
 {{ machines }}
 {{ dynamics }}
 """

@@ -22,11 +22,11 @@ NATIVE = "native"
 POLICIES = ("I", "II", "III", "pong-dqn")
 WORDS = """\
 The native engine beside the other runtimes
-One decision at batch 1, one thread, from Python's call to the action: median over {{ turns }} turns, each \
-about {{ turn_s }} s of every contestant on one core, one process each; of a turn the median of \
-{{ parts }} parts' means. As fast as LiteRT: its time over this one's in the same turn, the median and in \
-brackets the least and the greatest.
-Exact: native gives the levels of quarl.policy.reference after every layer, with each of its sets of kernels (tests).
+Time of one decision at batch 1 on one thread, from Python's call to the action: median over {{ turns }} turns of about \
+{{ turn_s }} s. The contestants take turns on one core, each in its own process; a turn's value is the median of the \
+means of its {{ parts }} parts. As fast as LiteRT: LiteRT's time divided by this one in the same turn; median, with \
+the smallest and the largest in brackets.
+Exact: after every layer the native engine has the integers of quarl.policy.reference, with each set of kernels (tests).
 Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
 """
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 WORDS = """\
 Latency of one decision
 {{ machines }}
-{{ first.runs | thousands }} runs each after {{ first.warmup }} warm-up, batch 1, in \
+{{ first.runs | thousands }} runs each after {{ first.warmup }} warm-up runs, batch 1, in \
 {{ first.block_p50_ns | length }} turns (A B A B); path {{ first.path }}. Speed-ups: median of the turns' ratios of \
-p50, in brackets the least and the greatest.
+p50, in brackets the smallest and the largest.
 {{ withheld }}
 {% if not keras %}
-No Keras baseline: not asked for, or not applicable on this device.
+No Keras baseline: not requested, or not applicable on this device.
 {% endif %}
 {{ own_notes }}
 """

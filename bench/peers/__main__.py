@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 PEERS = "peers"
 WORDS = """\
 The native engine beside other programs
-One decision at batch 1, one thread: median over {{ turns }} turns, each about {{ turn_s }} s of every \
-contestant on one core, one process each; of a turn the median of {{ parts }} parts' means. From Python's call \
-to the action; "in C": from a loop in C, without Python. As fast as LiteRT's int8: its time over this one's in the \
-same turn, the median and in brackets the least and the greatest. Acts as fp32: share of the golden observations on \
-which it chooses what the float policy chooses.
-ncnn's int8 has one scale for what a layer is fed, from the same calibration observations; MNN's int8 are weights \
-of 8 bits (--weightQuantBits 8); OpenVINO's is the graph with quantize and dequantize operators that onnxruntime \
-executes. emlearn's C is floats, compiled for this processor ({{ flags }}). LiteRT executes \
-by XNNPACK's kernels.
+Time of one decision at batch 1 on one thread: median over {{ turns }} turns of about {{ turn_s }} s. The contestants \
+take turns on one core, each in its own process; a turn's value is the median of the means of its {{ parts }} parts. \
+From Python's call to the action; "in C": from a loop in C, without Python. As fast as LiteRT's int8: its time divided \
+by this one in the same turn; median, with the smallest and the largest in brackets. Agreement: share of the golden \
+observations on which the program chooses the float policy's action.
+ncnn's int8 has one activation scale per layer, from the same calibration observations. MNN's int8 has weights of 8 \
+bits (--weightQuantBits 8). OpenVINO executes the graph of onnxruntime's int8, with quantize and dequantize operators. \
+emlearn's C computes in floats, compiled for this processor ({{ flags }}). LiteRT executes XNNPACK's kernels.
 Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
 """
 POLICIES = ("I", "II", "III")
@@ -110,7 +109,7 @@ def peers_table(document: Mapping[str, Any]) -> Table:
             "precision": row["precision"],
             "one decision": nanoseconds(row["median_ns"]),
             "as fast as LiteRT's int8": row["as_fast"],
-            "acts as fp32, %": f"{100 * row['acts_as_fp32']:.1f}",
+            "agreement with fp32, %": f"{100 * row['acts_as_fp32']:.1f}",
             "KB": kilobytes(row["bytes"]),
         }
         for of in by_policy.values()
