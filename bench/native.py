@@ -23,10 +23,11 @@ POLICIES = ("I", "II", "III", "pong-dqn")
 WORDS = """\
 The native engine beside the other runtimes
 Time of one decision at batch 1 on one thread, from Python's call to the action: median over {{ turns }} turns of \
-about {{ turn_s }} s. The contestants take turns on one core, each in its own process; a turn's value is the median of the \
-means of its {{ parts }} parts. As fast as LiteRT: LiteRT's time divided by this one in the same turn; median, with \
-the smallest and the largest in brackets.
-Exact: after every layer the native engine has the integers of quarl.policy.reference, with each set of kernels (tests).
+about {{ turn_s }} s. The contestants take turns on one core, each in its own process; a turn's value is the median \
+of the means of its {{ parts }} parts. As fast as LiteRT: LiteRT's time divided by this one in the same turn; median, \
+with the smallest and the largest in brackets.
+Exact: after every layer the native engine has the integers of quarl.policy.reference, with each set of kernels \
+(tests).
 Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code }}.
 """
 

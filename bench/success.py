@@ -27,10 +27,10 @@ WORDS = """\
 Success, preset {{ first.preset }}{{ changed }}
 {{ machines }}
 {{ first.episodes | thousands }} episodes of preset {{ first.preset }}{{ changed }}, seed {{ first.seed }}, with \
-greedy actions, flown on: {{ places | joined }}. In brackets: 95 % intervals (Wilson; for the paired difference on the \
-same episodes, Newcombe's method 10). Flight, distance and energy are means over the successful flights. blind: a baseline \
-that ignores obstacles and flies to the goal; random: uniformly random actions; both in the embedded simulator on the \
-host.
+greedy actions, flown on: {{ places | joined }}. In brackets: 95 % intervals (Wilson; for the paired difference on \
+the same episodes, Newcombe's method 10). Flight, distance and energy are means over the successful flights. blind: a \
+baseline that ignores obstacles and flies to the goal; random: uniformly random actions; both in the embedded \
+simulator on the host.
 """
 MEASURED = "measured"
 LONGEST_MS = 10_000
