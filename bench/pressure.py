@@ -33,7 +33,7 @@ PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Options(command_line.Printing):
+class Options(command_line.Answering):
     """What is measured.
 
     Attributes:
@@ -66,7 +66,7 @@ def pressure(options: Options) -> int:
 
         quarl bench pressure --target pi@virtual [--held 300]
         quarl pi start --name roomy --memory 3072       # the same processor, memory enough
-        quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy
+        quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy --keep
 
     With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
     more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for
@@ -74,7 +74,6 @@ def pressure(options: Options) -> int:
     device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
     printed only as ratios; with --json every time is there.
     """
-    from quarl.bench import tables as rendering
     from quarl.bench.device_session import access
     from quarl.bench.memory_pressure.cases import pressure_table, speed_ups
 
@@ -86,12 +85,21 @@ def pressure(options: Options) -> int:
             device.deploy(bundle, precisions, runtime)
             held = options.held if target == options.target else 0
             cases += measured_on(device, bundle, precisions, runtime, held, options)
-    if options.json:
-        found = speed_ups(cases, options.target, options.roomy)
-        print(json.dumps({"ok": True, "cases": list(map(asdict, cases)), "speed_ups": found}))
-    else:
-        rendering.print_table(pressure_table(cases, vars(options)), command_line.console())
-    return cli.EXIT_OK
+    asked = {name: getattr(options, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
+    return options.publish(
+        "pressure",
+        {
+            **asked,
+            "cases": [asdict(case) for case in cases],
+            "speed_ups": speed_ups(cases, options.target, options.roomy),
+        },
+        tables=lambda document: [pressure_table(document)],
+        amounts=lambda document: {
+            (case["target"], case["model"], case["precision"]): len(case["measured"]["runs"])
+            for case in document["cases"]
+        },
+        unit="decisions",
+    )
 
 
 def measured_on(

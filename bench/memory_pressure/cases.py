@@ -15,27 +15,26 @@ PAGE_BYTES = 4096
 SD_BUS_BYTES_PER_S = 25e6
 """A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
 WORDS = """\
-Memory pressure
+What memory pressure adds
 {% for name, measured in machines.items() %}
 {{ name }}: {{ (measured.MemTotal / 1e6) | fixed }} MB of memory, {{ (measured.get("SwapTotal", 0) / 1e6) | fixed }} \
-MB of swap on disk.
+MB of swap on its card.{{ " Another program holds %d MB." | format(held) if held and name == target }}
 {% endfor %}
-{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }}, ten times as many of the small model; faults, \
-pages and MiB are means for one decision, counted by the device's kernel (pages and MiB: of the whole system).
+{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }} warm-up decisions, ten times as many of the small \
+model. Faults, pages and MiB are means per decision, counted by the device's kernel; pages and MiB are those of the \
+whole system.
 {% if emulated %}
-EMULATED: decision is the median as a multiple of the same device's small int8, no time.
+EMULATED: the median time of a decision is a multiple of that of the small int8 on the same device.
 {% endif %}
 {% if read > 1e6 %}
-{{ (read / 1e6) | fixed }} MB read for one decision take a real Pi 3b {{ (read / bus) | fixed(1) }} s at the least: \
-its card slot carries {{ (bus / 1e6) | int }} MB/s (modelled; an emulated card is as fast as this machine's memory).
+Reading {{ (read / 1e6) | fixed }} MB per decision takes a real Pi 3b at least {{ (read / bus) | fixed(1) }} s: its \
+card slot carries {{ (bus / 1e6) | int }} MB/s (modelled; an emulated card is as fast as this machine's memory).
 {% endif %}
-{% if held %}
-On {{ target }} another program works with {{ held }} MB meanwhile.
-{% endif %}
-int8 over fp32: small III {{ small | times }} (computing alone, never swaps); legacy III {{ total | times }} on \
-{{ target }}{{ ", %s on %s: computing %s × memory pressure %s" | format(computing | times, roomy, computing | times, \
-pressure | times) if roomy else "; --roomy takes computing and memory pressure apart" }}. The paper \
-reports {{ paper }}×.
+fp32's time over int8's: {{ small | times }} for the small III, which never swaps; {{ total | times }} for the legacy \
+III on {{ target }}{{ ", which is computing %s (on %s, with memory enough) × memory pressure %s" | \
+format(computing | times, roomy, pressure | times) if roomy else "; --roomy separates computing from memory pressure" \
+}}. The paper reports {{ paper }}×.
+Measured on {{ machine }}; code {{ code }}.
 """
 
 
@@ -76,8 +75,9 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
     return {"small": ratio(target, "small"), "computing": computing, "total": total, "pressure": apart}
 
 
-def pressure_table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
-    """The cases, with times as ratios to the small int8 where the device is emulated; ``request`` is what was typed."""
+def pressure_table(document: Mapping[str, Any]) -> Table:
+    """The cases of an answer, with times as ratios to the small int8 where the device is emulated."""
+    cases = [Case(**case) for case in document["cases"]]
     base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
     lines = []
     for case in cases:
@@ -109,5 +109,5 @@ def pressure_table(cases: Sequence[Case], request: Mapping[str, Any]) -> Table:
         read=max((case.per_decision("pgpgin") * 1024 for case in cases), default=0.0),
         bus=SD_BUS_BYTES_PER_S,
         paper=SPEED_UPS["III"],
-        **{**request, **speed_ups(cases, request["target"], request["roomy"])},
+        **{**document, **speed_ups(cases, document["target"], document["roomy"])},
     )

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -181,20 +182,24 @@ def test_speed_ups_come_apart_by_hand() -> None:
 ASKED = {"target": "poor", "roomy": "roomy", "runtime": "litert", "runs": 3, "warmup": 2, "held": 300}
 
 
+def answer_of(cases: list[Case], **asked: object) -> dict[str, object]:
+    return {"machine": "m", "code": "c", **ASKED, **asked, "cases": [asdict(each) for each in cases]}
+
+
 def test_the_table_shows_no_emulated_time() -> None:
-    made = pressure_table(CASES, ASKED)
+    made = pressure_table(answer_of(CASES))
     shown = {row[:3]: row for row in made.rows}
     assert shown["poor", "legacy", "fp32"][5] == "7,560×"  # of the small int8
     assert "ns" not in "".join("".join(row) for row in made.rows)
     notes = " ".join(made.notes)
     assert "EMULATED" in notes
-    assert "computing 4.40× × memory pressure 17.2×" in notes
+    assert "computing 4.40× (on roomy, with memory enough) × memory pressure 17.2×" in notes
     # 100,000 pages of 4 KiB at 25 MB/s
-    assert "410 MB read for one decision take a real Pi 3b 16.4 s at the least" in notes
+    assert "410 MB per decision takes a real Pi 3b at least 16.4 s" in notes
 
 
 def test_a_real_devices_times_are_shown() -> None:
     real = [case("pi", "small", precision, ns, emulated=False) for precision, ns in (("fp32", 398), ("int8", 98))]
-    made = pressure_table(real, {**ASKED, "target": "pi", "roomy": None})
+    made = pressure_table(answer_of(real, target="pi", roomy=None))
     assert made.rows[0][5] == "400 ns"
     assert "EMULATED" not in " ".join(made.notes)
