@@ -62,7 +62,7 @@ What int8 brings
 {{ machines }}
 Speed: median time of a decision in fp32 over that in int8, same runtime and run. MB resident: the whole process on \
 the device. Success: 95 % intervals; points: on the same episodes, paired\
-{{ "; flying straight to the goal, as if nothing were in between, succeeds in " ~ blind | percent ~ " %" if blind }}.
+{{ "; a baseline that ignores obstacles succeeds in " ~ blind | percent ~ " %" if blind }}.
 {{ dynamics }}
 In parentheses the paper's figures: QuaRL on a {{ paper_device }}, other networks, another task.
 """

@@ -43,7 +43,7 @@ class Options:
         missing: make only what the bundle does not have yet
         calibration: also print the table of activation ranges
         verify: build what the bundles have once more and compare; write nothing
-        accept: also write what acts as the policy in less than 90 % of cases
+        accept: also write artifacts whose agreement with the policy is below three quarters
         json: print one JSON document instead of the table
     """
 

@@ -14,7 +14,7 @@ from quarl.policy.reference import choose_actions, share_of_same_actions
 from quarl.policy.simulate import trained_with
 from quarl.policy.spec import ContinuousHead, PolicySpec, Recipe, output_spans
 
-FLOOR = 0.75
+FLOOR = 0.75  # the help of --accept calls it three quarters
 """Below the int8 artifact of every committed policy, above a policy with another one's weights."""
 # An output that hardly moves explains no variance of its own: it is measured against so much of its range.
 SMALLEST_DEVIATION = 0.05
