@@ -34,7 +34,7 @@ PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Printing):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         policy: the policy whose graph is enlarged

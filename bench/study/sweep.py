@@ -87,7 +87,7 @@ def suite_of(subject: str) -> Suite:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.EpisodesOptions):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         scheme: default: quarl with and without activations, and the others
@@ -360,7 +360,7 @@ def sweep(options: Options) -> int:
         quarl study sweep cartpole-dqn
         quarl study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
         quarl study sweep I --bits 32 --activation-bits 3
-        quarl study sweep --keep                      measures what is not kept yet of all committed policies
+        quarl study sweep --keep                      measures missing rows of all committed policies
         quarl study sweep --stored --update-docs      fills docs/study.md, draws the pictures
 
     Schemes: `quarl` is the paper's affine quantizer, per tensor. The paper's slides quantize weights; here it is
