@@ -1,4 +1,4 @@
-"""Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
+"""Fly recorded commands in the embedded simulator and print how far its drones are from the recorded ones.
 
 quarl compare-flight tests/airlearning_envs/recordings/responses.json
 quarl compare-flight mine.json --json
@@ -89,10 +89,10 @@ def kept(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @Parameter(name="*")
 @dataclass
 class Options:
-    """Hold recorded flights against the simulator.
+    """Compare recorded flights with the simulator.
 
     Attributes:
-        file: recordings; without one their format is said
+        file: recordings; without one their format is printed
         json: print JSON: an object; of several files a list of them
         plot: draw a flight's velocity: a .svg or .png
         sequence: which one, from 0
@@ -111,7 +111,7 @@ class Options:
 
 @cli.verb(left="what was written is kept.")
 def run(options: Options) -> None:
-    """Fly recorded commands in the embedded simulator and say how far its drones are from the recorded ones.
+    """Fly recorded commands in the embedded simulator and print how far its drones are from the recorded ones.
 
     quarl compare-flight tests/airlearning_envs/recordings/responses.json
     quarl compare-flight mine.json --plot flight.svg --sequence 2

@@ -52,7 +52,7 @@ class Options(SimulatorOptions):
         seed: of the episodes
         settings: of the task as JSON, e.g. '{"latency": 0.2}'
         record: film the first episode: a .gif or .mp4
-        json: print what came of it as JSON
+        json: print the result as JSON
     """
 
     policy: str = "blind"
@@ -108,12 +108,12 @@ def in_words(found: dict[str, Any]) -> str:
 
 @cli.verb(left="nothing was flown.")
 def run(options: Options) -> int:
-    """Fly episodes with a policy and say how often it reached the goal.
+    """Fly episodes with a policy and print how often it reached the goal.
 
         quarl fly --policy III --episodes 100 --preset hard
         quarl fly --policy III --simulator airsim --address 127.0.0.1:41451 --episodes 100
 
-    Exit status: 0 done, 1 cut short (the finished episodes are shown), 2 wrong arguments, 130 interrupted.
+    Exit status: 0 done, 1 cut short (the finished episodes are printed), 2 wrong arguments, 130 interrupted.
     """
     if options.record is not None and options.record.suffix.lower() not in (".gif", ".mp4"):
         raise SettingsError(f"--record is {str(options.record)!r}; allowed are names that end in .gif or .mp4.")

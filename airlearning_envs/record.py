@@ -135,7 +135,7 @@ class Options:
         seed: of the episodes
         side: of the picture, in pixels
         settings: others of the task as JSON, e.g. '{"latency": 0.2}'
-        json: print what was filmed as JSON
+        json: print the film's episode as JSON
     """
 
     preset: str = "hard"

@@ -128,7 +128,7 @@ MEASUREMENTS = Parameter(group=Group("Which measurements", validator=validators.
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Printing:
-    """What is printed.
+    """What to print.
 
     Attributes:
         json: print nothing but JSON on standard output
@@ -140,7 +140,7 @@ class Printing:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Answering(Printing):
-    """What becomes of the answer.
+    """Whether to store the answer.
 
     Attributes:
         keep: store it in results/
@@ -193,7 +193,7 @@ class Answering(Printing):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Storing(Printing):
-    """What is printed and kept.
+    """What to print and store.
 
     Attributes:
         results: file that measurements are kept in (default: results/results.jsonl of the checkout)
@@ -217,7 +217,7 @@ class Targeting:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Timing:
-    """What is timed.
+    """What to time.
 
     Attributes:
         path: runtime: set input, invoke, read the action; decide: from request line to reply line
@@ -229,7 +229,7 @@ class Timing:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class DeviceOptions(Targeting, Storing):
-    """What is asked of which device.
+    """What to measure on which device.
 
     Attributes:
         policy: one, or several with commas
@@ -247,10 +247,10 @@ class DeviceOptions(Targeting, Storing):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Reading(Printing):
-    """Which measurements are read.
+    """Which measurements to read.
 
     Attributes:
-        own: of what this machine measured, not of what is committed
+        own: this machine's own measurements, not the committed ones
         results: of this file of JSON lines
     """
 

@@ -54,9 +54,9 @@ ignores obstacles and flies to the goal; random: uniformly random actions.
 """
 TRAINED = """\
 Trained by {{ title }}
-From each bundle's policy.json. CPU seconds: of the training's process, judging included, on the machine that trained \
-it. What each reaches in fp32, fp16 and int8: docs/benchmark.md, of I and II docs/case-study.md, of those that \
-remember docs/algorithms/memory.md.
+From each bundle's policy.json. CPU seconds: of the training process with its evaluations, on the machine that trained \
+the policy. Returns in fp32, fp16 and int8: docs/benchmark.md; of I and II: docs/case-study.md; of policies with \
+memory: docs/algorithms/memory.md.
 """
 NO_OTHER_SIMULATOR = """\
 no flights in another simulator are stored yet, or none without --simulator beside them.

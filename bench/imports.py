@@ -41,7 +41,7 @@ Measured on {{ results.machine }}; code {{ results.code }}.
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Answering):
-    """What is imported.
+    """What to import.
 
     Attributes:
         files: a tab-separated list: id, kind, repository, commit, path, file, options, export, golden

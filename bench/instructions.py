@@ -25,11 +25,11 @@ TARGET = "qemu-user"
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Storing):
-    """What is counted.
+    """What to count.
 
     Attributes:
         policy: one, or several with commas
-        prepare: only compile the plugin and fetch what the guest needs, so that counting needs no network
+        prepare: only compile the plugin and download the guest's packages, so that counting needs no network
         precision: one, or several with commas
         runtime: one, or several with commas (default: all of them)
     """
@@ -43,17 +43,16 @@ class Options(command_line.Storing):
 @heartbeat()
 @cli.verb()
 def instructions(options: Options) -> int:
-    """What one decision costs a Cortex-A53, without owning one: instructions, loads, stores, cache misses, time.
+    """Count the instructions, loads, stores and cache misses of one decision on a Cortex-A53, and model its time.
 
         quarl bench instructions --policy III
         quarl bench instructions --policy I,II,III --precision int8 --runtime litert --json
 
-    The agent and the very wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and a QEMU plugin counts between two
-    marker instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's
-    whole path (request line in, reply line out), each with warm caches and with caches that hold nothing of it. One
-    thread; medians of 11 observations after 10 warm-ups; a second run gives the same counts. The counts are exact, the
-    caches are modelled, and the time is a MODEL made from them (bench/cost/cost_model.py says how), never a
-    measurement.
+    The agent and the wheels of a 64-bit Raspberry Pi run in qemu-aarch64, and a QEMU plugin counts between two marker
+    instructions: around the runtime's own call (set input, invoke, read the action), and around the agent's whole path
+    (request line in, reply line out), each with warm and with cold caches. One thread; medians of 11 observations after
+    10 warm-ups; a second run gives the same counts. The counts are exact, the caches are modelled, and the time is a
+    MODEL computed from both (bench/cost/cost_model.py), never a measurement.
 
     Debian packages: qemu-user mmdebstrap gcc libc6-dev binutils.
     """

@@ -57,11 +57,11 @@ def _loads(text: str) -> tuple[str, ...]:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Targeting, command_line.Answering):
-    """What is measured.
+    """What to measure.
 
     Attributes:
-        policy: which
-        precision: one
+        policy: that the loop serves
+        precision: one of the policy's artifacts
         runtime: one, or both
         rates: decisions a second
         loads: of idle, busy, cpu, memory, card, askers; busy and askers need no stress-ng
@@ -184,16 +184,15 @@ def compact(answer: Any) -> Any:
 @heartbeat()
 @cli.verb()
 def loop(options: Options) -> int:
-    """How punctual is a policy that serves in a robot's loop, idle and under load, and what does its socket cost?
+    """Measure how punctual a policy is in a robot's loop, idle and under load, and the cost of its socket.
 
         quarl bench loop --policy I
         quarl bench loop --policy I --target pi@raspberrypi --rates 4,50,200 --loads idle,cpu,memory,card --seconds 60
 
-    Two questions. Paced by observations: what a round trip takes, beside a bare echo of the same frame between the same
-    two processes, in turn; the loop's own share, beside the runtime's call; the same with polling before each wait.
-    Paced by the clock: how late it wakes and how old an observation is when its action leaves, beside what cyclictest
-    finds the kernel to do in the same seconds. Loads are stress-ng's (on the device: apt-get install stress-ng
-    rt-tests).
+    Paced by observations: the time of a round trip, in turn with a bare echo of the same frame between the same two
+    processes; the loop's own share and that of the runtime's call; the same with polling before each wait. Paced by the
+    clock: how late the loop wakes, how old an observation is when its action is sent, and the kernel's latency that
+    cyclictest measures in the same seconds. Loads are stress-ng's (on the device: apt-get install stress-ng rt-tests).
     """
     from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
 

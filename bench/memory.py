@@ -30,7 +30,7 @@ MB resident of the agent's process (10⁶ bytes), a fresh process for each row.
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.DeviceOptions):
-    """What is asked.
+    """What to measure.
 
     Attributes:
         runtime: one, or several with commas
@@ -44,7 +44,7 @@ class Options(command_line.DeviceOptions):
 @heartbeat()
 @cli.verb()
 def memory(options: Options) -> int:
-    """How much memory a policy takes on a device: artifact, resident before and after loading, peak while serving.
+    """Measure a policy's memory on a device: artifact, resident before and after loading, peak while serving.
 
     quarl bench memory --policy III
     quarl bench memory --policy III --precision fp32,fp16,int8 --runtime litert,tflite-runtime,onnxruntime

@@ -35,7 +35,7 @@ Measured on {{ results.machine }}; {{ results.versions }}; code {{ results.code 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Answering):
-    """What is timed.
+    """What to time.
 
     Attributes:
         policy: committed ones
@@ -107,16 +107,16 @@ def native_table(document: Mapping[str, Any]) -> Table:
 @heartbeat()
 @cli.verb()
 def native(options: Options) -> int:
-    """The native engine beside the other runtimes on this machine, each of its sets of kernels by itself, in one run.
+    """Compare the native engine with the other runtimes on this machine, with each set of kernels, in one run.
 
         quarl bench native
         quarl bench native --policy I,pong-dqn --precision int8
         quarl bench native --keep
 
     Every contestant has a process of its own; they take turns on one core, batch 1, one thread, from Python's call to
-    the action, with another golden observation at every decision. With fewer than 8 bits the others run what they have:
-    the same network in an int8 container. Nothing is written but, with --keep, the answer in results/native.json, from
-    where bench/table.py makes its table.
+    the action, with another golden observation at every decision. With fewer than 8 bits the other runtimes run the
+    same network in an int8 container. --keep stores the answer in results/native.json, from which `quarl bench table
+    native` prints its table. Otherwise nothing is written.
     """
     options.require_whole("--policy", is_whole=options.policy == POLICIES)
     return options.publish(

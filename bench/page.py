@@ -33,7 +33,7 @@ class Options(command_line.Printing):
 
     Attributes:
         output: the file
-        open: show it in the browser
+        open: open it in the browser
         preset: of the arena
     """
 
@@ -45,14 +45,14 @@ class Options(command_line.Printing):
 @heartbeat()
 @cli.verb()
 def page(options: Options) -> int:
-    """One page of what was measured: how fast, how much memory, how often it succeeds, for whom; the paper's claims.
+    """Write one page of results: latency, memory and success on each device, and the paper's claims.
 
         quarl page                            results/report.html
-        quarl page --open                     and show it in the browser
+        quarl page --open                     and open it in the browser
         quarl page --output /tmp/report.html
 
-    It is one file that needs no network and no script. Nothing is measured: what is not stored is listed with the
-    command that measures it.
+    The page is one file without scripts or network access. Nothing is measured: missing results are listed with the
+    command that measures them.
     """
     from quarl.bench.page_content import collect
     from quarl.policy.files import write_atomically

@@ -1,4 +1,4 @@
-"""What becomes of a policy that exceeds the memory: III with the paper's 39,427 inputs, fp32 against int8."""
+"""Measure a policy that exceeds the device's memory: III with 39,427 inputs, fp32 against int8."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ PROBE = Path(__file__).parent / "memory_pressure" / "probe.py"
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Answering):
-    """What is measured.
+    """What to measure.
 
     Attributes:
-        policy: whose graph
+        policy: the policy whose graph is enlarged
         target: a device with little memory
-        roomy: the same kind of device with memory enough
+        roomy: a device of the same kind with enough memory
         runtime: litert or tflite-runtime
-        inputs: of the large one (default: 39427)
-        runs: decisions counted
-        warmup: decisions before
-        held: megabytes that others hold there
+        inputs: inputs of the enlarged policy (default: 39427)
+        runs: decisions that are measured
+        warmup: decisions before the measurement
+        held: megabytes that other programs hold on the device
     """
 
     policy: str = "III"
@@ -60,19 +60,20 @@ class Options(command_line.Answering):
 @heartbeat()
 @cli.verb()
 def pressure(options: Options) -> int:
-    """What becomes of a policy that exceeds the memory: III with the paper's 39,427 inputs, fp32 against int8.
+    """Measure a policy that exceeds the device's memory: III with 39,427 inputs, fp32 against int8.
 
-    The small III, which never swaps, stands beside it.
+    The 39,427 inputs are our reconstruction, not the paper's figure: a flattened depth image of 154 x 256 pixels and
+    three numbers about the goal. Policy III itself, which never swaps, is measured for comparison.
 
         quarl bench pressure --target pi@virtual [--held 300]
         quarl pi start --name roomy --memory 3072       # the same processor, memory enough
         quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy --keep
 
-    With --roomy the speed-up of int8 over fp32 comes apart: where memory suffices it is that of computing; what it is
-    more where memory is short is that of memory pressure. --held is memory that other programs work with, a desktop for
-    example; with nothing beside it, the 657 MB just fit into 1 GiB. Page faults and pages swapped in are counted by the
-    device's kernel, for each decision. The weights are written on the device, not sent. Times of an emulated device are
-    printed only as ratios; with --json every time is there.
+    --roomy separates two causes of the speed-up of int8 over fp32: with enough memory it is due to computing, and the
+    rest of the speed-up with little memory is due to memory pressure. --held simulates memory that other programs use,
+    such as a desktop; without it, the 657 MB just fit into 1 GiB. The device's kernel counts page faults and pages
+    swapped in, for each decision. The weights are written on the device, not sent. Times of an emulated device are
+    printed only as ratios; --json prints every time.
     """
     from quarl.bench.device_session import access
     from quarl.bench.memory_pressure.cases import pressure_table, speed_ups

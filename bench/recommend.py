@@ -37,13 +37,13 @@ _runs = checked(int, lambda n: n >= FEWEST_RUNS, f"is too few: they do not suppo
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Timing, command_line.Targeting, command_line.Printing):
-    """What is asked.
+    """What to measure.
 
     Attributes:
         bundle: a folder, or a name such as II, cartpole-dqn
         success_floor: above 0, up to 1
         deadline_ms: of p99
-        preset: arena to judge on (default: the first that the task is judged on)
+        preset: arena of the episodes (default: the task's first)
         episodes: of each artifact (default: 1000 of navigation, 10 of images, else 50)
         seed: of the episodes
         runtime: consider these only (default: all that the target can have)
@@ -74,7 +74,7 @@ class Options(command_line.Timing, command_line.Targeting, command_line.Printing
 @heartbeat()
 @cli.verb()
 def recommend(options: Options) -> int:
-    """Which precision and which runtime should this policy be deployed with? Measured, not looked up.
+    """Recommend a precision and a runtime for a policy, from measurements.
 
         quarl recommend II --preset shipped --success-floor 0.95 --deadline-ms 20
         quarl recommend cartpole-dqn --target pi@raspberrypi
@@ -82,15 +82,14 @@ def recommend(options: Options) -> int:
 
     Candidates are fp32, fp16 and int8 in every runtime that the target can have, and mixed and 4 bits in the native
     engine. Each is converted in a temporary copy, deployed over SSH, timed in turns with the others, and plays the same
-    greedy episodes here. The floor is held against the lower end of a 95 % interval: of the share of episodes that
-    succeed, or, where the task has no success, of the share of fp32's return that is kept (of the trained width's,
-    where the policy was trained with quantizers). The deadline is held against p99. Of those that meet both the fastest
-    p50 is recommended, and of those equally fast the smallest. What becomes of 4, 3 and 2 bits in another runtime is
-    said, too; there they run as int8. docs/recommend.md has the rule in full. Nothing is stored, and the bundle is not
-    changed.
+    greedy episodes here. The floor applies to the lower end of a 95 % interval: of the success rate, or, if the task
+    has no success, of the share of fp32's return that is kept (of the trained width's return, if the policy was trained
+    with quantizers). The deadline applies to p99. Of the candidates that meet both, the fastest p50 is recommended, and
+    of equally fast ones the smallest. The quality of 4, 3 and 2 bits in other runtimes is printed, too; there they run
+    as int8. docs/recommend.md has the complete rule. Nothing is stored, and the bundle is not changed.
 
 
-    Exit status 3: nothing meets both floor and deadline; the last line says what would.
+    Exit status 3: nothing meets both floor and deadline; the last line names a floor or deadline that would be met.
     """
     from quarl.bench import tables as rendering
     from quarl.bench.recommending import answer

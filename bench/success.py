@@ -49,11 +49,11 @@ def _delays(text: str) -> tuple[float | str, ...]:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(SimulatorOptions, command_line.DeviceOptions):
-    """What is flown, and where.
+    """What to fly, and where.
 
     Attributes:
         episodes: of each artifact
-        seed: that they follow from
+        seed: of the episodes
         preset: of the arena
         on: the device: it simulates, too; loop: the host simulates, the device decides; host: both here, in numpy
         late: milliseconds that commands take effect late, or "measured"
@@ -73,7 +73,7 @@ class Options(SimulatorOptions, command_line.DeviceOptions):
 @heartbeat()
 @cli.verb()
 def success(options: Options) -> int:
-    """How often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines beside it.
+    """Measure how often a policy reaches the goal: fresh episodes, 95 % intervals, paired with fp32, two baselines.
 
         quarl bench success --policy I --precision int8 --episodes 1000 --seed 7
         quarl bench success --policy I,II,III --precision fp32,int8 --episodes 3000 --on device
@@ -82,12 +82,11 @@ def success(options: Options) -> int:
     --on device: simulator and policy both run on the device. --on loop: the host simulates, the device decides
     (hardware in the loop). --on host: both here, with the numpy reference of that precision and no device at all.
 
-    --simulator airsim: the episodes are flown in AirSim (or what stands in for it; docs/airsim.md), which simulates
-    beside the host; the device decides (--on loop), or this process does (--on host).
+    --simulator airsim: the episodes are flown in AirSim (or its stand-in; docs/airsim.md) in place of
+    the embedded simulator; the device decides (--on loop), or this process does (--on host).
 
-    --late: commands take effect so many milliseconds late, and the old one is held meanwhile; "measured" draws each
-    delay from the decisions of the device itself, which are timed first. All fly the same episodes: differences are
-    paired.
+    --late: commands take effect N milliseconds late, and the old one is held meanwhile; "measured" draws each delay
+    from the device's own decisions, which are timed first. The episodes are the same for all: differences are paired.
     """
     from quarl.airlearning_envs.config import preset
     from quarl.bench.device_session import session

@@ -53,12 +53,12 @@ class Options(command_line.Reading):
 @heartbeat()
 @cli.verb()
 def table(options: Options) -> int:
-    """The tables that join what was measured: case study, latency flown, virtual Pi, where the policies come from.
+    """Print tables of stored measurements: case study, late commands, virtual Pi, origin of the policies.
 
-        quarl bench table                       on the terminal, of the measurements that are committed
-        quarl bench table --own                 of what this machine has measured
+        quarl bench table                       on the terminal, of the committed measurements
+        quarl bench table --own                 of this machine's own measurements
         quarl bench table --markdown            as Markdown
-        quarl bench table paper                 QuaRL's claims, and what the stored rows say to them
+        quarl bench table paper                 QuaRL's claims, and the stored rows that test them
         quarl bench table case-study --output-path /tmp/pictures
 
     --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results

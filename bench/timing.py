@@ -43,7 +43,7 @@ BESIDE = (Precision.FP32, Precision.INT8)
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Timing, command_line.DeviceOptions):
-    """What is timed.
+    """What to time.
 
     Attributes:
         runs: timed runs
@@ -61,14 +61,14 @@ class Options(command_line.Timing, command_line.DeviceOptions):
 @heartbeat()
 @cli.verb()
 def latency(options: Options) -> int:
-    """How long one decision takes on a device: p50, p90, p99, cold start, with named denominators in the same run.
+    """Measure the latency of one decision on a device: p50, p90, p99, cold start, with references in the same run.
 
         quarl bench latency --policy III
         quarl bench latency --policy I,II,III --precision fp32,fp16,int8 --target pi@raspberrypi
 
-    A missing artifact is made first and deployed first. The fp32 artifact on the device and, where the device is this
-    machine, Keras' model(x) and a tf.function of it take turns with what is asked for; with the native engine, which
-    has no fp32, LiteRT's fp32 and int8, where the device has a Python to run them.
+    Missing artifacts are converted and deployed first. The fp32 artifact on the device takes turns with the requested
+    artifacts; if the device is this machine, so do Keras' model(x) and a tf.function of it. The native engine has no
+    fp32: LiteRT's fp32 and int8 take turns with it, if the device has Python.
     """
     from quarl.bench.device_session import session
 

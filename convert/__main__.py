@@ -33,17 +33,17 @@ from quarl.policy.spec import ArtifactFormat, Precision, Ranges, RuntimeName
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options:
-    """Shrink policies.
+    """Convert policies.
 
     Attributes:
         policy: I, II, III or a bundle's folder; default: all of the zoo
         bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), or several: 32,8,mixed
         format: of the artifacts
-        ranges: where the 8 bits of activations end (default: as an artifact that is made again, else minmax)
-        missing: make only what the bundle does not have yet
+        ranges: how activation ranges are chosen (default: as in the present artifact, else minmax)
+        missing: make only artifacts that the bundle does not have yet
         calibration: also print the table of activation ranges
-        verify: build what the bundles have once more and compare; write nothing
-        accept: also write what acts as the policy in less than 90 % of cases
+        verify: build the bundles' artifacts again and compare; write nothing
+        accept: also write artifacts whose agreement with the policy is below three quarters
         json: print one JSON document instead of the table
     """
 
@@ -60,7 +60,7 @@ class Options:
 
 @cli.verb(left="what is finished is kept.")
 def convert(options: Options) -> None:
-    """Shrink policies to TFLite, ONNX and native artifacts, each verified in every runtime.
+    """Convert policies to TFLite, ONNX and native artifacts, each verified in every runtime.
 
     quarl convert --policy III --bits 8
     quarl convert --policy path/to/bundle --bits 32,16,4 --format tflite --json

@@ -14,14 +14,14 @@ from quarl.policy.reference import choose_actions, share_of_same_actions
 from quarl.policy.simulate import trained_with
 from quarl.policy.spec import ContinuousHead, PolicySpec, Recipe, output_spans
 
-FLOOR = 0.75
+FLOOR = 0.75  # the help of --accept calls it three quarters
 """Below the int8 artifact of every committed policy, above a policy with another one's weights."""
 # An output that hardly moves explains no variance of its own: it is measured against so much of its range.
 SMALLEST_DEVIATION = 0.05
 
 
 class AcceptanceError(PolicyError):
-    """An artifact acts too differently from the policy; nothing was written."""
+    """An artifact's agreement with the policy is below the threshold; nothing was written."""
 
 
 def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> float:
@@ -56,8 +56,8 @@ def hold_to_floor(spec: PolicySpec, file: str, recipe: Recipe | None, found: flo
     what = "same actions" if spec.is_discrete else "explained variance of the worst output"
     reasons = f" Its calibration: {' '.join(warnings)}" if warnings else ""
     raise AcceptanceError(
-        f"{spec.name}/{file} acts too differently from the policy that was trained: {found:.1%} ({what}, on the golden "
-        f"observations), allowed is {FLOOR:.0%}. It was not written.{reasons}",
-        "Take more bits, train with --quantization-method quantization-aware, or write it all the same: --accept "
+        f"{spec.name}/{file}: agreement with the trained policy is {found:.1%} ({what}, on the golden observations), "
+        f"below the threshold of {FLOOR:.0%}. It was not written.{reasons}",
+        "Use more bits, train with --quantization-method quantization-aware, or write it nevertheless: --accept "
         "(make: ACCEPT=1).",
     )

@@ -232,7 +232,7 @@ def convert(
 
     Raises:
         ParityError: a runtime does not compute it rightly. Nothing was written.
-        AcceptanceError: it acts too differently from the policy, and ``accept`` is false. Nothing was written.
+        AcceptanceError: its agreement with the policy is below the threshold, without ``accept``; nothing was written.
     """
     return _convert(bundle, quantize(bundle, precision), artifact_format, runtimes, accept)
 
@@ -312,7 +312,7 @@ def convert_each(
     Args:
         jobs: what to make.
         on_artifact: is told of each.
-        accept: write an artifact also if it acts too differently from the policy: what measures does so.
+        accept: write an artifact also if its agreement with the policy is below the threshold, as measurements do.
         ranges: of the activations of integers; None: as :func:`convert.mixed.recipe_of`.
 
     Raises:

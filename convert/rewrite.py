@@ -54,7 +54,7 @@ class Options:
 
 @cli.verb(left="nothing was rewritten.")
 def run(options: Options) -> tuple[dict[str, Any], str]:
-    """Give bundles weights that int8 computes better; nothing is written of what cannot be rewritten.
+    """Rewrite bundles' weights so that int8 is more exact; bundles that cannot be rewritten stay unchanged.
 
     quarl rewrite --policy artifacts/mine
     quarl rewrite --policy cartpole-dqn,mountaincar-dqn --json

@@ -167,7 +167,7 @@ class ArtifactFormat(Enum):
     TFLITE = "tflite"
     ONNX = "onnx"
     NATIVE = "native"
-    """Integers alone, packed: docs/native.md."""
+    """Integers alone, packed: device/engine/FORMAT.md."""
 
     def holds(self, precision: Precision) -> bool:
         """Whether there are artifacts of this precision."""

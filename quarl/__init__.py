@@ -1,4 +1,4 @@
-"""Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there.
+"""Train a policy, quantize it, deploy it to a Raspberry Pi over SSH, and measure it there.
 
     quarl.load(name or path), quarl.import_policy(file, …)    a Policy: convert, act, evaluate
     quarl.Device(target)                                      deploy, latency, memory, success, rollback, serve, …

@@ -59,7 +59,7 @@ def import_policy(
     vecnormalize: PathLike | None = None,
     **options: Any,
 ) -> Policy:
-    """A policy that another program trained, as a bundle; it is written only if it acts as the original.
+    """A policy that another program trained, as a bundle; it is written only if it matches the original.
 
     Args:
         file: a Stable-Baselines3 zip, an ONNX graph, a Keras model, … (docs/import.md).

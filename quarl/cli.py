@@ -30,7 +30,7 @@ from quarl.train.actorq import VARIABLES
 if TYPE_CHECKING:
     from cyclopts import App, Parameter
 
-ABOUT = "Train a policy, shrink it, put it on a Raspberry Pi over SSH, and measure it there."
+ABOUT = "Train a policy, quantize it, deploy it to a Raspberry Pi over SSH, and measure it there."
 
 LOADING_S = 0.7
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -62,40 +62,40 @@ VERBS: dict[str, dict[str, Verb]] = {
             "train with quantized actors, on one machine or several",
             ACTORQ,
         ),
-        "evaluate": Verb("quarl.train.evaluate:run", "how well a policy does on its task", LIBRARIES),
+        "evaluate": Verb("quarl.train.evaluate:run", "evaluate a policy on its task", LIBRARIES),
         "import": Verb("quarl.convert.importers.__main__:run", "make a bundle of a policy of your own"),
         "export-torch": Verb(
             "quarl.convert.importers.run_export_torch:run", "ONNX of a PyTorch policy, for quarl import"
         ),
-        "convert": Verb("quarl.convert.__main__:convert", "shrink a policy to TFLite, ONNX and native artifacts"),
-        "rewrite": Verb("quarl.convert.rewrite:run", "the same policy with weights that int8 fits better"),
-        "package": Verb("quarl.convert.package.__main__:run", "a folder to hand on: artifacts, model card, example"),
+        "convert": Verb("quarl.convert.__main__:convert", "convert a policy to TFLite, ONNX and native artifacts"),
+        "rewrite": Verb("quarl.convert.rewrite:run", "rewrite weights so that int8 is more exact"),
+        "package": Verb("quarl.convert.package.__main__:run", "a folder for others: artifacts, model card, example"),
         "export-c": Verb("quarl.convert.export_c.__main__:run", "a policy as C sources"),
         "fly": Verb("quarl.airlearning_envs.fly:run", "fly a navigation policy, here or in AirSim"),
         "record": Verb("quarl.airlearning_envs.record:run", "film a flight"),
-        "compare-flight": Verb("quarl.airlearning_envs.compare_flight:run", "hold a flight against the simulator"),
+        "compare-flight": Verb("quarl.airlearning_envs.compare_flight:run", "compare a flight with the simulator"),
         "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:serve", "serve AirSim's protocol from here"),
     },
     "Devices": {
-        "deploy": Verb("quarl.device.deploy.verbs:deploy", "put a policy on a device; checked there before it serves"),
+        "deploy": Verb("quarl.device.deploy.verbs:deploy", "deploy a policy; it is checked before it serves"),
         "rollback": Verb("quarl.device.deploy.verbs:rollback", "switch back to an older release"),
         "releases": Verb("quarl.device.deploy.verbs:releases", "what is deployed"),
         "remove": Verb("quarl.device.deploy.verbs:remove", "remove releases from a device"),
         "status": Verb("quarl.device.deploy.verbs:status", "what the device is and what serves on it"),
-        "reach": Verb("quarl.device.deploy.verbs:reach", "whether the device answers and lets us in"),
+        "reach": Verb("quarl.device.deploy.verbs:reach", "whether the device answers and accepts the login"),
         "serve": Verb("quarl.device.deploy.serving:serve", "serve a deployed policy in a robot's loop"),
         "unserve": Verb("quarl.device.deploy.serving:unserve", "stop a policy's loop"),
         "serving": Verb("quarl.device.deploy.serving:serving", "whether a loop runs, and how punctually"),
-        "signers": Verb("quarl.device.deploy.signing.provisioning:signers", "whose releases a device runs"),
+        "signers": Verb("quarl.device.deploy.signing.provisioning:signers", "who may sign a device's releases"),
         "accept-host-key": Verb("quarl.device.deploy.verbs:accept_host_key", "record a device's host key"),
         "prefetch": Verb("quarl.device.deploy.verbs:prefetch", "fetch the wheels that a device will need"),
         "static-agent": Verb(
             "quarl.convert.package.static_agent:static_agent", "policy and agent as two files, without Python"
         ),
-        "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "bring a policy to a group, in phases"),
+        "fleet deploy": Verb("quarl.device.deploy.fleet.command:deploy", "deploy a policy to a group, in phases"),
         "fleet status": Verb("quarl.device.deploy.fleet.command:status", "what each device serves"),
         "fleet run": Verb("quarl.device.deploy.fleet.command:run", "measure latency, memory or success on each device"),
-        "local-fleet": Verb("quarl.device.deploy.local_fleet:local_fleet", "an embedded fleet, to try it"),
+        "local-fleet": Verb("quarl.device.deploy.local_fleet:local_fleet", "serve an embedded fleet, to try it"),
         "pi start": Verb("quarl.device.virtual_pi.__main__:start", "start an emulated Raspberry Pi"),
         "pi stop": Verb("quarl.device.virtual_pi.__main__:stop", "shut it down; its card is kept"),
         "pi reboot": Verb("quarl.device.virtual_pi.__main__:reboot", "shut it down and start it again"),
@@ -107,14 +107,14 @@ VERBS: dict[str, dict[str, Verb]] = {
         "bench latency": Verb("quarl.bench.timing:latency", "how long one decision takes"),
         "bench memory": Verb("quarl.bench.memory:memory", "how much memory a policy takes"),
         "bench success": Verb("quarl.bench.success:success", "how often a policy reaches the goal"),
-        "bench table": Verb("quarl.bench.table:table", "the tables of what was measured"),
+        "bench table": Verb("quarl.bench.table:table", "tables of stored measurements"),
         "bench loop": Verb("quarl.bench.loop:loop", "how punctual a policy is in a robot's loop"),
         "bench pressure": Verb("quarl.bench.pressure:pressure", "a policy that exceeds the memory"),
         "bench native": Verb("quarl.bench.native:native", "the native engine beside the other runtimes"),
-        "bench imports": Verb("quarl.bench.imports:imports", "public policy files: which come in, and how"),
+        "bench imports": Verb("quarl.bench.imports:imports", "public policy files: which can be imported"),
         "bench instructions": Verb("quarl.bench.instructions:instructions", "what a decision costs a Cortex-A53"),
         "recommend": Verb("quarl.bench.recommend:recommend", "precision, runtime and agent for a policy and a device"),
-        "study all": Verb("quarl.bench.study.everything:everything", "all that measure quantization, in one command"),
+        "study all": Verb("quarl.bench.study.everything:everything", "the whole quantization study, in one command"),
         "study sweep": Verb("quarl.bench.study.sweep:sweep", "how few bits does a policy take?", ONE_THREAD),
         "study qat": Verb("quarl.bench.study.learning.qat:qat", "is learning with quantizers worth it?"),
         "study native": Verb(

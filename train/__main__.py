@@ -52,8 +52,8 @@ class Options(RunOptions):
     Attributes:
         precision: bits in training: 32, or 8 … 2 with --quantization-method quantization-aware
         quantization_method: quantization-aware: the policy learns with quantized weights and activations
-        quant_delay: quantization-aware: so long in floats first; up to 1 a share of all steps, else steps (default 0.5)
-        workers: step the environments in so many processes, for slow ones; the result is the same
+        quant_delay: quantization-aware: steps in float before it; up to 1: a share of all steps (default 0.5)
+        workers: step the environments in N processes, for slow ones; the result is the same
         teacher: --method distill: bundle to learn from (default II)
         defaults: print the defaults of --task and --method with their source; train nothing
     """
@@ -97,13 +97,13 @@ def refuse_without(*modules: str) -> None:
 
 @cli.verb(left="nothing was written.")
 def train(options: Options) -> int:
-    """Train a policy and write its bundle; the same command again goes on with a run that was interrupted.
+    """Train a policy and write its bundle; the same command resumes an interrupted run.
 
         quarl train --task navigation --policy I --method ppo
         quarl train --task breakout --method dqn --defaults
 
     Exit status: 0 trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active;
-    130 interrupted (a bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).
+    130 interrupted (a bundle of the policy so far is beside the checkpoint; artifacts/NAME is unchanged).
     """
     typed = named(options.task, EXAMPLES)
     with_memory = RECURRENT if "gru-" in (options.model or "") else None

@@ -41,21 +41,21 @@ FLOAT = "float"
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options:
-    """Judge a bundle.
+    """Evaluate a bundle.
 
     Attributes:
         task: default: the task that the bundle was trained on
         input_path: bundle: a folder, or a name
-        precision: fp32, fp16, int8 … int2: judge this artifact (default: the float policy)
+        precision: fp32, fp16, int8 … int2: evaluate this artifact (default: the float policy)
         runtime: with --precision: litert (default), tflite-runtime, onnxruntime (of an opaque policy)
         compare: with --precision: the float policy on the same episodes
         episodes: a preset, or a zone
-        preset: arena; may be repeated (default: those the task is judged on)
+        preset: arena; may be repeated (default: all that the task is evaluated on)
         zones: navigation: each preset's four zones of goal distance apart, near to far
-        command_latency: navigation: commands take effect so late, as in quarl train
-        seed: which episodes
+        command_latency: navigation: delay until commands take effect, as in quarl train
+        seed: of the episodes
         max_episode_steps: truncate longer episodes (default: as in training)
-        workers: step the environments in so many processes
+        workers: step the environments in N processes
         video: film the first episode: a .mp4 or .gif
         json: print one JSON document
         output: also write that JSON document to a file
@@ -80,7 +80,7 @@ class Options:
 
 @cli.verb(left="nothing was written.")
 def run(options: Options) -> tuple[dict[str, Any], str]:
-    """Judge a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
+    """Evaluate a bundle on fresh greedy episodes: its float policy, or one of its artifacts.
 
     quarl evaluate --task navigation --input-path zoo/I --episodes 3000 --preset hard --seed 7
     quarl evaluate --input-path cartpole-dqn --precision int8 --runtime litert --compare

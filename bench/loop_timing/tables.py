@@ -171,7 +171,7 @@ def may_be_late(policy: str, precision: str) -> str:
     return (
         f"Policy {policy} in {precision} loses success in {PRESET} with commands {worse['header']} late, and "
         f"{'not measurably with ' + as_good[-1] if as_good else 'nothing shorter was flown'}, of a period of "
-        f"{period:g} ms (docs/case-study.md)"
+        f"{period:g} ms (quarl bench table latency-flown)"
     )
 
 

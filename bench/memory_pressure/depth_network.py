@@ -1,4 +1,6 @@
-"""Policy III as the paper's depth camera would have fed it: 39,427 inputs, 657 MB in fp32, shipped as a few kilobytes.
+"""Policy III with the inputs of a depth camera: 39,427 of them, 657 MB in fp32, sent to the device as a few kilobytes.
+
+The size is our reconstruction, not the paper's figure: a 154 x 256 depth image and three numbers about the goal.
 
 The graph is the deployed artifact's own; only the observation grows. The weights are not shipped: a TFLite buffer may
 lie behind the flatbuffer at an offset (schema.fbs, ``Buffer.offset``), so that the device can write them itself. They
@@ -16,7 +18,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 LEGACY_OBSERVATION = 154 * 256 + 3
-"""A flattened 154 × 256 depth image, and three numbers about the goal (REFERENCE.md §7): 39,427."""
+"""A flattened 154 × 256 depth image and three numbers about the goal: 39,427, our reconstruction."""
 
 ALIGNMENT = 64  # bytes; what XNNPACK and the kernels want at most
 SMALL = 4096  # bytes; smaller buffers stay in the flatbuffer

@@ -38,7 +38,7 @@ PYTHON = Path(".venv-peers") / "bin" / "python"
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Answering):
-    """What is timed.
+    """What to time.
 
     Attributes:
         policy: committed ones
@@ -121,7 +121,7 @@ def peers_table(document: Mapping[str, Any]) -> Table:
 @heartbeat()
 @cli.verb()
 def peers(options: Options) -> int:
-    """The native engine beside other programs that execute networks, in one run: ncnn, MNN, OpenVINO, emlearn's C.
+    """Compare the native engine with other programs that execute networks: ncnn, MNN, OpenVINO, emlearn's C.
 
     make peers                                   once: the other programs, in an environment of their own
         quarl peers
@@ -129,9 +129,9 @@ def peers(options: Options) -> int:
         quarl peers --keep                 stores the answer in results/peers.json, for docs/native.md
 
     Every contestant has a process of its own; they take turns on one core, batch 1, one thread, with another golden
-    observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C. Each
-    acts on the golden observations before it is timed, and the table says how often it chooses what the float policy
-    does.
+    observation at every decision, from Python's call to the action; in the rows "in C" the caller is a loop in C.
+    Before it is timed, each computes the actions for the golden observations; the table has their agreement with the
+    float policy.
     """
     options.require_whole("--policy", is_whole=options.policy == POLICIES)
     return options.publish(

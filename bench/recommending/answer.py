@@ -129,7 +129,7 @@ No {{ runtime }}: {{ reason }}
 NOT VALID: {{ invalid | join(", ") }}. Measure again before you rely on it.
 {% endif %}
 {% if other_presets %}
-This policy is judged on other presets, too: --preset {{ other_presets | join(", --preset ") }}.
+This policy is evaluated on other presets, too: --preset {{ other_presets | join(", --preset ") }}.
 {% endif %}
 {{ conditions }}
 How few bits: {{ fewest_bits_at_the_floor or "none of them" }} is the narrowest at the floor. \

@@ -80,11 +80,11 @@ def bundle_names(folder: Path = BENCHMARK) -> list[str]:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.EpisodesOptions):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         runtime: that executes the artifacts
-        take: take this folder's bundle in, judged on --episodes
+        take: add this folder's bundle to zoo/benchmark, evaluated on --episodes
         force: with --take: also if it is worse than the one there
     """
 
@@ -403,19 +403,19 @@ def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
 
 @cli.verb()
 def cells(options: Options) -> int:
-    """What the benchmark's policies reach in each precision, as the artifact that a device's runtime executes.
+    """Measure the benchmark's policies in each precision, as artifacts that a device's runtime executes.
 
-        quarl study cells pong-ppo                   one bundle of zoo/benchmark, or a folder of one's own
-        quarl study cells --keep                     judges what is new or has changed
+        quarl study cells pong-ppo                   one bundle of zoo/benchmark, or your own folder
+        quarl study cells --keep                     evaluates new and changed bundles
         quarl study cells --stored --update-docs     fills docs/benchmark.md, draws the learning curves
         quarl study cells --take /tmp/x/pong-ppo     takes a new bundle into zoo/benchmark if it is no worse
 
     A bundle is converted to fp32, fp16 and int8, TFLite and ONNX, through the parity gate, in a temporary copy; the
-    artifacts of one runtime then play the same episodes, so that a difference between precisions is one of pairs. The
+    artifacts of one runtime then play the same episodes, so that differences between precisions are paired. The
     paper's figures are those of train/suites/cells.json.
 
-    --take judges the float policies of the new bundle and of the one that is there on episodes of another seed than the
-    tables report; the judgement stands in the provenance of the one that is kept.
+    --take evaluates the float policies of the new and of the present bundle on episodes of another seed than that of
+    the tables; the provenance of the bundle that is kept has the result.
     """
     if options.take is None:
         return command.run(__name__, options)

@@ -61,15 +61,15 @@ class JoinedOptions(Drawing):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(JoinedOptions):
-    """What is measured, and where.
+    """What to measure, and where.
 
     Attributes:
         subjects: default: all committed ones
         seeds: of the episodes
-        keep: store the rows; what is stored already is not measured again
-        stored: measure nothing; use what is kept
-        missing: use what is kept, measure the rest; store nothing
-        again: with --keep: measure also what is stored
+        keep: store the rows; rows that are stored already are not measured again
+        stored: measure nothing; use the stored rows
+        missing: use the stored rows, measure the rest; store nothing
+        again: with --keep: measure the stored rows again, too
         results: folder that rows are kept in (default: results/study)
         jobs: processes (default: cores; 1 where times are measured)
         address: measure on a Ray cluster: auto, or HOST:PORT
@@ -89,7 +89,7 @@ class Options(JoinedOptions):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class EpisodesOptions(Options):
-    """What is measured, and where.
+    """What to measure, and where.
 
     Attributes:
         episodes: of each seed

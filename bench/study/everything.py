@@ -28,12 +28,12 @@ CARTPOLE = ["cartpole-dqn", "cartpole-ppo", "cartpole-a2c", "-b", "4", "--output
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command_line.Printing):
-    """What is run.
+    """What to run.
 
     Attributes:
-        keep: measure and store what is not kept yet (the default)
-        quick: the paper's tables: few episodes of what is not kept, and keep nothing
-        stored: measure nothing; the tables of what is kept
+        keep: measure and store missing rows (the default)
+        quick: the paper's tables: few episodes of missing rows; store nothing
+        stored: measure nothing; the tables of the stored rows
         jobs: processes (default: cores)
         plan: print the commands and run none
         update_docs: draw the pictures of docs/, and fill its tables
@@ -52,18 +52,18 @@ class Options(command_line.Printing):
 
 @cli.verb()
 def everything(options: Options) -> int:
-    """The quantization study, run again from the committed policies: everything, in one command.
+    """Repeat the whole quantization study from the committed policies.
 
-    make study                            measures what is not kept yet: after an interruption it goes on
-    make study-quick                      the paper's tables of what is kept; few episodes of what is not, which are not
+    make study                            measures missing rows; resumes after an interruption
+    make study-quick                      the paper's tables; few episodes of missing rows, which are not
                                               kept; pictures in artifacts/study-quick
-        quarl study all --stored        the tables of what is kept
+        quarl study all --stored        the tables of the stored rows
         quarl study all --stored --update-docs    and the pictures and tables of docs/ from them
 
-    It judges the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps the
-    bit widths. It trains and times nothing: what needs that is only shown. Each step is a command of its own, printed
-    when it starts; --plan prints them all. What was measured before is measured again once its file in results/study/
-    is gone, or its policy another one.
+    It evaluates the artifacts of every benchmark policy, flies the navigation policies at each precision, and sweeps
+    the bit widths. It trains and times nothing; of studies that need this, it prints the stored rows. Each step is a
+    command of its own, printed when it starts; --plan prints them all. To measure rows again, delete their file in
+    results/study/; a changed policy is measured again by itself.
     """
     if options.quick and options.update_docs:
         raise command_line.UsageError("docs/ shows the whole study.", "Leave out --quick or --update-docs.")

@@ -106,12 +106,12 @@ def network_words(policy: PongPolicy) -> str:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.Options):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         type: of the 16-bit floats
         updates: of each policy and type (default: 80, 12, 4)
-        steps: on Pong once learning began (default: 1024, 128, 48; 0: none)
+        steps: on Pong after learning began (default: 1024, 128, 48; 0: none)
         batch: minibatch
         threads: of the processor
     """
@@ -313,7 +313,7 @@ EXPERIMENT = Experiment(
 
 @cli.verb()
 def mixed(options: Options) -> int:
-    """Does training in 16 bits run faster, and as well? The paper's Pong policies A, B, C by DQN, and learning Catch.
+    """Compare training in 16 bits with float32: the paper's Pong policies A, B, C by DQN, and learning Catch.
 
         quarl study mixed A --updates 40 --steps 512
         quarl study mixed A catch --type float16 --seeds 0,1 --json

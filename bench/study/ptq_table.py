@@ -183,10 +183,10 @@ def single(value: float | None) -> str:
 
 @cli.verb()
 def ptq(options: command.JoinedOptions) -> int:
-    """The tables of QuaRL's post-training quantization for the policies committed here, from what judging them kept.
+    """Print QuaRL's tables of post-training quantization for the committed policies, from stored evaluations.
 
-    Relative error as the paper computes it, E = 100 · (F − Q) / |F| percent of the mean returns F of fp32 and Q of what
-    was quantized: positive where the quantized policy earns less. (The paper's means per algorithm follow from its
+    Relative error as the paper computes it, E = 100 · (F − Q) / |F| percent of the mean returns F of fp32 and Q of the
+    quantized policy: positive if the quantized policy earns less. (The paper's means per algorithm follow from its
     returns in that way.)
 
         quarl study ptq                  the tables

@@ -101,7 +101,7 @@ def identity(subject: str) -> str:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.Options):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         beside: other programs
@@ -270,17 +270,18 @@ EXPERIMENT = Experiment(
 def speed(options: Options) -> int:
     """Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
 
-    make peers rltools                                once: the others, in environments of their own
+    make peers rltools                                once: the other programs, in environments of their own
         quarl study speed                       five cells, three seeds, both in turn (about ten minutes)
         quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
         quarl study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
-        quarl study speed --keep --again --update-docs    all anew, fills docs/algorithms/training-speed.md
+        quarl study speed --keep --again --update-docs    measures all again, fills docs/algorithms/training-speed.md
 
-    Both are started as a user starts them, on the same core, one after the other, and judged alike: at fixed intervals
-    the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal. Counted is
-    the processor time of the process from its start, libraries and compilation included, the judging left out; the time
-    from the end of the imports on stands beside it. Ours takes its settings from train/settings, Stable-Baselines3
-    those of RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too (peers/beside_rltools.py).
+    Both are started by their usual commands, on the same core, one after the other, and evaluated alike: at fixed
+    intervals the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal.
+    The processor time of the process is counted from its start, with libraries and compilation and without evaluations;
+    a second column counts it from the end of the imports. Ours takes its settings from train/settings,
+    Stable-Baselines3 those of RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too
+    (peers/beside_rltools.py).
     """
     return command.run(__name__, options)
 

@@ -87,7 +87,7 @@ def suite_of(subject: str) -> Suite:
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.EpisodesOptions):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         scheme: default: quarl with and without activations, and the others
@@ -360,15 +360,16 @@ def sweep(options: Options) -> int:
         quarl study sweep cartpole-dqn
         quarl study sweep II --scheme symmetric --bits 2-8 --seeds 0,2,4 --episodes 100
         quarl study sweep I --bits 32 --activation-bits 3
-        quarl study sweep --keep                      measures what is not kept yet of all committed policies
+        quarl study sweep --keep                      measures missing rows of all committed policies
         quarl study sweep --stored --update-docs      fills docs/study.md, draws the pictures
 
-    Schemes: `quarl` is the paper's affine quantizer, per tensor, of weights and activations; `quarl-released` is what
-    its released script computes instead (weights only); `symmetric` is what devices run, per output channel, with
+    Schemes: `quarl` is the paper's affine quantizer, per tensor. The paper's slides quantize weights; here it is
+    measured on weights alone (--weights-only) and on weights and activations. `quarl-released` is what the paper's
+    released script computes instead, on weights alone. `symmetric` is what devices run, per output channel, with
     activations of 8 bits where the weights have fewer. The observation and the outputs keep 8 bits or more
-    (policy/simulate.py). Without
-    --scheme and the options about activations all of these are measured. Of one policy the table has every width, and
-    says how a device would execute it; of several the widths that decide. Quantization is simulated in float.
+    (policy/simulate.py). Without --scheme and the options about activations, all of these are measured. The table of
+    one policy has every width and how a device would execute it; that of several policies has the decisive widths.
+    Quantization is simulated in float.
     """
     return command.run(__name__, options)
 

@@ -1,4 +1,4 @@
-"""Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it."""
+"""Distribution of a policy's weights and biases with the n-bit levels, as in QuaRL's visualisations."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ PANEL_INCHES, NARROW_INCHES = (3.6, 1.75), 2.8  # a column of several bundles is
 @cyclopts.Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.Drawing):
-    """What is drawn.
+    """What to draw.
 
     Attributes:
         bundles: a folder, or a name such as II, cartpole-dqn
         bits: 2 … 32
         scheme: whose levels
         activations: each layer's activation range instead, no picture
-        ranges: instead what int8 is worth with each --ranges of quarl convert, no picture
+        ranges: instead the quality of int8 with each --ranges of quarl convert, no picture
         output_path: folder of the files (default: results/weights/NAME)
     """
 
@@ -70,7 +70,7 @@ class Options(command.Drawing):
 @heartbeat()
 @cli.verb()
 def weights(options: Options) -> int:
-    """Distribution of a policy's weights and biases with the n-bit levels drawn, as QuaRL's visualisations show it.
+    """Distribution of a policy's weights and biases with the n-bit levels, as in QuaRL's visualisations.
 
         quarl study weights cartpole-dqn -b 4
         quarl study weights II -b 8 --scheme symmetric --output-path /tmp/view
@@ -78,8 +78,8 @@ def weights(options: Options) -> int:
         quarl study weights II --activations
         quarl study weights I II III --ranges
 
-    Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, as it is printed, too);
-    several bundles stand in one picture, a column each. --activations prints each layer's range on the bundle's
+    Writes a PNG, an SVG and output.txt (minimum, maximum, range and step of each parameter, which are printed, too).
+    Several bundles share one picture, a column each. --activations prints each layer's range on the bundle's
     calibration observations instead. Histograms have 100 bins and logarithmic counts; levels are those of
     measures/levels.py.
     """

@@ -1,4 +1,4 @@
-"""Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles."""
+"""Do policies with wider weights lose more when they are quantized? QuaRL's claim, tested on all committed bundles."""
 
 from __future__ import annotations
 
@@ -250,9 +250,9 @@ JOINED = Joined(
 
 @cli.verb()
 def width(options: command.JoinedOptions) -> int:
-    """Do policies with wider weights lose more when they are quantized? QuaRL says so; this asks all committed bundles.
+    """Do policies with wider weights lose more when they are quantized? QuaRL's claim, tested on all committed bundles.
 
-        quarl study width                  the table and what it supports, in words
+        quarl study width                  the table and its conclusion, in words
         quarl study width --update-docs    fills docs/weights.md, draws the pictures
 
     Nothing is measured here. Width: largest minus smallest weight of a policy (all layers, no biases), and that range

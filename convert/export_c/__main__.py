@@ -26,7 +26,7 @@ class Options:
         policy: I, II, III or a bundle's folder
         bits: 8, 7 … 2, or mixed
         output_path: to write, not there yet; default artifacts/c/NAME-BITS
-        accept: also make what acts too differently from the policy
+        accept: also write artifacts whose agreement with the policy is below the threshold
         json: print one JSON document
     """
 

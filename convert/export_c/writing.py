@@ -76,7 +76,7 @@ def export(bundle: Bundle, folder: Path, precision: Precision, *, accept: bool =
         bundle: as loaded.
         folder: must not be there yet.
         precision: 8 bits or fewer, or mixed.
-        accept: make the artifact also if it acts too differently from the policy.
+        accept: make the artifact also if its agreement with the policy is below the threshold.
 
     Raises:
         ExportError: the folder is there, or the engine does not execute this precision or this policy.

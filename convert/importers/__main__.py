@@ -16,7 +16,7 @@ from quarl.policy.locate import shown
 
 @cli.verb(left="nothing was written.")
 def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
-    """Make a bundle of a policy that another program trained, if it acts as the original.
+    """Make a bundle of a policy that another program trained, if it matches the original.
 
     quarl import ppo.zip --vecnormalize vecnormalize.pkl --task Pendulum-v1 --name swing
     quarl import policy.onnx --observations rollouts.npz --actions as-is --period 0.02 --name go2

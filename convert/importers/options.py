@@ -76,10 +76,10 @@ class ImportOptions:
     Attributes:
         file: a .zip of Stable-Baselines3, .onnx, .keras, .h5, a LEAPP folder; .npz, .safetensors, .pt with --spec
         name: of the bundle in artifacts/ (default: the file's)
-        task: it flies this task: observations are recorded there, and returns compared
+        task: of the policy: observations are recorded there, and returns compared
         observations: array 'observations', recorded from rollouts, without a task; int8 needs them or a task
         vecnormalize: the statistics beside a Stable-Baselines3 zip
-        actions: what the outputs mean, where the file does not say (default: as-is)
+        actions: meaning of the outputs, if the file does not have it (default: as-is)
         bounds: of --actions clip or scale: one pair, or one for each output, by commas
         spec: of a plain file of weights: how they are used (docs/import.md)
         output: of an ONNX graph or a Keras model with several outputs: the one that acts
@@ -88,12 +88,12 @@ class ImportOptions:
         range: that an element takes beyond the recorded observations, and int8 follows; repeatable
         period: between two decisions (default: the task's, the file's, or 0.02)
         delay: from observation to effect, as it was trained with
-        fallback: what a robot does where no action can be computed; a loop needs one (quarl serve)
+        fallback: action of the robot when none can be computed; a loop needs one (quarl serve)
         golden: 'observations' and 'outputs' of the original, to compare with
-        episodes: with --task: so many of original and artifacts; 0: none
+        episodes: with --task: N of the original and of each artifact; 0: none
         max_episode_steps: with --task: truncate longer episodes (default: as registered, or 10,000)
         output_path: of the bundle (default: artifacts/NAME)
-        replace: make the bundle again where it is there already
+        replace: overwrite an existing bundle
         dry_run: read, compare and print; write nothing
         json: print one JSON document
     """

@@ -1,4 +1,4 @@
-"""The records of a native artifact, as ``device/engine/format.h`` has them; docs/native.md explains them."""
+"""The records of a native artifact, as ``device/engine/format.h`` has them; device/engine/FORMAT.md explains them."""
 
 from __future__ import annotations
 

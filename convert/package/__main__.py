@@ -44,7 +44,7 @@ class Options:
         output_path: to write; it must not be there yet
         precision: int8, fp16, …, or several: int8,fp32 (default: int8,fp32; leapp: int8)
         format: hub, the bundle with a model card; or leapp, LEAPP's
-        accept: also make what acts too differently from the policy
+        accept: also write artifacts whose agreement with the policy is below the threshold
         json: print one JSON document
     """
 

@@ -63,7 +63,7 @@ def pack(
         folder: must not be there yet.
         package_format: what the folder is for.
         precisions: of the artifacts; a LEAPP folder holds one.
-        accept: make an artifact also if it acts too differently from the policy.
+        accept: make an artifact also if its agreement with the policy is below the threshold.
 
     Raises:
         PackageError: the folder is there, or there are too many precisions.

@@ -35,7 +35,7 @@ USUAL_WATCHDOG_S = 15.0
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Serving(DeviceOptions):
-    """A loop that is looked at.
+    """A loop to report on.
 
     Attributes:
         policy: name (III)
@@ -47,7 +47,7 @@ class Serving(DeviceOptions):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Unserve(Waiting):
-    """A loop that is ended.
+    """A loop to stop.
 
     Attributes:
         policy: name (III)
@@ -59,7 +59,7 @@ class Unserve(Waiting):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Serve(Unserve, LoopOptions):
-    """A loop that is begun.
+    """A loop to start.
 
     Attributes:
         enable: start it at each boot, too
@@ -67,7 +67,7 @@ class Serve(Unserve, LoopOptions):
         runtime: default: the release's first
         trial: seconds on trial
         most_missed: deadlines missed on trial, of a million
-        memory_max: MB, beyond which it is started anew
+        memory_max: MB, beyond which it is restarted
     """
 
     fallback: Annotated[tuple[float, ...], cli.reads(read_action, "ACTION", allow_leading_hyphen=True)] = ()
@@ -111,8 +111,8 @@ def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | 
 def serve(options: Serve) -> tuple[Any, str]:
     """Serve a deployed policy in the robot's loop from now on, and with --enable after each boot.
 
-    It must be punctual and healthy for some seconds first; otherwise what was served before goes on. Every later
-    deployment must pass the same trial, and is rolled back when it fails.
+    The loop must be punctual and healthy for some seconds first; otherwise the previous release keeps serving. Every
+    later deployment must pass the same trial, and is rolled back if it fails.
 
         quarl serve --policy III --target pi@raspberrypi --enable
         quarl serve --policy III --fallback 0,0 --enable
@@ -166,7 +166,7 @@ def unserve(options: Unserve) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=NOTHING)
 def serving(options: Serving) -> tuple[Any, str]:
-    """Say whether a policy's loop runs, and how punctual it has been since it was last reset.
+    """Print whether a policy's loop runs, and how punctual it has been since its counts were last reset.
 
     quarl serving --policy III
     quarl serving --policy III --target pi@raspberrypi --json

@@ -71,7 +71,7 @@ class Remove(Waiting):
         policy: name (III)
         release: only this one; default: all but the one that serves
         all: the whole policy, with the release that serves
-        force: also what an agent runs from
+        force: also releases that an agent runs from
     """
 
     policy: str
@@ -87,7 +87,7 @@ class Remove(Waiting):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Look(DeviceOptions):
-    """What is looked at.
+    """What to list.
 
     Attributes:
         policy: only this one
@@ -102,7 +102,7 @@ class HostKey(DeviceOptions):
     """A host key.
 
     Attributes:
-        fingerprint: SHA256:…, as read on the device; without it the key is only shown
+        fingerprint: SHA256:…, as read on the device; without it the key is only printed
         replace: in place of a key accepted earlier
     """
 
@@ -129,7 +129,7 @@ class Prefetch(DeviceOptions):
 @on_groups
 @cli.verb(left=HALF_DONE)
 def deploy(options: Deploy) -> tuple[Any, str]:
-    """Put a policy on a device: it is sent, checked there, and only then serves.
+    """Deploy a policy to a device: it is sent, checked there, and serves only after the check.
 
     quarl deploy --policy III
     quarl deploy --policy III --bits 32,8 --runtime all --target pi@raspberrypi
@@ -191,7 +191,7 @@ def _warn(warnings: Sequence[str]) -> None:
 def rollback(options: Rollback) -> tuple[Any, str]:
     """Switch back to an older release: by default to the last good one before the one that serves.
 
-    Good is what is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
+    A good release is not damaged, not marked bad, and was not rolled back from. It is checked again before it serves.
 
         quarl rollback --policy III --target pi@raspberrypi
         quarl rollback --policy III --to RELEASE --mark-bad
@@ -224,7 +224,7 @@ def rollback(options: Rollback) -> tuple[Any, str]:
 def remove(options: Remove) -> tuple[Any, str]:
     """Remove a policy's releases: all but the one that serves, or one, or with --all the whole policy.
 
-    Unpacked wheels that no release needs any more go too. What was removed is listed.
+    Unpacked wheels that no release needs any more are removed, too. Everything removed is listed.
 
         quarl remove --policy III --target pi@raspberrypi
         quarl remove --policy III --all
@@ -283,7 +283,7 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
 @on_groups
 @cli.verb(left=NOTHING)
 def status(options: Look) -> tuple[Any, str]:
-    """Say what the device is and what serves on it.
+    """Print the device's system and its serving releases.
 
     quarl status --target pi@raspberrypi
     quarl status --target @arena --json
@@ -309,7 +309,7 @@ def status(options: Look) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left=NOTHING)
 def reach(options: DeviceOptions) -> tuple[Any, str]:
-    """See whether the device answers and lets us in; prints nothing when it does.
+    """Check that the device answers and accepts the login; prints nothing if so.
 
     quarl reach --target pi@raspberrypi
     quarl reach --target @arena
@@ -323,7 +323,7 @@ def reach(options: DeviceOptions) -> tuple[Any, str]:
 @on_groups
 @cli.verb(left="known_hosts is whole.")
 def accept_host_key(options: HostKey) -> tuple[Any, str]:
-    """Show a device's host key, or record it once a person has compared its fingerprint.
+    """Print a device's host key, or accept it after a person has compared its fingerprint.
 
     quarl accept-host-key --target pi@raspberrypi
     quarl accept-host-key --target pi@raspberrypi --fingerprint SHA256:…
@@ -377,7 +377,7 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
 def prefetch(options: Prefetch) -> tuple[Any, str]:
     """Fetch the wheels that a device will need, so that deploying needs no network but the device's.
 
-    The device is asked what it is; with --platform it need not be there.
+    The device reports its platform; with --platform no device is needed.
 
         quarl prefetch --target pi@raspberrypi
         quarl prefetch --platform aarch64 --python 3.11

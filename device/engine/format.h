@@ -1,5 +1,5 @@
-/* The artifact as it lies in the file, little endian. docs/native.md describes every field; convert/native writes
- * it. Offsets are counted from the file's start, in bytes, and are multiples of NATIVE_LINE. */
+/* The artifact as it lies in the file, little endian. device/engine/FORMAT.md describes every field; convert/native
+ * writes it. Offsets are counted from the file's start, in bytes, and are multiples of NATIVE_LINE. */
 #ifndef NATIVE_FORMAT_H
 #define NATIVE_FORMAT_H
 #include <stdint.h>

@@ -57,15 +57,15 @@ class Named(Options):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Start(Named):
-    """A machine that is started.
+    """A machine to start.
 
     Attributes:
         machine: virt is fast; raspi3b is QEMU's own Raspberry Pi 3 Model B, with SD card and USB network
         memory: MB
         no_swap: leave the card's 1 GiB swap partition alone
         fresh: begin with an empty card instead of its own
-        clock: DATE, let it believe in another time (UTC)
-        init: busybox is sooner up; systemd is as a Pi has it, for services
+        clock: DATE, its clock at the start (UTC)
+        init: busybox boots faster; systemd has services, as on a Pi
     """
 
     machine: Literal["virt", "raspi3b"] = "virt"
@@ -79,7 +79,7 @@ class Start(Named):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Stop(Named):
-    """A machine that is stopped.
+    """A machine to stop.
 
     Attributes:
         all: every virtual Pi that runs
@@ -152,7 +152,7 @@ def reboot(options: Named) -> tuple[Any, str]:
 
 @cli.verb(left="nothing is left running.")
 def status(options: Options) -> tuple[Any, str]:
-    """Say which machines run.
+    """List the running machines.
 
     quarl pi status
     quarl pi status --json

@@ -77,7 +77,7 @@ def test_a_narrow_calibration_is_refused_with_its_reason_and_written_when_it_is_
     before = same_files(bundle.path)
     assert cli.main(arguments) == 1
     refused = capsys.readouterr().err
-    assert f"allowed is {FLOOR:.0%}. It was not written." in refused and "--accept" in refused
+    assert f"below the threshold of {FLOOR:.0%}. It was not written." in refused and "--accept" in refused
     assert "lie outside the calibrated range" in refused
     assert same_files(bundle.path) == before
 

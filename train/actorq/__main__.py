@@ -52,8 +52,8 @@ def train(options: Options) -> int:
         quarl actorq --task cartpole --method dqn --n-actors 4 --priority-exponent 0.6
         quarl actorq --task dm_control,cartpole_balance --method d4pg --model 512,512
 
-    Exit status: 0 trained; 1 training diverged, or a process died again and again; 2 wrong usage, or no cluster; 130
-    interrupted (a bundle of what was learned lies beside the checkpoint; artifacts/NAME stays as it was).
+    Exit status: 0 trained; 1 training diverged, or a process died repeatedly; 2 wrong usage, or no cluster; 130
+    interrupted (a bundle of the policy so far is beside the checkpoint; artifacts/NAME is unchanged).
     """
     named(options.task, EXAMPLES)
     refuse_without("ray", "tensorflow", "tensorboard")

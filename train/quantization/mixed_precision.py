@@ -150,8 +150,8 @@ def settled(new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: st
 def convolution(inputs: Any, kernel: Any, bias: Any, stride: int) -> Any:
     """relu(inputs * kernel + bias), in the type of the kernel; VALID, NHWC inputs and HWIO kernel.
 
-    oneDNN multiplies bfloat16 twice as fast as float32, forwards and for the gradient of the inputs, but not for the
-    gradient of the kernel (measured: docs/mixed-precision.md), and sums the bias's gradient slowly. Here both are
+    oneDNN is faster in bfloat16 than in float32 for the forward pass and the gradient of the inputs, but not for the
+    gradient of the kernel, and it sums the bias's gradient slowly (no measurement of this is stored). Here both are
     matrix products. With d the gradient at the convolution's output, (batch, m, m, channels), and q = size / stride:
 
         kernel's gradient at block (a, b) = Σ over batch and places (i, j) of  z[i + a, j + b]ᵀ d[i, j],  a, b < q

@@ -68,7 +68,7 @@ of {{ loading | length }}.
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.Options):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         steps: of a measurement
@@ -316,13 +316,13 @@ def breakdown(options: Options) -> int:
     """Where does an actor's time go, in fp32, fp16 and int8?
 
         quarl study actorq-breakdown 512,512
-        quarl study actorq-breakdown --keep                     measures what is not kept yet of both networks
+        quarl study actorq-breakdown --keep                     measures missing rows of both networks
         quarl study actorq-breakdown --stored --update-docs     fills docs/actorq.md, draws the picture
 
     One actor of cartpole balance on its own, with parameters that change as if a learner were at work. Actor, replay
     and parameter server are the processes of a real run (train/actorq/cluster.py); in the learner's place the same
-    policy is handed over every so often, so that every precision gets as many versions and no update competes for the
-    cores. What is measured is what an actor costs where it has a core of its own. A seed is a round of all settings.
+    policy is handed over repeatedly, so that every precision gets as many versions and no update competes for the
+    cores. This measures the cost of an actor that has a core of its own. A seed is a round of all settings.
     """
     return command.run(__name__, options)
 

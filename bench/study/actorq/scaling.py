@@ -60,7 +60,7 @@ The bound is off by {{ off[0] | fixed }} % in steps/s (geometric mean), at most 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.Options):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         no_runs: do without the real runs
@@ -216,19 +216,19 @@ EXPERIMENT = Experiment(
 
 @cli.verb()
 def scaling(options: Options) -> int:
-    """How many actors can a learner feed? Service times measured here, and real runs beside the bound that follows.
+    """Bound the speed of runs with N actors from measured service times, and compare the bounds with real runs.
 
-        quarl study actorq-scaling 512,512 --no-runs            service times, and what follows from them
+        quarl study actorq-scaling 512,512 --no-runs            service times, and the bounds that follow
         quarl study actorq-scaling --keep                       with real runs of 1, 2 and 4 actors, a minute each
         quarl study actorq-scaling 512,512 --samples-per-insert 4 --keep       further real runs
         quarl study actorq-scaling "64,64 --task cartpole --method dqn"        of another command
         quarl study actorq-scaling --stored --update-docs       fills docs/actorq.md
 
-    A subject is a network and further words of quarl actorq. Measured are the parts of an actor, of the
-    learner, of replay and parameter process, by real calls to train/actorq. Operational bounds
-    (bench/study/actorq/bounds.py) say from these how fast a run can be, with fp32 and with int8 broadcast; beside real
-    runs, with all processes on this machine's cores. A row's value is steps/s: of a run, or where no number of actors
-    is set, of an actor that only steps.
+    A subject is a network and further arguments of quarl actorq. The service times are those of the parts of an actor,
+    of the learner, and of the replay and parameter processes, by real calls to train/actorq. Operational bounds
+    (bench/study/actorq/bounds.py) give the highest speed of a run, with fp32 and with int8 broadcast. Real runs have
+    all processes on this machine's cores. A row's value is steps/s: of a run, or, if no number of actors is set, of an
+    actor that only steps.
     """
     return command.run(__name__, options)
 

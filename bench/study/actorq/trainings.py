@@ -382,12 +382,12 @@ def trainings(options: command.Options) -> int:
     """Do quantized actors make distributed training faster, and is the same learned?
 
         quarl study actorq-trainings cartpole_balance --seeds 0
-        quarl study actorq-trainings --keep                     what is not kept yet; one to four minutes each
+        quarl study actorq-trainings --keep                     measures missing rows; one to four minutes each
         quarl study actorq-trainings big-actors big-learner --keep    where actors are waited for, or the learner
         quarl study actorq-trainings --stored --update-docs     fills docs/actorq.md, draws the picture
 
-    Each training is the command that a user types, in processes of its own, with actors in int8 and in fp32; everything
-    is read from the bundle that it writes. A row's value is the greedy return of the learner's policy, judged in fp32.
+    Each training is an ordinary command, in processes of its own, with actors in int8 and in fp32; everything is read
+    from the bundle that it writes. A row's value is the greedy return of the learner's policy, evaluated in fp32.
     """
     return command.run(__name__, options)
 

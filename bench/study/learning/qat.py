@@ -78,7 +78,7 @@ container of one byte a weight: size, speed and kernel are int8's. The others ar
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Options(command.EpisodesOptions):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         bits: default: all of them
@@ -287,7 +287,7 @@ EXPERIMENT = of_cells(
 
 @cli.verb()
 def qat(options: Options) -> int:
-    """Does learning with quantizers beat quantizing afterwards? Both at every width, on the same episodes.
+    """Compare training with quantizers and quantization after training, at every width, on the same episodes.
 
         quarl study qat --keep                         six cells, 8 … 2 bits, three seeds (hours, navigation most)
         quarl study qat cartpole-ppo --bits 4,2 --seeds 5
@@ -299,8 +299,8 @@ def qat(options: Options) -> int:
     QAT policy, with its own quantizers. Observation and outputs keep 8 bits in both (policy/simulate.py, which agrees
     with the artifacts).
 
-    Intervals are about trainings. QuaRL learns half of the steps in floats first; where a cell has several such shares
-    to choose from, the one is taken that earns most at 4 bits with other seeds than those that are reported.
+    Intervals are over trainings. QuaRL trains the first half of the steps in float; where a cell has several such
+    shares, the share with the highest return at 4 bits is used, chosen with other seeds than those of the tables.
     """
     return command.run(__name__, options)
 

@@ -41,16 +41,16 @@ class Rollout(Chosen):
 
     Attributes:
         policy: name (III) or folder of a bundle
-        bits: in the place of fleet.toml's, which is 8 by default
-        runtime: in the place of fleet.toml's, which is litert by default
-        agent: in the place of fleet.toml's
+        bits: instead of fleet.toml's (default there: 8)
+        runtime: instead of fleet.toml's (default there: litert)
+        agent: instead of fleet.toml's
         canary: devices that go first
         batch: N or N%, devices at a time after them
         max_fail: devices it may fail on
         soak: seconds each phase is watched
         deadline_ms: of one decision in a hundred; default: the policy's period
         wait: seconds to wait for another deployment on a device to end
-        take_over: go on although devices are in another host's or user's rollout
+        take_over: continue although devices are in another host's or user's rollout
         sign_key: sign with it; default QUARL_SIGN_KEY, or this host's own key
     """
 
@@ -71,7 +71,7 @@ class Rollout(Chosen):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Look(Chosen):
-    """What is looked at.
+    """What to list.
 
     Attributes:
         policy: only this one
@@ -83,7 +83,7 @@ class Look(Chosen):
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Measured(Chosen):
-    """What is measured.
+    """What to measure.
 
     Attributes:
         policy: name (III)
@@ -112,10 +112,10 @@ class FleetIncompleteError(HostError):
 
 @cli.verb(left=LEFT)
 def deploy(options: Rollout) -> tuple[Any, str]:
-    """Bring a policy to a group: canaries first, then batches; each phase is checked and watched.
+    """Deploy a policy to a group: canaries first, then batches; each phase is checked and watched.
 
-    A phase in which too many fail is taken back, and the devices after it are not touched. The same command resumes
-    where it ended.
+    A phase in which too many devices fail is rolled back, and later devices stay unchanged. The same command resumes an
+    interrupted rollout.
 
         quarl fleet deploy --policy III --group arena
         quarl fleet deploy --policy III --canary 2 --batch 25% --max-fail 1
@@ -175,7 +175,7 @@ def _watcher(event: Any, as_json: bool) -> Any:
 
 @cli.verb(left="nothing was changed.")
 def status(options: Look) -> tuple[Any, str]:
-    """Say of each device what it serves, whether that is what was rolled out, and how the device is.
+    """Print each device's serving release, whether it is the one of the rollout, and the device's state.
 
     quarl fleet status
     quarl fleet status --group arena --policy III

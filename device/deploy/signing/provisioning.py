@@ -73,10 +73,10 @@ class Signers(DeviceOptions):
 
     Attributes:
         add: KEY.pub, let this key sign; may be repeated
-        revoke: KEY.pub, what it signed is not run any more; may be repeated
+        revoke: KEY.pub, its releases are not started any more; may be repeated
         make: make this host's key and a spare one where they are missing; let them sign
         device_class: releases must be signed for this class of devices
-        force: revoke also who signed what serves now
+        force: also revoke the signer of the serving release
     """
 
     add: tuple[Path, ...] = ()
@@ -89,7 +89,7 @@ class Signers(DeviceOptions):
 @on_groups
 @cli.verb(left="the device's lists are whole.")
 def signers(options: Signers) -> tuple[Any, str]:
-    """Say whose releases a device runs; add a signer, revoke one, or name the device's class.
+    """List the signers of a device's releases; add or revoke a signer, or set the device's class.
 
     quarl signers --target pi@raspberrypi --make
     quarl signers --target pi@raspberrypi --add KEY.pub --revoke OLD.pub

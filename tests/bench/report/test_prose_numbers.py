@@ -19,7 +19,6 @@ SET = {
     "docs/fleet.md": {"10 s", "25%"},
     "docs/import.md": {"20 ms"},
     "docs/running.md": {"256 MB", "3 s"},
-    "docs/native.md": {"64 MiB", "8 times"},
     "docs/case-study.md": {"0.25 s", "30 ×", "35 ×", "84 ×"},
     "docs/raspberry-pi.md": {"32 KB", "512 KB", "1 GiB"},
     "docs/recommend.md": {"95 %"},

@@ -1,5 +1,5 @@
-"""docs/native.md, device/engine/format.h and convert/native/layout.py say the same of every field; and what the
-page says is refused is refused."""
+"""FORMAT.md and format.h of device/engine and convert/native/layout.py say the same of every field; and what the page
+says is refused is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 
-from quarl.bench.tables import ROOT
 from quarl.convert.native.layout import HEAD_BYTES, LAYER_BYTES, FileRecord, LayerRecord
 from quarl.convert.native.writer import native_artifact
 from quarl.device.engine.building import HERE, library
@@ -20,7 +19,7 @@ from quarl.policy.activations import NONLINEARITIES, header
 from quarl.policy.spec import Activation
 from tests.convert.native.networks import made
 
-PAGE = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
+PAGE = (HERE / "FORMAT.md").read_text(encoding="utf-8")
 HEADER = (HERE / "format.h").read_text(encoding="utf-8")
 SIZES = {"uint32": 4, "int32": 4, "float": 4, "char": 1}
 

@@ -1,5 +1,5 @@
-"""docs/native.md is enough to run an artifact: what is written here from the page alone, byte by byte in numpy,
-gives the levels of policy.integer after every layer."""
+"""device/engine/FORMAT.md is enough to run an artifact: the numpy code here follows that page alone, and gives the
+levels of policy.integer after every layer."""
 
 from __future__ import annotations
 
