@@ -226,7 +226,6 @@ def times_table(results: Results) -> list[Table]:
 
 EXPERIMENT = Experiment(
     name="speed",
-    question="how fast is training, beside Stable-Baselines3?",
     factors=("limit", "program"),
     within=("limit",),
     subjects=tuple(CELLS),

@@ -326,7 +326,6 @@ def _stack(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 EXPERIMENT = Experiment(
     name="actorq-breakdown",
-    question="where does an actor's time go?",
     factors=("steps", "period", "bits", "runtime"),
     subjects=("512,512", "2048,2048,2048"),
     grid=grid,
@@ -355,6 +354,3 @@ def breakdown(options: Options) -> int:
     cores. What is measured is what an actor costs where it has a core of its own. A seed is a round of all settings.
     """
     return command.run(__name__, options)
-
-
-main = cli.of("study actorq-breakdown")
