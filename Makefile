@@ -35,7 +35,6 @@ ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
 .PHONY: $(INSTALLED)
 endif
 PEERS := .venv-peers
-RLTOOLS := .venv-rltools
 AIRSIM := .venv-airsim
 # A process a core and one more, for those that wait for a device; at most eight: each holds TensorFlow. A file's tests
 # stay together, since they share devices.
@@ -44,7 +43,7 @@ PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest -
 # POLICY=I names one policy; without it a command takes I, II and III (not zoo/benchmark).
 POLICIES := $(if $(POLICY),$(POLICY),$(notdir $(patsubst %/policy.json,%,$(wildcard zoo/*/policy.json))))
 
-.PHONY: help setup suites actorq robots airsim peers rltools training-speed study study-quick report demo train convert deploy bench table docs wheel pi pi-stop test test-all lint format clean
+.PHONY: help setup suites actorq robots airsim peers training-speed study study-quick report demo train convert deploy bench table docs wheel pi pi-stop test test-all lint format clean
 
 help:
 	@echo "From a policy to its report from a device, one line a step:"
@@ -64,7 +63,7 @@ help:
 	@echo "  $(QUARL) bench memory --policy III   $(QUARL) bench success --policy III"
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
-	@echo "  make training-speed                    against Stable-Baselines3 and RLtools (make peers rltools)"
+	@echo "  make training-speed                    against Stable-Baselines3 (make peers)"
 	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make wheel                             sdist and wheel, with the engine compiled -> dist/"
@@ -117,15 +116,7 @@ $(PEERS)/.installed: requirements-peers.txt | $(INSTALLED)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	@touch $@
 
-rltools: $(RLTOOLS)/.installed
-
-$(RLTOOLS)/.installed: requirements-rltools.txt | $(INSTALLED)
-	@echo "Setting up $(RLTOOLS): RLtools with Intel's MKL, about 1.1 GB; to train it wants a C++ compiler (g++) …"
-	@$(PYTHON) -m venv $(RLTOOLS)
-	@$(RLTOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-rltools.txt
-	@touch $@
-
-training-speed: $(INSTALLED) peers rltools
+training-speed: $(INSTALLED) peers
 	@$(QUARL) study speed
 
 study: $(INSTALLED)

@@ -117,10 +117,6 @@ VERBS: dict[str, dict[str, Verb]] = {
         "study all": Verb("quarl.bench.study.everything:everything", "the whole quantization study, in one command"),
         "study sweep": Verb("quarl.bench.study.sweep:sweep", "how few bits does a policy take?", ONE_THREAD),
         "study qat": Verb("quarl.bench.study.learning.qat:qat", "is learning with quantizers worth it?"),
-        "study native": Verb(
-            "quarl.bench.study.learning.native:native",
-            "what do packed bits reach, and how many rows have to be active?",
-        ),
         "study weights": Verb("quarl.bench.study.weights:weights", "what do a policy's weights look like?"),
         "study width": Verb("quarl.bench.study.width:width", "do wider weights quantize worse?"),
         "study cells": Verb(
@@ -138,9 +134,6 @@ VERBS: dict[str, dict[str, Verb]] = {
             "quarl.bench.study.actorq.trainings:trainings",
             "do quantized actors make distributed training faster?",
             ACTORQ,
-        ),
-        "study actorq-scaling": Verb(
-            "quarl.bench.study.actorq.scaling:scaling", "how many actors can a learner feed?", ACTORQ
         ),
         "page": Verb("quarl.bench.page:page", "what was measured, as a page"),
         "peers": Verb("quarl.bench.peers.__main__:peers", "other programs on the same policies"),

@@ -20,7 +20,6 @@ from quarl.bench.recommending.deciding import (
 from quarl.bench.recommending.measurements import Measurements, Question
 from quarl.bench.recommending.thresholds import episodes_until_met, number
 from quarl.bench.report.intervals import Estimate
-from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle
@@ -184,8 +183,8 @@ def without_its_runtime(decision: Decision) -> Row | None:
     return {"runtimes": list(others), "would_be": named(decision.elsewhere)} if others else None
 
 
-def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
-    """The command to train such a policy with quantizers; "" where it was trained with some, or was distilled."""
+def training_command(bundle: Bundle) -> str:
+    """The command to train such a policy with 8-bit quantizers; "" where it was trained with some, or was distilled."""
     provenance = bundle.spec.provenance
     method, network = str(provenance.get("algorithm", "")), bundle.spec.network
     is_trained_here = method not in ("", "distill") and not bundle.spec.is_imported  # else no options describe it
@@ -195,5 +194,5 @@ def training_command(bundle: Bundle, bits: int = Precision.INT8.bits) -> str:
     model = "" if network.convolutions else f" --model {','.join(map(str, network.hidden))}"
     return (
         f"quarl train --task {task} --method {method}{model} --quantization-method quantization-aware "
-        f"--precision {bits} --output-path artifacts/{name}-qat{bits}"
+        f"--precision 8 --output-path artifacts/{name}-qat8"
     )

@@ -154,7 +154,6 @@ def facets(
     scale: Callable[[Axes], None] | None = None,
     columns: int = COLUMNS,
     turned: bool = False,
-    shared: bool = True,
 ) -> Figure:
     """Small panels with one horizontal axis, and one vertical axis where ``scale`` sets it.
 
@@ -167,16 +166,13 @@ def facets(
         scale: sets the vertical axis of all panels; None: each has its own, linear.
         columns: at most so many beside each other.
         turned: the places' names stand upright, as long ones have to.
-        shared: whether the vertical axis that ``scale`` sets has the same ends in all panels.
     """
     columns = min(columns, len(panels))
     count = math.ceil(len(panels) / columns)
     lines = subtitle.count("\n") + 1
     height = PANEL_INCHES[1] * count + 0.75 + 0.25 * lines + NAMES_INCHES * turned
     figure = new_figure(max(6.4, PANEL_INCHES[0] * columns + 0.4), height)
-    grid = figure.subplots(
-        count, columns, squeeze=False, sharex=places is not None, sharey=shared and scale is not None
-    )
+    grid = figure.subplots(count, columns, squeeze=False, sharex=places is not None, sharey=scale is not None)
     for index, axes in enumerate(grid.flat):
         if index >= len(panels):
             axes.set_axis_off()
@@ -230,11 +226,6 @@ def error_scale(axes: Axes) -> None:
     axes.set_ylim(-9.0, 1500.0)
     axes.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
     axes.axhline(LINEAR_PERCENT, color="0.4", linewidth=0.8, linestyle=":", zorder=0)
-
-
-def share_scale(axes: Axes) -> None:
-    """Shares in percent, as far as they reach."""
-    axes.yaxis.set_major_formatter(lambda share, _: f"{round(100 * share, 6):g} %")
 
 
 def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None:

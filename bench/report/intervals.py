@@ -119,7 +119,6 @@ class PairedDifference:
         both, only_a, only_b, neither: episodes by who succeeded.
         difference: (only_a − only_b) / episodes.
         low, high: 95 % interval of the difference.
-        p_value: McNemar's exact test of "A and B succeed equally often".
     """
 
     both: int
@@ -129,7 +128,6 @@ class PairedDifference:
     difference: float
     low: float
     high: float
-    p_value: float
 
     @property
     def estimate(self) -> Estimate:
@@ -157,7 +155,7 @@ def paired_difference(a: Sequence[bool], b: Sequence[bool]) -> PairedDifference:
     only_b, neither = pairs.count((False, True)), pairs.count((False, False))
     low, high = newcombe_interval(both, only_a, only_b, neither)
     difference = (only_a - only_b) / len(pairs)
-    return PairedDifference(both, only_a, only_b, neither, difference, low, high, mcnemar_exact(only_a, only_b))
+    return PairedDifference(both, only_a, only_b, neither, difference, low, high)
 
 
 def independent_difference(a: int, of_a: int, b: int, of_b: int) -> tuple[float, float, float]:
@@ -202,16 +200,6 @@ def _joined(x: float, y: float, phi: float) -> float:
     return math.sqrt(max(0.0, x * x - 2 * phi * x * y + y * y))
 
 
-def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """P(a split of the discordant episodes at least as uneven as this) when either side is equally likely.
-
-    McNemar 1947, in its exact binomial form; 1 where no episode tells them apart.
-    """
-    discordant = only_a + only_b
-    tail = sum(math.comb(discordant, count) for count in range(min(only_a, only_b) + 1))
-    return min(1.0, 2 * tail / 2**discordant)
-
-
 # --- rank correlation -------------------------------------------------------------------------------------------------
 
 RESAMPLES, SEED = 10_000, 0
@@ -251,7 +239,7 @@ def spearman(x: np.ndarray, y: np.ndarray, axis: int = -1) -> NDArray[np.float64
     return result
 
 
-def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES, seed: int = SEED) -> Correlation:
+def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES) -> Correlation:
     """ρ of the pairs (x_i, y_i) and its percentile bootstrap interval; a resample of equal values counts as ρ = 0.
 
     With a dozen pairs the interval is too narrow rather than too wide (Efron and Tibshirani 1993, chapter 13).
@@ -275,7 +263,7 @@ def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES
         paired=True,
         method="percentile",
         confidence_level=CONFIDENCE,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(SEED),
     ).confidence_interval
     return Correlation(rho, float(low), float(high), count)
 

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from quarl import cli
 
 _ALL = "study all"
-STUDIES = tuple(
-    name.removeprefix("study ") for name in cli.VERBS["Measuring"] if name.startswith("study ") and name != _ALL
-)
-"""Their names."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

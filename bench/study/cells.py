@@ -72,9 +72,9 @@ Each trains with its command; the steps are those of its settings file or of its
 """
 
 
-def bundle_names(folder: Path = BENCHMARK) -> list[str]:
+def bundle_names() -> list[str]:
     """Names of the bundles that are there."""
-    return sorted(path.parent.name for path in folder.glob("[!.]*/manifest.json"))
+    return sorted(path.parent.name for path in BENCHMARK.glob("[!.]*/manifest.json"))
 
 
 @Parameter(name="*")
@@ -305,7 +305,6 @@ def _lead_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 EXPERIMENT = Experiment(
     name="cells",
-    question="what do the benchmark's policies reach in each precision?",
     factors=("runtime", "precision"),
     within=("runtime",),
     subjects=tuple(bundle_names()),

@@ -17,7 +17,7 @@ from quarl.bench.study.command import KEPT
 from quarl.policy.places import PROJECT_ROOT
 
 MEASURED = ("cells", "sweep")
-SHOWN = ("qat", "native", "speed", "mixed", "actorq-breakdown", "actorq-trainings", "actorq-scaling")
+SHOWN = ("qat", "speed", "mixed", "actorq-breakdown", "actorq-trainings")
 JOINED = ("ptq", "width")  # what several studies measured, in one table
 SUCCESS = ["bench", "success", "--policy", "I,II,III", "--precision", "fp32,fp16,int8"]
 PAPERS_WIDTHS = ["--weights-only", "--bits", "2,4,8", "--seeds", "0", "--output-path", "artifacts/study-quick"]

@@ -66,7 +66,6 @@ class Experiment:
 
     Attributes:
         name: of the study and its results.
-        question: the question that the study answers.
         factors: what conditions set. A cell's reference is the condition that sets only those of ``within``.
         subjects: those that are measured where none is named.
         grid: (options, subject) → conditions, the reference among them.
@@ -88,7 +87,6 @@ class Experiment:
     """
 
     name: str
-    question: str
     factors: tuple[str, ...]
     subjects: tuple[str, ...]
     grid: Callable[[Any, str], Sequence[Condition]]

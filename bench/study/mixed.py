@@ -297,7 +297,6 @@ def catch_table(results: Results) -> list[Table]:
 
 EXPERIMENT = Experiment(
     name="mixed",
-    question="does training in 16 bits run faster, and as well?",
     factors=("work", "batch", "threads", "count", "type", "half"),
     within=("work", "batch", "threads", "count", "type"),
     subjects=tuple(SUBJECTS),

@@ -146,12 +146,12 @@ def papers_mean(found: Sequence[Cell], precision: str = "int8") -> float | None:
     return math.fsum(errors) / len(errors) if errors else None
 
 
-def mean_error(rows: Sequence[JudgedBundle], precision: str = "int8") -> Estimate | None:
-    """Mean of the cells' errors; its half-width is √Σ hᵢ² / k, with hᵢ those of the k cells.
+def mean_error(rows: Sequence[JudgedBundle]) -> Estimate | None:
+    """Mean of the cells' errors in int8; its half-width is √Σ hᵢ² / k, with hᵢ those of the k cells.
 
     None where there is no cell, or one has no error.
     """
-    errors = [error for row in rows if (error := row.error(precision)) is not None]
+    errors = [error for row in rows if (error := row.error("int8")) is not None]
     if not errors or len(errors) < len(rows):
         return None
     middle = math.fsum(error.value for error in errors) / len(errors)

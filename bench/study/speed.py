@@ -1,4 +1,4 @@
-"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools."""
+"""Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Group, Parameter, validators
+from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
@@ -21,7 +21,6 @@ from quarl.bench.report.text import fixed
 from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
 from quarl.bench.study.measures.children import started
-from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
 from quarl.bench.study.records import Condition, rows
 from quarl.bench.tables import Table, group_by, tabulate
@@ -31,12 +30,6 @@ PEERS_PYTHON = PROJECT_ROOT / ".venv-peers" / "bin" / "python"
 PEERS = Path(__file__).with_name("peers")
 ZOO = PEERS / "stable_baselines3_zoo.json"
 SB3 = "stable-baselines3"
-PEERS_OF: dict[str, tuple[Callable[[], Path], str]] = {
-    SB3: (lambda: PEERS_PYTHON, "make peers"),
-    beside_rltools.NAME: (lambda: beside_rltools.PYTHON, "make rltools"),
-}
-"""Other programs: where the Python of each is, and what installs it."""
-BESIDE = Parameter(group=Group("Other programs", validator=validators.MutuallyExclusive()))
 SEEDS = (10, 11, 12)  # 0 to 9, 20 to 27 and 100 to 105 were for choosing settings
 
 TABLE = """\
@@ -91,11 +84,11 @@ def settings_file(cell: SpeedCell) -> Path:
 
 
 def identity(subject: str) -> str:
-    """SHA-256 of the settings of all sides: whoever changes them asks for another measurement."""
+    """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
     cell, zoo = known(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
     ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
-    every = [ours, zoo[f"{cell.method} {cell.task}"], *beside_rltools.settings_of(cell)]
-    return hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
+    both = [ours, zoo[f"{cell.method} {cell.task}"]]
+    return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
 
 
 @Parameter(name="*")
@@ -104,39 +97,28 @@ class Options(command.Options):
     """What to measure.
 
     Attributes:
-        beside: other programs
-        ours_only: do without the other programs
+        ours_only: do without Stable-Baselines3
         steps: limit of the steps (default: the settings file's)
     """
 
-    beside: Annotated[tuple[str, ...], BESIDE, cli.reads(command_line.words, "NAME,…")] = tuple(PEERS_OF)
-    ours_only: Annotated[bool, BESIDE] = False
+    ours_only: bool = False
     steps: command_line.Positive | None = None
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
-    """The other programs, with each of which ours is measured in turn; or ours alone.
+    """Stable-Baselines3, with which ours is measured in turn; or ours alone.
 
     Raises:
-        UsageError: there is no such program.
-        BenchError: one of them is missing.
+        BenchError: Stable-Baselines3 is not installed.
     """
     limit = {"limit": options.steps} if options.steps else {}
     if options.ours_only:
         return [limit]
-    if unknown := [name for name in options.beside if name not in PEERS_OF]:
-        raise command_line.UsageError(f"there is no {unknown[0]!r}; there are {', '.join(PEERS_OF)}.")
-    found: list[Condition] = [{**limit, "program": SB3}] if SB3 in options.beside else []
-    if beside_rltools.NAME in options.beside and beside_rltools.settings_of(known(subject, CELLS)):
-        found += [{**limit, "beside": name, "program": name} for name in beside_rltools.PROGRAMS]
-    for condition in found:
-        name = str(condition["program"])
-        python, target = PEERS_OF[SB3 if name == SB3 else beside_rltools.NAME]
-        if not python().exists():
-            raise command_line.BenchError(
-                f"{python()} does not exist: {name} is not installed.", f"{target} (or add --ours-only)"
-            )
-    return found
+    if not PEERS_PYTHON.exists():
+        raise command_line.BenchError(
+            f"{PEERS_PYTHON} does not exist: {SB3} is not installed.", "make peers (or add --ours-only)"
+        )
+    return [{**limit, "program": SB3}]
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
@@ -148,10 +130,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     with one_core():  # what is started here inherits it
         for seed in episodes.seeds:
             for side in (None, *([program] if program else [])):
-                if side in beside_rltools.PROGRAMS:
-                    seconds, measures = beside_rltools.train_rltools(side, cell, seed, limit)
-                else:
-                    seconds, measures = (train_sb3 if side else train_ours)(cell, seed, limit)
+                seconds, measures = (train_sb3 if side else train_ours)(cell, seed, limit)
                 measures["load"] = round(os.getloadavg()[2], 1)
                 yield SeedResult("", seed, [seconds], measures=measures, reference=side is None)
 
@@ -203,14 +182,9 @@ def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dic
 SIDES = {"ours": None, "SB3": SB3}
 
 
-def with_sb3(results: Results) -> list[dict[str, Any]]:
-    """What was measured alone or in turn with Stable-Baselines3."""
-    return [run for run in rows(results.found, results.experiment.factors) if run["beside"] is None]
-
-
 def sides(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each cell: medians over the seeds, both sides beside each other."""
-    every = with_sb3(results)
+    every = rows(results.found, results.experiment.factors)
     for of_cell in group_by(every, lambda run: (run["subject"], run["limit"])).values():
         first = of_cell[0]
         row = {"cell": CELLS[first["subject"]], "limit": first["limit"], "steps": {}, "time": {}, "faster": {}}
@@ -226,7 +200,7 @@ def sides(results: Results) -> Iterator[dict[str, Any]]:
 
 def facts(results: Results) -> dict[str, Any]:
     """What the notes tell of all runs."""
-    found = with_sb3(results)
+    found = rows(results.found, results.experiment.factors)
     return {
         "episodes": EPISODES,
         "source": json.loads(ZOO.read_text(encoding="utf-8"))["source"],
@@ -252,36 +226,33 @@ def times_table(results: Results) -> list[Table]:
 
 EXPERIMENT = Experiment(
     name="speed",
-    question="how fast is training, beside Stable-Baselines3 and RLtools?",
-    factors=("limit", "beside", "program"),
-    within=("limit", "beside"),
+    factors=("limit", "program"),
+    within=("limit",),
     subjects=tuple(CELLS),
     grid=grid,
     measure=measure,
     identity=identity,
     about=about,
     episodes=lambda options, subject: EpisodePlan(options.seeds or SEEDS, 1),
-    tables=[times_table, beside_rltools.times_table],
+    tables=[times_table],
     timed=True,
 )
 
 
 @cli.verb()
 def speed(options: Options) -> int:
-    """Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3 and RLtools.
+    """Training speed: CPU seconds until the greedy policy reaches a return, ours against Stable-Baselines3.
 
-    make peers rltools                                once: the other programs, in environments of their own
+    make peers                                        once: Stable-Baselines3, in an environment of its own
         quarl study speed                       five cells, three seeds, both in turn (about ten minutes)
         quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
-        quarl study speed ppo,Pendulum-v1 --beside rltools      without Stable-Baselines3
         quarl study speed --keep --again --update-docs    measures all again, fills docs/algorithms/training-speed.md
 
     Both are started by their usual commands, on the same core, one after the other, and evaluated alike: at fixed
     intervals the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal.
     The processor time of the process is counted from its start, with libraries and compilation and without evaluations;
     a second column counts it from the end of the imports. Ours takes its settings from train/settings,
-    Stable-Baselines3 those of RL Baselines3 Zoo (peers/). PPO on Pendulum-v1 is measured beside RLtools, too
-    (peers/beside_rltools.py).
+    Stable-Baselines3 those of RL Baselines3 Zoo (peers/).
     """
     return command.run(__name__, options)
 

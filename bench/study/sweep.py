@@ -339,7 +339,6 @@ def style_of(name: str) -> int:
 
 EXPERIMENT = Experiment(
     name="sweep",
-    question="how few bits does a policy take?",
     factors=("scheme", "activations", "observation", "bits"),
     subjects=("I", "II", "III", *BENCHMARK, "pong-dqn", "pong-ppo"),
     grid=grid,

@@ -261,6 +261,3 @@ def width(options: command.JoinedOptions) -> int:
     quantizer at 8 and 4 bits, of the weights alone, those of the study sweep.
     """
     return command.join(JOINED, options)
-
-
-main = cli.of("study width")

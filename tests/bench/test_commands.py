@@ -17,13 +17,12 @@ from quarl.bench import success, table, timing
 from quarl.bench import tables as rendering
 from quarl.bench.report import store
 from quarl.bench.report.document import Report
-from quarl.bench.study.__main__ import STUDIES as STUDY_NAMES
 from quarl.bench.study.__main__ import main as studies
 
 Make = Callable[..., Report]
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [name for name in cli.VERBS["Measuring"] if not name.startswith("study ")]
-STUDIES = ("", *STUDY_NAMES)
+STUDIES = ("", *(name.removeprefix("study ") for name in cli.VERBS["Measuring"] if name.startswith("study ")))
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -1,23 +1,35 @@
-"""The modelled bounds, worked by hand; the stored document; the tables of the virtual Pi."""
+"""The modelled bounds and the active share, worked by hand; the stored document; the tables of the virtual Pi."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quarl.bench import virtual_pi
 from quarl.bench.cost import cost_model
+from quarl.bench.cost.activity import activities, read_share
 from quarl.bench.cost.cost_model import Level, Weights
 from quarl.bench.instructions import TARGET
 from quarl.bench.qemu_counter.counting import COLUMNS, PATHS, Counted
 from quarl.bench.report.document import Artifact, Counts, InvalidDocumentError, Kind, Report, Transport
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
+from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
-from quarl.policy.spec import PolicySpec, Precision
+from quarl.policy.spec import (
+    DiscreteHead,
+    EnvironmentSpec,
+    NetworkSpec,
+    Normaliser,
+    ObservationField,
+    PolicySpec,
+    Precision,
+)
 
 Make = Callable[..., Report]
 EMULATED = {"emulated": True, "cpu_model": "Cortex-A53", "model": "virtual"}
@@ -27,6 +39,34 @@ def counted(instructions: int, l1: int, l2: int, l2_random: int | None = None) -
     values = {"instructions": instructions, "l1d_misses": l1, "l2_data_misses": l2}
     values["l2_random_misses"] = l2 if l2_random is None else l2_random
     return Counted(**{**dict.fromkeys(COLUMNS, 0), **values})
+
+
+def test_the_active_share_by_hand(tmp_path: Path) -> None:
+    """One layer of 4 outputs: two are positive for a positive observation, one of them for a negative one."""
+    spec = PolicySpec(
+        "four",
+        (ObservationField("x", (1,), "1"),),
+        Normaliser((0.0,), (1.0,)),
+        NetworkSpec((4, 2)),
+        DiscreteHead(("a", "b", "c")),
+        1.0,
+        EnvironmentSpec("nowhere"),
+    )
+    weights = {
+        "dense_0/kernel": np.array([[1.0, 1.0, -1.0, -1.0]], np.float32),
+        "dense_0/bias": np.array([0.0, 0.0, 0.0, -2.0], np.float32),  # the last is never positive within ±1
+        "dense_1/kernel": np.ones((4, 2), np.float32) * np.array([1.0, -1.0], np.float32),  # one of two
+        "dense_1/bias": np.zeros(2, np.float32),
+        "head/kernel": np.ones((2, 3), np.float32),
+        "head/bias": np.array([0.0, 1.0, 2.0], np.float32),
+    }
+    observations = np.array([[1.0], [1.0], [-1.0], [-1.0]], np.float32)
+    write_bundle(tmp_path / "four", spec, weights, observations, observations)
+    # dense_1: 8 weights, of which (2 + 2 + 1 + 1) / 4 of 4 rows; head: 6 weights, of which one row of two.
+    expected = (8 * 1.5 / 4 + 6 * 0.5) / 14
+    found = activities(Bundle.load(tmp_path / "four"), Precision.INT8)
+    assert [(layer.weights, layer.share) for layer in found] == [(4, 1.0), (8, 0.375), (6, 0.5)]
+    assert read_share(found[1:]) == pytest.approx(expected)
 
 
 def test_bounds_worked_by_hand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import truediv
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from quarl.train.actorq.plan import Plan
+    from quarl.train.actorq.replay import Columns
     from quarl.train.actorq.wire import Pushed
 
 PARTS = ("step", "inference", "pull", "deserialize", "load", "insert", "other")
@@ -40,6 +42,7 @@ FILLS = (
 """Colour and hatch of each part: none of them a colour of the precisions."""
 PERIODS, ROUNDS, STEPS = (30, 300), (0, 1, 2), 3_000
 HAND_OVER_EVERY_S = 0.25
+INSERTED_STEPS, LEARNED_ROUNDS = 600, 3  # of the learner whose parameters are handed over
 
 NOTES = """\
 Where an actor's time goes: microseconds a step of the environment
@@ -105,10 +108,37 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 @functools.cache
 def handed_over(model: str) -> Pushed:
     """Parameters of a learner that has made a few rounds."""
-    from quarl.bench.study.actorq import services
+    from quarl.train.actorq.learner import LearnerLoop
+    from quarl.train.actorq.replay import ReplayService, Reply
 
-    plan = planned(typed(model, steps=STEPS, set=f"learning_starts={services.LEAST_STEPS // 2}"))
-    return services.measure_learner(plan, services.transitions(plan))[1]
+    plan = planned(typed(model, steps=STEPS, set=f"learning_starts={INSERTED_STEPS // 2}"))
+    service, rounds = ReplayService(plan, 0), itertools.count()
+    handed: deque[Pushed] = deque(maxlen=1)
+    for columns in transitions(plan):
+        service.insert(columns, {"actor": 0, "life": 0})
+
+    def sample(updates: int) -> tuple[Columns | None, Reply]:
+        answer = service.sample(updates)
+        assert answer is not None
+        return (answer[0] if next(rounds) < LEARNED_ROUNDS else None), answer[1]
+
+    LearnerLoop(plan, sample, service.recent, handed.append, service.update_priorities).run()
+    return handed[0]
+
+
+def transitions(plan: Plan) -> list[Columns]:
+    """Insertions that a real actor makes while it has no parameters."""
+    from quarl.train.actorq.actor import Actor
+    from quarl.train.actorq.replay import Reply
+
+    found: list[Columns] = []
+
+    def insert(columns: Columns, facts: dict[str, Any]) -> Reply:
+        found.extend([columns] if columns else [])
+        return Reply(0, 0, facts["steps"] >= INSERTED_STEPS)
+
+    Actor(plan, 0, 0, lambda known: None, insert).run()
+    return found
 
 
 def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
@@ -296,7 +326,6 @@ def _stack(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 
 EXPERIMENT = Experiment(
     name="actorq-breakdown",
-    question="where does an actor's time go?",
     factors=("steps", "period", "bits", "runtime"),
     subjects=("512,512", "2048,2048,2048"),
     grid=grid,
@@ -325,6 +354,3 @@ def breakdown(options: Options) -> int:
     cores. This measures the cost of an actor that has a core of its own. A seed is a round of all settings.
     """
     return command.run(__name__, options)
-
-
-main = cli.of("study actorq-breakdown")

@@ -362,7 +362,6 @@ def picture(results: Results) -> Pictures:
 
 EXPERIMENT = Experiment(
     name="actorq-trainings",
-    question="do quantized actors make distributed training faster?",
     factors=("bits", "runtime"),
     subjects=tuple(CELLS),
     grid=grid,
@@ -390,6 +389,3 @@ def trainings(options: command.Options) -> int:
     from the bundle that it writes. A row's value is the greedy return of the learner's policy, evaluated in fp32.
     """
     return command.run(__name__, options)
-
-
-main = cli.of("study actorq-trainings")

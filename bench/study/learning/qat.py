@@ -276,7 +276,6 @@ EXPERIMENT = of_cells(
     lambda subject: EPISODES_OF_NAVIGATION if CELLS[subject].task == "navigation" else EPISODES,
     lambda subject: (DELAYS.get(subject), CHOOSING_SEEDS, CHOOSING_BITS),
     name="qat",
-    question="is learning with quantizers worth it?",
     factors=("quantized", "bits"),
     grid=grid,
     measure=measure,

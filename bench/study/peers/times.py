@@ -1,4 +1,4 @@
-"""What the tables of bench/study/speed.py have in common: a cell, and the median of its times."""
+"""The cells of bench/study/speed.py, and the medians of their times and steps."""
 
 from __future__ import annotations
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy.stats import binomtest
 
 from quarl.bench.report import text
 from quarl.bench.report.intervals import (
     Estimate,
     independent_difference,
-    mcnemar_exact,
     newcombe_interval,
     paired_difference,
 )
@@ -49,32 +47,6 @@ def test_agreement_narrows_the_interval() -> None:
     in_step = newcombe_interval(790, 10, 10, 190)
     independent = newcombe_interval(640, 160, 160, 40)
     assert in_step[1] - in_step[0] < 0.4 * (independent[1] - independent[0])
-
-
-@pytest.mark.parametrize(
-    ("only_a", "only_b", "p"),
-    [
-        (1, 9, 2 * (1 + 10) / 2**10),  # C(10,0) + C(10,1) = 11 of 1024, both sides
-        (0, 5, 2 / 2**5),
-        (3, 3, 1.0),  # the sum passes one
-        (0, 0, 1.0),  # nobody differs
-    ],
-)
-def test_mcnemar_by_hand(only_a: int, only_b: int, p: float) -> None:
-    assert mcnemar_exact(only_a, only_b) == pytest.approx(p)
-    assert mcnemar_exact(only_b, only_a) == pytest.approx(p)
-
-
-@pytest.mark.parametrize("discordant", [1, 2, 7, 30, 101, 1000])
-def test_mcnemar_is_scipys_binomial_test(discordant: int) -> None:
-    for only_a in range(0, discordant + 1, 1 + discordant // 50):
-        expected = binomtest(only_a, discordant).pvalue
-        assert mcnemar_exact(only_a, discordant - only_a) == pytest.approx(expected, rel=1e-9)
-
-
-def test_mcnemar_survives_thousands_of_episodes() -> None:
-    assert mcnemar_exact(2000, 2000) == pytest.approx(1.0)
-    assert 0.0 <= mcnemar_exact(1000, 3000) < 1e-100
 
 
 def test_paired_difference_counts() -> None:

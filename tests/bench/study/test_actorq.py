@@ -271,7 +271,7 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
     assert axes.get_legend_handles_labels()[1] == ["goal", "fp32 actors", "int8 actors"]
 
 
-@pytest.mark.parametrize("name", ["breakdown", "trainings", "scaling"])
+@pytest.mark.parametrize("name", ["breakdown", "trainings"])
 def test_the_pages_are_what_the_rows_make(name: str) -> None:
     experiment = importlib.import_module(f"quarl.bench.study.actorq.{name}").EXPERIMENT
     page = (PROJECT_ROOT / "docs" / "actorq.md").read_text()

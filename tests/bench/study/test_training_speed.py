@@ -13,7 +13,6 @@ import pytest
 from quarl import cli
 from quarl.bench.study import running, speed
 from quarl.bench.study.experiment import Results, stored
-from quarl.bench.study.peers import beside_rltools
 from quarl.bench.study.peers.times import median_time, ratio
 from quarl.bench.study.records import Record
 from quarl.bench.study.speed import EXPERIMENT, SB3
@@ -74,47 +73,6 @@ def test_the_table_of_rows(trained: Callable[..., list[Record]]) -> None:
     assert [row[0] for row in both.rows] == ["ppo Pendulum-v1", "ppo Pendulum-v1, 2,048 steps at most"]
 
 
-def test_the_table_beside_rltools(trained: Callable[..., list[Record]], recorded: Recorded) -> None:
-    own = {"beside": "rltools", "program": "rltools"}
-
-    def beside(condition: dict[str, str], cpu_s: float, **measures: Any) -> Record:
-        told = {"reached": True, "steps": 8192, "import_cpu_s": 0.25, "versions": {"numpy": "2"}, "load": 1.0}
-        return recorded(condition, [cpu_s], NAME, 10, **{**told, **measures})
-
-    ours = beside({"beside": "rltools"}, 0.75)
-    theirs = beside(own, 0.5, compile_cpu_s=10.0, import_cpu_s=0.0, steps=4096)
-    first, made = Results(EXPERIMENT, [*trained("", (1.0, True, 3000)), ours, theirs]).tables()
-    assert first.rows[0][2:4] == ("1.00", "–"), "what is measured beside RLtools is no row beside Stable-Baselines3"
-    assert made.rows == (
-        ("its own Pendulum, in C++", "0.75", "0.5", "0.667×", "10.5", "14.0×", "0.5", "0.5", "1.00×", "8,192", "4,096"),
-    )
-    assert "4,096 steps between two judgements" in made.notes[1]
-
-
-def test_each_of_rltools_environments_is_measured_in_turn_with_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = speed.Options(beside=("rltools",))
-    monkeypatch.setattr(beside_rltools, "PYTHON", tmp_path)
-    conditions = speed.grid(arguments, NAME)
-    assert [condition["program"] for condition in conditions] == ["rltools", "rltools-gymnasium"]
-    assert [EXPERIMENT.reference(each) for each in conditions] == [{"beside": c["program"]} for c in conditions]
-    assert speed.grid(arguments, "dqn,CartPole-v1") == []
-    monkeypatch.setattr(beside_rltools, "PYTHON", tmp_path / "python")
-    assert speed.main([NAME, "--beside", "rltools"]) == cli.EXIT_FAILED
-    assert "next: make rltools" in capsys.readouterr().err
-    assert speed.main([NAME, "--beside", "cleanrl"]) == cli.EXIT_USAGE
-
-
-@pytest.mark.skipif(not beside_rltools.PYTHON.exists(), reason="needs RLtools, which `make rltools` installs")
-@pytest.mark.slow
-def test_one_training_of_rltools() -> None:
-    easy = dataclasses.replace(speed.CELLS[NAME], target=-2000.0)
-    seconds, found = beside_rltools.train_rltools("rltools", easy, seed=0, limit=4096)
-    assert (found["reached"], found["steps"]) == (True, 4096)
-    assert seconds > 0 < found["compile_cpu_s"]
-
-
 def test_a_missing_environment_is_named_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +101,7 @@ def test_both_sides_are_trained_in_turn_and_ours_is_the_reference(
     monkeypatch.setattr(speed, "PEERS_PYTHON", tmp_path)
     monkeypatch.setattr(speed, "train_ours", fake("ours", 0.5))
     monkeypatch.setattr(speed, "train_sb3", fake("theirs", 4.0))
-    words = [NAME, "--seeds", "1,2", "--steps", "64", "--beside", SB3, "--keep", "--results", str(tmp_path)]
+    words = [NAME, "--seeds", "1,2", "--steps", "64", "--keep", "--results", str(tmp_path)]
     assert speed.main(words) == cli.EXIT_OK
     assert order == [("ours", 1, 64), ("theirs", 1, 64), ("ours", 2, 64), ("theirs", 2, 64)]
     kept = stored(dataclasses.replace(EXPERIMENT, folder=tmp_path)).found
