@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +13,8 @@ from quarl.bench.study import records
 from quarl.bench.study.actorq import breakdown, runs, trainings
 from quarl.bench.study.actorq.breakdown import PARTS
 from quarl.bench.study.actorq.runs import CELLS, LEARNING, NATIVE, WIDTHS, Run, options_of, pairs, spread
-from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order, stored
+from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order
 from quarl.bench.study.running import cells, missing
-from quarl.bench.tables import filled
-from quarl.policy.places import PROJECT_ROOT
 from quarl.train.runs.logs import read_curve
 
 Recorded = Callable[..., records.Record]
@@ -269,13 +266,6 @@ def test_curves_are_a_median_and_a_band_for_each_precision(training: Recorded) -
     assert np.asarray(int8.get_ydata()).tolist() == [110.0, 380.0, 455.0]
     assert len(axes.collections) == 2, "bands"
     assert axes.get_legend_handles_labels()[1] == ["goal", "fp32 actors", "int8 actors"]
-
-
-@pytest.mark.parametrize("name", ["breakdown", "trainings"])
-def test_the_pages_are_what_the_rows_make(name: str) -> None:
-    experiment = importlib.import_module(f"quarl.bench.study.actorq.{name}").EXPERIMENT
-    page = (PROJECT_ROOT / "docs" / "actorq.md").read_text()
-    assert filled(page, stored(experiment).tables()) == page
 
 
 def test_what_is_kept_is_of_todays_commands() -> None:

@@ -20,7 +20,7 @@ from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, number, order, pub
 from quarl.bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
 from quarl.bench.study.experiment import RETURN, Results, in_order, stored
 from quarl.bench.study.records import Record
-from quarl.bench.tables import filled, pages, to_markdown
+from quarl.bench.tables import to_markdown
 from quarl.policy.bundle import Bundle
 from quarl.train.runs.logs import CURVE_FILE
 from quarl.train.suites.cells import Cell, load_cells
@@ -225,10 +225,6 @@ def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -
     assert found is not None and found.training == ([10.0, 20.0], [5.0, 7.0]) and found.greedy == ([20.0], [9.0])
 
 
-def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
-    found = stored(EXPERIMENT)
-    assert {record["subject"] for record in found.found} == set(cells.bundle_names()), "quarl.bench.study cells --keep"
-    made = found.tables()
-    for path in pages():
-        text = path.read_text(encoding="utf-8")
-        assert filled(text, made) == text, "type: quarl study cells --stored --update-docs"
+def test_every_committed_policy_is_kept() -> None:
+    subjects = {record["subject"] for record in stored(EXPERIMENT).found}
+    assert subjects == set(cells.bundle_names()), "type: quarl study cells --keep"

@@ -10,11 +10,10 @@ import pytest
 
 from quarl import cli
 from quarl.bench.study import mixed
-from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.catch import Catch, catch_task
 from quarl.bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
 from quarl.bench.study.records import Record
-from quarl.bench.tables import ROOT, filled
 from quarl.train.suites.episodes import judge
 
 Recorded = Callable[..., Record]
@@ -130,11 +129,6 @@ def test_the_papers_networks() -> None:
     shapes = network_shapes(mixed.POLICIES["A"].network, IMAGE, ACTIONS)
     # 8·8·4·128 + 4·4·128·128 + 3·3·128·128 + 3·128 + 7·7·128·128 + 128 + 128·6 + 6
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == 1_246_470
-
-
-def test_the_committed_tables_are_those_of_the_committed_rows() -> None:
-    text = (ROOT / "docs" / "mixed-precision.md").read_text(encoding="utf-8")
-    assert filled(text, stored(EXPERIMENT).tables()) == text, "quarl study mixed --stored --update-docs"
 
 
 # --- catch --------------------------------------------------------------------------------------------------------

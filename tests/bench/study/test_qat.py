@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from quarl import cli
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import records, running, trainings
-from quarl.bench.study.experiment import Results, current, in_order
+from quarl.bench.study.experiment import Results, in_order
 from quarl.bench.study.learning import qat
-from quarl.bench.tables import ROOT, filled
 from quarl.policy.bundle import Bundle
 from quarl.train.runs.request import RunRequest
 
@@ -154,13 +153,3 @@ def test_trainings_of_a_cell_share_their_settings() -> None:
     )
     assert (in_floats["steps"], in_floats["learning_rate"]) == (2_000_000, 0.0005)
     assert {**eight, "quantization_bits": 3} == three and {**eight, "quantization_bits": 32} == in_floats
-
-
-def test_the_page_shows_what_is_kept() -> None:
-    """docs/study.md, to the letter, with no row of other settings than those that are committed."""
-    kept = records.read(qat.EXPERIMENT.path)
-    assert current(qat.EXPERIMENT, kept) == kept == in_order(qat.EXPERIMENT, kept)
-    assert not any(record["code"].endswith("-dirty") for record in kept)
-    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert "<!-- table:qat -->" in page
-    assert filled(page, Results(qat.EXPERIMENT, kept).tables()) == page

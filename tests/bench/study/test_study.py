@@ -13,10 +13,9 @@ from quarl import cli
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import cells, everything, ptq_table, sweep
 from quarl.bench.study.cells import JudgedBundle
-from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results
 from quarl.bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
 from quarl.bench.study.records import Record
-from quarl.bench.tables import filled
 from quarl.train.suites.cells import Cell, load_cells
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -152,12 +151,3 @@ def test_arguments_that_contradict_each_other() -> None:
         with pytest.raises(SystemExit) as left:
             everything.main(wrong)
         assert left.value.code == 2
-
-
-def test_the_stored_tables_are_those_of_the_page() -> None:
-    """docs/study.md shows what is stored, to the letter."""
-    from quarl.bench.study.learning import qat
-
-    made, _ = ptq_table.JOINED.made()
-    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert filled(page, [*made, *stored(qat.EXPERIMENT).tables()]) == page

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from quarl import cli
 from quarl.bench.study import experiment, records, sweep
 from quarl.bench.study.bundles import share_differing
-from quarl.bench.study.experiment import Results, in_order, stored
+from quarl.bench.study.experiment import Results, in_order
 from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
-from quarl.bench.tables import ROOT, filled
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.quantize import Scheme
@@ -311,10 +310,5 @@ def test_the_longest_name_is_not_cut(swept: Swept, texts: Callable[[Figure], lis
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_the_page_shows_what_is_kept() -> None:
-    """docs/study.md, to the letter, with no row about weights that are no longer committed."""
-    kept = records.read(EXPERIMENT.path)
-    assert list(stored(EXPERIMENT).found) == kept
-    page = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    assert filled(page, stored(EXPERIMENT).tables()) == page
-    assert {record["subject"] for record in kept} == set(EXPERIMENT.subjects)
+def test_every_subject_is_kept() -> None:
+    assert {record["subject"] for record in records.read(EXPERIMENT.path)} == set(EXPERIMENT.subjects)

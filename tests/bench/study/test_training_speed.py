@@ -16,7 +16,6 @@ from quarl.bench.study.experiment import Results, stored
 from quarl.bench.study.peers.times import median_time, ratio
 from quarl.bench.study.records import Record
 from quarl.bench.study.speed import EXPERIMENT, SB3
-from quarl.bench.tables import ROOT, filled
 
 Recorded = Callable[..., Record]
 NAME = "ppo,Pendulum-v1"
@@ -143,8 +142,3 @@ def test_the_zoos_words_for_settings() -> None:
     assert options["learning_rate"](1.0) == 0.2
     assert options["learning_rate"](0.25) == pytest.approx(0.05)  # a quarter of the steps is left
     assert (options["train_freq"], options["gamma"]) == ((1, "episode"), 0.98)
-
-
-def test_the_committed_table_is_that_of_the_committed_rows() -> None:
-    text = (ROOT / "docs" / "algorithms" / "training-speed.md").read_text(encoding="utf-8")
-    assert filled(text, stored(EXPERIMENT).tables()) == text, "quarl study speed --stored --update-docs"

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Correlation, Estimate
 from quarl.bench.study import cells, sweep, width
-from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results
 from quarl.bench.study.records import Record
 from quarl.bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
-from quarl.bench.tables import ROOT, Table, filled, to_markdown
+from quarl.bench.tables import Table, to_markdown
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
@@ -112,10 +112,3 @@ def test_pictures_name_every_policy(texts: Callable[[Figure], list[str]]) -> Non
         notes = texts(figure)
         assert {each.name for each in found} <= set(notes)
         assert any("n=8   Spearman's ρ = 1.00 [1.00, 1.00]" in text for text in notes)
-
-
-def test_the_committed_page_is_that_of_the_kept_measurements() -> None:
-    bundles = [Bundle.load(path.parent) for path in sorted(ZOO.glob("**/manifest.json"))]
-    made = table_of(points(bundles, stored(cells.EXPERIMENT), stored(sweep.EXPERIMENT)))
-    page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
-    assert filled(page, [made]) == page, "type: quarl study width --update-docs"
