@@ -19,9 +19,17 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.airlearning_envs.comparing import pictures
-from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, rise_times
-from quarl.airlearning_envs.comparing.recording import FORMAT, Recording, config_at, read_recording
+from quarl.airlearning_envs import comparing
+from quarl.airlearning_envs.comparing import (
+    FORMAT,
+    RECORDED_RISES,
+    Recording,
+    Squares,
+    compare,
+    config_at,
+    read_recording,
+    rise_times,
+)
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 
@@ -127,10 +135,10 @@ def run(options: Options) -> None:
     if options.plot is not None:
         recording, squares = compared[0]
         number = options.sequence
-        pictures.save_picture(pictures.velocity_picture(recording, number, squares[number]), options.plot)
+        comparing.save_picture(comparing.velocity_picture(recording, number, squares[number]), options.plot)
         written.append(options.plot)
     if options.altitudes is not None:
-        pictures.save_picture(pictures.altitude_picture(), options.altitudes)
+        comparing.save_picture(comparing.altitude_picture(), options.altitudes)
         written.append(options.altitudes)
     if options.keep is not None:
         options.keep.write_text(json.dumps(kept(reports), indent=1) + "\n", encoding="utf-8")
@@ -150,7 +158,7 @@ def _check(arguments: Options) -> None:
         raise SettingsError(f"there are {len(arguments.file)} files; with --plot allowed is one.")
     for option in ("plot", "altitudes"):
         if (path := getattr(arguments, option)) is not None:
-            pictures.check_suffix(f"--{option}", path)
+            comparing.check_suffix(f"--{option}", path)
 
 
 main = cli.of("compare-flight")

@@ -15,10 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.airlearning_envs import compare_flight
-from quarl.airlearning_envs.comparing import pictures
-from quarl.airlearning_envs.comparing.following import RECORDED_RISES, Squares, compare, follow, rise_times
-from quarl.airlearning_envs.comparing.recording import Recording, config_at, read_recording
+from quarl.airlearning_envs import compare_flight, comparing
+from quarl.airlearning_envs.comparing import (
+    RECORDED_RISES,
+    Recording,
+    Squares,
+    compare,
+    config_at,
+    follow,
+    read_recording,
+    rise_times,
+)
 from quarl.policy.places import PROJECT_ROOT
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -165,7 +172,7 @@ def test_pictures_are_drawn_again_to_the_last_byte(tmp_path: Path, capsys: pytes
 
 def test_the_picture_shows_the_recorded_velocity() -> None:
     recording = read_recording(RECORDINGS / NAMES[0])
-    figure = pictures.velocity_picture(recording, 6, compare(recording)[6])
+    figure = comparing.velocity_picture(recording, 6, compare(recording)[6])
     for axes, recorded in zip(figure.axes, recording.flights[6].velocity, strict=True):
         commanded, drawn, simulated = axes.get_lines()
         assert np.asarray(drawn.get_ydata()) == pytest.approx(recorded, abs=1e-4)

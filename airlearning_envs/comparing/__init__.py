@@ -1,1 +1,0 @@
-"""The embedded simulator beside recorded flights; ``quarl compare-flight``."""
