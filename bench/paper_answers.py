@@ -13,7 +13,7 @@ from operator import truediv
 from statistics import median
 from typing import Any
 
-from quarl.bench import case_study, virtual_pi
+from quarl.bench import case_study, pressure, virtual_pi
 from quarl.bench.case_study import PAPER, SPEED_UPS
 from quarl.bench.report.document import Kind
 from quarl.bench.report.intervals import Estimate
@@ -86,6 +86,11 @@ class Rows:
         """Width and errors of every committed policy."""
         bundles = [Bundle.load(path.parent) for path in sorted(self.kept.zoo.glob("**/manifest.json"))]
         return width.points(bundles, self.of(cells.EXPERIMENT), self.of(sweep.EXPERIMENT))
+
+    @functools.cached_property
+    def pressure(self) -> dict[str, Any]:
+        """What memory pressure adds on the virtual Pi, as it was kept."""
+        return self.kept.answer("pressure", f"{pressure.COMMAND} --keep")
 
     @functools.cached_property
     def cases(self) -> Selection:
@@ -287,6 +292,11 @@ def decision(policy: str, rows: Rows) -> Answer:
         row["precision"]: row["rooflines"][-1] for row in rows.counted if row["policy"] == policy and row["counts"]
     }
     text = f"{ratio_cell(fp32, int8)}; modelled A53 {times(roofs[FP32] / roofs['int8'])}"
+    if policy == "III":
+        inputs = max(case["measured"]["inputs"] for case in rows.pressure["cases"])
+        parts = rows.pressure["speed_ups"]
+        apart = f"computing {times(parts['computing'])} × memory pressure {times(parts['pressure'])}"
+        text += f"; with {inputs:,} inputs on the virtual Pi, emulated: {apart}"
     return Answer(text, f"{len(turns)} turns, {span(runs_each)} runs", verdict(speed, SPEED_UPS[policy], 1.0))
 
 

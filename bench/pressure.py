@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quarl.device.deploy.connection import Connection
     from quarl.policy.bundle import Bundle
 
+COMMAND = "quarl bench pressure --target pi@virtual --held 300 --roomy pi@roomy"
 FOLDER = "quarl-pressure"
 RESERVE_BYTES = 300_000_000
 STEP_TIMEOUT_S = 1500.0

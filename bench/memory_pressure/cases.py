@@ -11,6 +11,8 @@ from quarl.bench.case_study import SPEED_UPS
 from quarl.bench.report.text import fixed, megabytes, nanoseconds, times
 from quarl.bench.tables import Table, tabulate
 
+MODELS = {"legacy": "III, enlarged", "small": "III"}
+"""The models of the probe by the name that readers know."""
 PAGE_BYTES = 4096
 SD_BUS_BYTES_PER_S = 25e6
 """A Pi 3's card slot in High Speed mode: 4 bits at 50 MHz (SD Physical Layer Specification)."""
@@ -20,17 +22,17 @@ What memory pressure adds
 {{ name }}: {{ (measured.MemTotal / 1e6) | fixed }} MB of memory, {{ (measured.get("SwapTotal", 0) / 1e6) | fixed }} \
 MB of swap on its card.{{ " Another program holds %d MB." | format(held) if held and name == target }}
 {% endfor %}
-{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }} warm-up decisions, ten times as many of the small \
-model. Faults, pages and MiB are means per decision, counted by the device's kernel; pages and MiB are those of the \
+{{ runtime }}, one thread, {{ runs }} decisions after {{ warmup }} warm-up decisions, ten times as many of III as \
+it is. Faults, pages and MiB are means per decision, counted by the device's kernel; pages and MiB are those of the \
 whole system.
 {% if emulated %}
-EMULATED: the median time of a decision is a multiple of that of the small int8 on the same device.
+EMULATED: the median time of a decision is a multiple of that of III in int8 on the same device.
 {% endif %}
 {% if read > 1e6 %}
 Reading {{ (read / 1e6) | fixed }} MB per decision takes a real Pi 3b at least {{ (read / bus) | fixed(1) }} s: its \
 card slot carries {{ (bus / 1e6) | int }} MB/s (modelled; an emulated card is as fast as this machine's memory).
 {% endif %}
-fp32's time over int8's: {{ small | times }} for the small III, which never swaps; {{ total | times }} for the legacy \
+fp32's time over int8's: {{ small | times }} for III, which never swaps; {{ total | times }} for the enlarged \
 III on {{ target }}{{ ", which is computing %s (on %s, with memory enough) × memory pressure %s" | \
 format(computing | times, roomy, pressure | times) if roomy else "; --roomy separates computing from memory pressure" \
 }}. The paper reports {{ paper }}×.
@@ -86,7 +88,7 @@ def pressure_table(document: Mapping[str, Any]) -> Table:
         lines.append(
             {
                 "device": case.target,
-                "model": case.model,
+                "model": MODELS[case.model],
                 "precision": case.precision,
                 "inputs": f"{case.measured['inputs']:,}",
                 "MB file": megabytes(case.bytes),

@@ -189,7 +189,7 @@ def answer_of(cases: list[Case], **asked: object) -> dict[str, object]:
 def test_the_table_shows_no_emulated_time() -> None:
     made = pressure_table(answer_of(CASES))
     shown = {row[:3]: row for row in made.rows}
-    assert shown["poor", "legacy", "fp32"][5] == "7,560×"  # of the small int8
+    assert shown["poor", "III, enlarged", "fp32"][5] == "7,560×"  # of the small int8
     assert "ns" not in "".join("".join(row) for row in made.rows)
     notes = " ".join(made.notes)
     assert "EMULATED" in notes
