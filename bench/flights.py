@@ -14,12 +14,11 @@ from quarl.bench.report.intervals import Estimate, independent_difference
 from quarl.bench.report.notes import circumstances, facts_of, gained, machine_notes, rate, reports_of, require_rows
 from quarl.bench.report.selection import FP32, MEASURED, Selection, flown_late, policy_order, precision_order
 from quarl.bench.report.text import NOT_KNOWN, figure_words, fixed, joined, percent
-from quarl.bench.tables import Table, pivot, tabulate
+from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.locate import shipped_folder
 from quarl.policy.places import ZOO as ZOO_FOLDER
 
 LATENCY_FLOWN, ZOO, AIRSIM_FLIGHTS = "latency-flown", "zoo", "airsim-flights"
-POINTS = "points to 0 ms"
 FIGURES = {"environment steps": "steps", "CPU seconds": "cpu_s", "wall seconds": "wall_s", "seed": "seed"}
 METHODS = {
     "ppo": "PPO",
@@ -133,27 +132,21 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     """
     missing = "no flights with latency are stored yet.\n  next: quarl bench success --policy I --late 50,100"
     rows = require_rows(late_rows(selection, preset), missing)
-    cells = [
-        {
-            "policy": row["policy"],
-            "precision": row["precision"],
-            "late by": what,
-            "cell": percent(row["loss"], "+") if what == POINTS else percent(row["success"]),
-            "header": row["header"],
-            "measured": row["measured"],
+    lines = []
+    for (policy, precision), of in group_by(rows, lambda row: (row["policy"], row["precision"])).items():
+        shown = {
+            "% success": {row["header"]: percent(row["success"]) for row in of},
+            "points to 0 ms": {row["header"]: percent(row["loss"], "+") for row in of},
         }
-        for row in rows
-        for what in ("% success", POINTS)
-    ]
-    lead = ("policy", "precision", "late by")
-    measured = {tuple(cell[name] for name in lead): cell["measured"] for cell in cells}
-    lines = pivot(cells, lead, "header", {"cell": "{}"})
+        for what, cells in shown.items():
+            lead = {"policy": policy, "precision": precision, "late by": what}
+            lines.append({**lead, **cells, "measured": of[0]["measured"]})
     table = tabulate(
         LATENCY_FLOWN,
         LATE,
-        [{**line, "measured": measured[tuple(line[name] for name in lead)]} for line in lines],
+        lines,
         left=3,
-        rules=lead[:2],
+        rules=("policy", "precision"),
         titled=("measured",),
         rows=rows,
         period_ms=1000 * PRESETS[preset].control_period_s,

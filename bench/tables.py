@@ -115,6 +115,8 @@ def pivot(
     """
     import pandas
 
+    if not rows:
+        return []
     frame = pandas.DataFrame(rows)
     wide = frame.pivot_table(index=[*index], columns=columns, values=[*values], aggfunc="first", sort=False)
     order = [(name, of) for name in values for of in frame[columns].unique() if (name, of) in wide.columns]

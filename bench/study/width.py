@@ -17,7 +17,7 @@ from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.joined import Joined, results_of
 from quarl.bench.study.measures.levels import all_weights
-from quarl.bench.tables import Table, tabulate
+from quarl.bench.tables import Table, pivot, tabulate
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
 
@@ -198,8 +198,7 @@ def facts(found: Sequence[Point]) -> dict[str, Any]:
 def errors_table(found: Sequence[Point]) -> list[Table]:
     """Width and errors of every policy, from narrow to wide."""
     rows = of_sources(found)
-    shown = list(dict.fromkeys(row["source"] for row in rows))
-    lines = [
+    cells = [
         {
             "policy": point.name,
             "weights": f"{point.weights:,}",
@@ -207,10 +206,14 @@ def errors_table(found: Sequence[Point]) -> list[Table]:
             "range": f"{point.range:.2f}",
             "std": f"{point.deviation:.3f}",
             "range / std": f"{point.ratio:.1f}",
-            **{f"error, {source}, %": lost(point.errors.get(source)) for source in shown},
+            "source": row["source"],
+            "error": lost(row["error"]),
         }
-        for point in found
+        for row in rows
+        for point in [row["point"]]
     ]
+    lead = ("policy", "weights", "from … to", "range", "std", "range / std")
+    lines = pivot(cells, lead, "source", {"error": "error, {}, %"})
     return [tabulate(PAGES["range"], TABLE, lines, results=found, rows=rows, **facts(found))]
 
 

@@ -20,7 +20,7 @@ from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Re
 from quarl.bench.study.measures.execution import execution_of
 from quarl.bench.study.records import Condition
 from quarl.bench.study.trainings import Training, flown, of_cells, origin, trained
-from quarl.bench.tables import Table, group_by, tabulate
+from quarl.bench.tables import Table, group_by, pivot, tabulate
 from quarl.policy.quantize import Scheme
 from quarl.policy.simulate import Widths
 
@@ -234,20 +234,21 @@ def error_words(found: Estimate | None) -> str:
 
 def returns_table(results: Results) -> list[Table]:
     """Mean returns and errors of both ways of quantizing, for each cell and width."""
-    lines = []
-    for of_width in group_by(policies(results), lambda row: (row["cell"], row["bits"])).values():
-        first = of_width[0]
-        lines.append(
-            {
-                "cell": f"{first['cell']}, n={first['trainings']} × {first['each']:,}",
-                "bits": str(first["bits"]),
-                "float": estimate(first["floats"][RETURN]),
-                **{row["way"]: estimate(row[RETURN]) for row in of_width},
-                **{f"{row['way']} error, %": lost(row[ERROR]) for row in of_width},
-                "QAT − PTQ, %": estimate(first["gain"], sign="+"),
-                **({"success, %": first["rates"]} if first["rates"] else {}),
-            }
-        )
+    cells = [
+        {
+            "cell": f"{row['cell']}, n={row['trainings']} × {row['each']:,}",
+            "bits": str(row["bits"]),
+            "float": estimate(row["floats"][RETURN]),
+            "way": row["way"],
+            "return": estimate(row[RETURN]),
+            "error": lost(row[ERROR]),
+        }
+        for row in policies(results)
+    ]
+    lines = pivot(cells, ("cell", "bits", "float"), "way", {"return": "{}", "error": "{} error, %"})
+    for line, row in zip(lines, policies(results)[:: len(WAYS)], strict=True):
+        line["QAT − PTQ, %"] = estimate(row["gain"], sign="+")
+        line |= {"success, %": row["rates"]} if row["rates"] else {}
     return [tabulate("qat", TABLE, lines, once=True, results=results, **facts(results))]
 
 
