@@ -136,7 +136,7 @@ demo: $(INSTALLED)
 	  $(QUARL) train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
 	@$(QUARL) bench latency --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
 	@$(QUARL) bench success --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
-	@$(QUARL) bench table case-study --own --target $(TARGET) --output-path results
+	@$(QUARL) bench table case-study --local --target $(TARGET) --output-path results
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }
