@@ -29,7 +29,7 @@ endif
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 QUARL := $(VENV)/bin/quarl
-# The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made anew.
+# The stamp holds the folder's name: an environment that was moved, or whose Python is gone, is made again.
 INSTALLED := $(VENV)/.installed
 ifneq ($(CURDIR),$(shell test -x $(PYTHON) && cat $(INSTALLED) 2>/dev/null))
 .PHONY: $(INSTALLED)
@@ -64,7 +64,7 @@ help:
 	@echo "  make bench [TARGET=…]                  the three of them, I, II and III  -> results/"
 	@echo "  make table [WRITE=1]                   the committed tables; WRITE=1: README.md and docs/ made again from them"
 	@echo "  make training-speed                    against Stable-Baselines3 (make peers)"
-	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure anew)"
+	@echo "  make study | make study-quick          what fewer bits cost every committed policy (make suites to measure again)"
 	@echo "  make docs                              README.md and docs/ as a site             -> artifacts/site/index.html"
 	@echo "  make wheel                             sdist and wheel, with the engine compiled -> dist/"
 	@echo "  make report                            the findings as one page to read      -> results/report.html"
@@ -131,12 +131,12 @@ report: $(INSTALLED)
 demo: $(INSTALLED)
 	$(REACHED)
 	@test ! -f artifacts/I/manifest.json || \
-	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it anew, type: mv artifacts/I artifacts/I-before; make demo"
+	  echo "Nothing is trained: Policy I is artifacts/I, which is there. To train it again, type: mv artifacts/I artifacts/I-before; make demo"
 	@test -f artifacts/I/manifest.json || \
 	  $(QUARL) train --task navigation --policy I --method ppo --steps $(DEMO_STEPS) --minutes 4
 	@$(QUARL) bench latency --policy I,II,III --target $(TARGET) --runs $(DEMO_RUNS) >/dev/null
 	@$(QUARL) bench success --policy I,II,III --target $(TARGET) --episodes $(DEMO_EPISODES) >/dev/null
-	@$(QUARL) bench table case-study --own --target $(TARGET) --output-path results
+	@$(QUARL) bench table case-study --local --target $(TARGET) --output-path results
 
 train: $(INSTALLED)
 	@test -n "$(POLICY)" || { echo "Which policy? Type: make train POLICY=I   (I, II or III)"; exit 2; }
@@ -199,7 +199,9 @@ lint: $(INSTALLED)
 	@test -w . || export RUFF_NO_CACHE=true MYPY_CACHE_DIR=/dev/null; \
 	  $(VENV)/bin/ruff check .; \
 	  $(VENV)/bin/ruff format --check .; \
-	  $(VENV)/bin/mypy -p quarl -p tests
+	  $(VENV)/bin/mypy -p quarl -p tests; \
+	  $(VENV)/bin/codespell README.md CONTRIBUTING.md CHANGELOG.md docs; \
+	  $(PYTHON) setup/help_texts.py | $(VENV)/bin/codespell -
 
 format: $(INSTALLED)
 	@$(VENV)/bin/ruff check --fix .

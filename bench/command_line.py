@@ -250,18 +250,18 @@ class Reading(Printing):
     """Which measurements to read.
 
     Attributes:
-        own: this machine's own measurements, not the committed ones
+        local: measured on this machine, not the committed measurements
         results: of this file of JSON lines
     """
 
-    own: Annotated[bool, MEASUREMENTS] = False
+    local: Annotated[bool, MEASUREMENTS] = False
     results: Annotated[Path | None, MEASUREMENTS] = None
 
     def source(self, table: str) -> Path:
-        """Where a table's measurements are read from: --results, --own, or the store's own rule."""
+        """Where a table's measurements are read from: --results, --local, or the store's own rule."""
         from quarl.bench.report import store
 
-        return self.results or store.results_for(table, store.RESULTS, self.own)
+        return self.results or store.results_for(table, store.RESULTS, self.local)
 
 
 def update_docs(tables: Sequence[Table]) -> None:

@@ -29,7 +29,7 @@ Public policy files
 {{ files }} files of {{ repositories }} public repositories, of {{ kinds }} kinds; \
 {{ share }} % of them come in: {{ contract }} as a contract, {{ opaque }} opaque.
 Apart: the largest difference of an output from the original's, as a share of the range of its outputs, near and far \
-from the observations that its normaliser expects. The original is the untouched file in onnxruntime, PyTorch or \
+from the observations that its normaliser expects. The original is the unchanged file in onnxruntime, PyTorch or \
 Stable-Baselines3; for a zip with VecNormalize, the steps that were read; for Keras, the ONNX that was compared with it.
 int8: the smallest and the largest agreement with fp32 on random observations, not on rollouts. Deployed: fp32 on the \
 local device, which verified it with its golden vectors.

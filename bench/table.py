@@ -56,12 +56,12 @@ def table(options: Options) -> int:
     """Print tables of stored measurements: case study, late commands, virtual Pi, origin of the policies.
 
         quarl bench table                       on the terminal, of the committed measurements
-        quarl bench table --own                 of this machine's own measurements
+        quarl bench table --local               of this machine's own measurements
         quarl bench table --markdown            as Markdown
         quarl bench table paper                 QuaRL's claims, and the stored rows that test them
         quarl bench table case-study --output-path /tmp/pictures
 
-    --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --own or --results
+    --update-docs fills README.md and docs/, draws the case study's two pictures there, and with --local or --results
     takes the measurements over into results/NAME.jsonl, to be committed with them: never fewer than there are.
     """
     from quarl.bench import tables as rendering
@@ -107,7 +107,7 @@ def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
         raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *makers))}.")
     found: dict[str, Made] = {}
     skipped: dict[str, str] = {}
-    for name in asked or (MEASURED if options.own or options.results else makers):
+    for name in asked or (MEASURED if options.local or options.results else makers):
         try:
             found[name] = makers[name](kept)
         except store.StoreError as error:
@@ -192,10 +192,10 @@ def _say_what_else_there_is(options: Options) -> None:
     """Say that this machine has measurements of its own, where others are shown."""
     from quarl.bench.report import store
 
-    if not options.own and not options.results and store.DEFAULT_STORE.exists():
+    if not options.local and not options.results and store.DEFAULT_STORE.exists():
         command_line.say(
             f"These are the committed measurements. This machine's own are in {store.DEFAULT_STORE}; "
-            "type: quarl bench table --own"
+            "type: quarl bench table --local"
         )
 
 

@@ -36,6 +36,9 @@ LOADING_S = 0.7
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[..., Any]
 
+RENAMED_OPTIONS = {"--own": "--local"}
+"""Options by their former names, which resemble others more."""
+
 
 class Verb(NamedTuple):
     """A verb's function, as MODULE:NAME; what it does; and variables of its libraries, which read them as they load."""
@@ -301,7 +304,8 @@ def _unknown_option(name: str, words: Sequence[str]) -> str:
     for word in words:
         option = word.partition("=")[0]
         if option.startswith("--") and option not in {*known, "--help"}:
-            near = difflib.get_close_matches(option, known)
+            renamed = RENAMED_OPTIONS.get(option)
+            near = [renamed] if renamed in known else difflib.get_close_matches(option, known)
             return f"There is no option {option}.{f' Did you mean {near[0]}?' if near else ''}"
     return ""
 

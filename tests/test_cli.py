@@ -55,6 +55,7 @@ def test_a_mistyped_option_value_and_verb_are_named(capsys: pytest.CaptureFixtur
     wanted = {
         ("deploy", "--policy", "III", "--agent", "nativ"): '"native"',
         ("releases", "--polici", "III"): "--policy",
+        ("bench", "table", "--own"): "--local",
         ("rolback",): "rollback",
         ("fleet", "depoy"): "fleet deploy",
     }

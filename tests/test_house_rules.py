@@ -256,3 +256,11 @@ def test_no_module_shadows_a_package() -> None:
     # A script's own folder is first on the path, so a file there hides any package of its name.
     names = {path.stem for path in (ROOT / "bench").glob("*.py")} - {"__init__", "__main__"}
     assert not names & shadowable
+
+
+def test_the_prose_linter_finds_a_word_of_ours_and_a_misspelling(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for text, status in (("Measure anew.\n", 65), ("Measure it seperately.\n", 65), ("Measure again.\n", 0)):
+        page.write_text(text, encoding="utf-8")
+        done = subprocess.run([sys.executable, "-m", "codespell_lib", page], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == status, (text, done.stdout, done.stderr)

@@ -43,11 +43,11 @@ class RunOptions:
         seed: everything random follows from it
         output_path: folder of the bundle (default artifacts/I, artifacts/cartpole-dqn)
         resume: go on from the checkpoint of the same run, even if it has ended
-        fresh: begin anew, even if the last run was interrupted
-        minutes: stop after so many minutes, whatever the steps (with --resume: so many more)
+        fresh: start over, even if the last run was interrupted
+        minutes: stop after this many minutes, finished or not (with --resume: this many more)
         stop_at_success: stop when the greedy success reaches it
         stop_at_return: stop when the mean greedy return reaches it
-        stop_preset: arena on which the two are judged (default: trained on)
+        stop_preset: arena on which both are evaluated (default: trained on)
         evaluate_every: steps between two greedy evaluations
         evaluate_episodes: episodes of each
         final_episodes: episodes of the last evaluation, kept in the bundle

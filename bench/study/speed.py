@@ -36,8 +36,8 @@ TABLE = """\
 CPU seconds until the greedy policy reaches a return
 Medians of the seeds {{ results.seeds }}, which chose no setting; one core, one thread, both in turn. Processor time \
 of the process from its start (imports left out: from their end on) until the mean return of {{ episodes }} fresh \
-greedy episodes reaches the goal; the judging itself is left out on both sides. > where the median run did not reach \
-it within its steps.
+greedy episodes reaches the goal; the evaluation itself is left out on both sides. > where the median run did not \
+reach it within its steps.
 What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
 zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
 environments, tested step by step against Gymnasium's, in which SB3 trains.
@@ -248,7 +248,7 @@ def speed(options: Options) -> int:
         quarl study speed dqn,CartPole-v1 --seeds 10 --ours-only
         quarl study speed --keep --again --update-docs    measures all again, fills docs/algorithms/training-speed.md
 
-    Both are started by their usual commands, on the same core, one after the other, and evaluated alike: at fixed
+    Both are started by their usual commands, on the same core, one after the other, with the same evaluation: at fixed
     intervals the deterministic policy plays fresh episodes, and the run ends when their mean return reaches the goal.
     The processor time of the process is counted from its start, with libraries and compilation and without evaluations;
     a second column counts it from the end of the imports. Ours takes its settings from train/settings,

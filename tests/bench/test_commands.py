@@ -193,8 +193,8 @@ def test_committed_results_are_shown_unless_the_machines_own_are_asked_for(
     assert table.main(["case-study", "--markdown"]) == 0
     printed = capsys.readouterr()
     assert "| I | int8 | 1.00 µs |" in printed.out and "3,000 fresh episodes" in printed.out
-    assert printed.err.count("This machine's own are in") == 1 and "--own" in printed.err
-    for own in (["--own"], ["--results", str(checkout / "results" / "results.jsonl")]):
+    assert printed.err.count("This machine's own are in") == 1 and "--local" in printed.err
+    for own in (["--local"], ["--results", str(checkout / "results" / "results.jsonl")]):
         assert table.main(["case-study", "--markdown", *own]) == 0
         printed = capsys.readouterr()
         assert "| I | int8 | 2.00 µs |" in printed.out and "300 fresh episodes" in printed.out
@@ -207,7 +207,7 @@ def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
 ) -> None:
     both = ["summary", "case-study", "--update-docs"]
     before = files(checkout)
-    assert table.main([*both, "--own"]) == cli.EXIT_FAILED
+    assert table.main([*both, "--local"]) == cli.EXIT_FAILED
     assert "300 instead of 3,000 episodes or runs; nothing was written" in capsys.readouterr().err
     assert files(checkout) == before
     for state in ("README.md: updated", "up to date"):
@@ -219,7 +219,7 @@ def test_the_pages_are_filled_and_no_stored_result_gives_way_to_less(
     committed = checkout / "results" / "case-study.jsonl"
     assert committed.read_bytes() == before[committed]
     store.add([success_report("I", episodes=5000)], store.DEFAULT_STORE)
-    assert table.main([*both, "--own"]) == 0, "as much as there is may take its place"
+    assert table.main([*both, "--local"]) == 0, "as much as there is may take its place"
     assert "| I | int8 | 2.00 µs |" in (checkout / "docs" / "case-study.md").read_text()
     assert "5,000 fresh episodes" in (checkout / "docs" / "case-study.md").read_text()
     assert [r.success.episodes for r in store.read_results(committed) if r.success] == [5000]

@@ -70,7 +70,7 @@ FULL = {  # what is typed: the folder that is a disk of its own, and the kB that
     LATENCY: ("results", 64),
 }
 DISK_KB = 250_000
-OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{QUARL} bench table --own case-study")
+OFFLINE = ("make convert POLICY=I", "make deploy POLICY=I", LATENCY, f"{QUARL} bench table --local case-study")
 
 
 def apart(namespace: Literal["mount", "net"], script: str) -> str:

@@ -24,12 +24,12 @@ class ActorQSettings:
         quantize: bits of the artifact that actors execute: 8, 16 (half weights) or 32
         quantize_communication: bits of weights sent to actors; 0: as --quantize, which sends the artifact itself
         actor_update_period: steps of an actor between two looks for newer parameters
-        samples_per_insert: times a transition is learned from: whoever is ahead, actors or learner, waits; 0: nobody
+        samples_per_insert: times a transition is learned from: actors and learner wait for each other; 0: no limit
         replay_shards: replay processes; actors are dealt to them, the learner draws from each in turn
         insert_every: transitions that an actor sends at once
         max_staleness: most that an acting policy may be behind: its actor renews or waits, its transitions are refused
         publish_every: updates between two versions of the parameters; 0: a round of updates
-        priority_exponent: α: transitions are drawn with a probability ∝ |error|^α, e.g. 0.6; 0: all alike
+        priority_exponent: α: transitions are drawn with a probability ∝ |error|^α, e.g. 0.6; 0: all equally likely
         importance_exponent: β: how much of the bias of priorities weights take back
         correct_mismatch: DQN: a return over several steps ends where the learner would not have chosen as the actor did
         runtime: executes the actors' artifact, as on a device; native: --quantize 8 only

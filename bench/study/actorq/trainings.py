@@ -44,8 +44,8 @@ Trained with actors in int8 and in fp32: greedy return of the learner's policy, 
 The difference is shown not to be 0 in {{ rows | map(attribute="gain") | selectattr("side") | list | length }} of \
 {{ rows | length }} tasks. By the intervals' lower ends int8 actors cost at most, in % of fp32's return: \
 {% for row in rows %}{{ row.task }} {{ (100 * row.most) | fixed }}{{ ", " if not loop.last }}{% endfor %}.
-Means over seeds with 95 % intervals (Student's t), of the difference paired by seed; each policy judged over fresh \
-episodes in fp32. Time to the goal: from the first steps to the first judgement at or above it, fp32's over int8's, \
+Means over seeds with 95 % intervals (Student's t), of the difference paired by seed; each policy evaluated over fresh \
+episodes in fp32. Time to the goal: from the first steps to the first evaluation at or above it, fp32's over int8's, \
 median of seeds that reached it with both, in brackets the smallest and the largest; steps/s: int8's over fp32's, \
 after the learner's rounds that compile. Two actors (D4PG: four), a learner, a replay and a parameter server share the \
 machine's cores. Goals and steps were set after trials with seed 0 (walker_stand: 7).
