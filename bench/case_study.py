@@ -9,17 +9,17 @@ from quarl.bench.report.document import BLIND, Kind, Report
 from quarl.bench.report.notes import (
     circumstances,
     facts_of,
-    gained,
     percentile,
     rate,
     ratio_cell,
     report_notes,
     reports_of,
     require_rows,
+    success_gain,
     withheld_notes,
 )
-from quarl.bench.report.selection import FP32, Selection, paired, speed_up
-from quarl.bench.report.text import NOT_KNOWN, filled, joined, kilobytes, megabytes, percent
+from quarl.bench.report.selection import FP32, Selection, pair_successes, speed_up
+from quarl.bench.report.text import NOT_KNOWN, fill_sentences, join_distinct, kilobytes, megabytes, percent
 from quarl.bench.tables import Table, tabulate
 
 Row = Mapping[str, Any]
@@ -121,10 +121,10 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
                 "memory": memory.memory if memory else None,
                 "bytes": found[0].artifact.bytes,
                 "success": list(map(rate, flights)),
-                "to_fp32": gained(flights[0], fp32) if precision != FP32 else None,
+                "to_fp32": success_gain(flights[0], fp32) if precision != FP32 else None,
                 "paper": PAPER.get((policy, precision)),
                 "papers_speed_up": SPEED_UPS.get(policy),
-                "measured": joined(circumstances(latency, memory, flights[0])),
+                "measured": join_distinct(circumstances(latency, memory, flights[0])),
             }
     flights = [selection.best_success(BLIND, None, each) for each in presets]
     if of_policies and any(flights):
@@ -135,7 +135,7 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
             "reports": flights,
             "policy": BLIND,
             "success": list(map(rate, flights)),
-            "measured": joined(circumstances(*flights)),
+            "measured": join_distinct(circumstances(*flights)),
         }
 
 
@@ -232,7 +232,7 @@ def finding(selection: Selection, preset: str = "hard") -> str:
     for policy in selection.policies():
         fp32, int8 = (selection.last(Kind.LATENCY, policy=policy, precision=name, path=PATH) for name in (FP32, "int8"))
         success = selection.best_success(policy, "int8", preset)
-        ratio, change = speed_up(fp32, int8), paired(success, selection.best_success(policy, FP32, preset))
+        ratio, change = speed_up(fp32, int8), pair_successes(success, selection.best_success(policy, FP32, preset))
         if ratio is None or change is None or not (fp32 and int8 and fp32.artifact and int8.artifact):
             continue
         device = int8.device
@@ -244,4 +244,4 @@ def finding(selection: Selection, preset: str = "hard") -> str:
         return ""
     fastest, ratio_words = faster[max(faster)]
     values = {"smaller": smaller, "most": max(most), "episodes": episodes, "device": device, "preset": preset}
-    return filled(FINDING, faster=ratio_words, fastest=fastest, **values)[0]
+    return fill_sentences(FINDING, faster=ratio_words, fastest=fastest, **values)[0]

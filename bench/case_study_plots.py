@@ -14,7 +14,7 @@ from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import circumstances
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.text import joined, machine, nanoseconds
+from quarl.bench.report.text import join_distinct, machine, nanoseconds
 from quarl.device.agent.measure import required_runs
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle("Success against precision")
-    subtitle = _measured_on([report for flown in found.values() for report, _ in flown])
+    subtitle = _describe_machine([report for flown in found.values() for report, _ in flown])
     figure.text(0.5, 0.94, subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
 
@@ -126,7 +126,7 @@ def latency_figure(selection: Selection) -> Figure:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle("Latency with its spread")
     device = [report for *_, report in rows if report.artifact is not None]
-    axes.set_title(_measured_on(device), fontsize=7.5, color=GREY)
+    axes.set_title(_describe_machine(device), fontsize=7.5, color=GREY)
     return figure
 
 
@@ -184,8 +184,8 @@ def save_figures(selection: Selection, folder: Path, preset: str = "hard") -> li
     return [file for name, figure in figures(selection, preset).items() for file in save(figure, folder / name)]
 
 
-def _measured_on(reports: Sequence[Report]) -> str:
-    return f"{machine(reports[-1].device)}\n{joined(circumstances(*reports))}"
+def _describe_machine(reports: Sequence[Report]) -> str:
+    return f"{machine(reports[-1].device)}\n{join_distinct(circumstances(*reports))}"
 
 
 def _tick(value: float) -> str:

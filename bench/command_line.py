@@ -62,7 +62,7 @@ def read_runtimes(text: str) -> tuple[RuntimeName, ...]:
     return tuple(parse_enum(RuntimeName, word, "runtime") for word in words(text))
 
 
-def checked(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
+def number_reader(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
     """A reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a thousand."""
 
     def read(text: str) -> T:
@@ -76,8 +76,8 @@ def checked(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) ->
     return read
 
 
-read_positive = checked(int, lambda value: value >= 1, "is no whole number of at least 1")
-read_not_negative = checked(int, lambda value: value >= 0, "is no whole number of at least 0")
+read_positive = number_reader(int, lambda value: value >= 1, "is no whole number of at least 1")
+read_not_negative = number_reader(int, lambda value: value >= 0, "is no whole number of at least 0")
 Positive = Annotated[int, cli.reads(read_positive)]
 NotNegative = Annotated[int, cli.reads(read_not_negative)]
 Policies = Annotated[tuple[str, ...], cli.reads(words, "I,II")]

@@ -11,9 +11,17 @@ from quarl.airlearning_envs.config import PRESETS
 from quarl.airlearning_envs.episode.latency import CommandLatency
 from quarl.bench.report.document import BASELINES, Kind, Report
 from quarl.bench.report.intervals import Estimate, independent_difference
-from quarl.bench.report.notes import circumstances, facts_of, gained, machine_notes, rate, reports_of, require_rows
-from quarl.bench.report.selection import FP32, MEASURED, Selection, flown_late, policy_order, precision_order
-from quarl.bench.report.text import NOT_KNOWN, figure_words, fixed, joined, percent
+from quarl.bench.report.notes import (
+    circumstances,
+    facts_of,
+    machine_notes,
+    rate,
+    reports_of,
+    require_rows,
+    success_gain,
+)
+from quarl.bench.report.selection import FP32, MEASURED, Selection, latency_of_flights, policy_order, precision_order
+from quarl.bench.report.text import NOT_KNOWN, figure_words, format_fixed, join_distinct, percent
 from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.locate import shipped_folder
 from quarl.policy.places import ZOO as ZOO_FOLDER
@@ -93,7 +101,7 @@ def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
 
     Of each policy and precision the latest run that flew with latency is shown, and nothing from other runs.
     """
-    flights = [(flown_late(report), report) for report in selection.of(Kind.SUCCESS, preset=preset)]
+    flights = [(latency_of_flights(report), report) for report in selection.of(Kind.SUCCESS, preset=preset)]
     runs = {(report.policy, report.precision): report.run for late, report in flights if late}  # oldest first
     shown = [(late, r) for late, r in flights if late is not None and runs.get((r.policy, r.precision)) == r.run]
     columns: dict[float | str, str] = {
@@ -110,12 +118,12 @@ def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
                 "precision": precision or NOT_KNOWN,
                 "header": header,
                 "success": rate(mine.get(late)),
-                "loss": gained(mine.get(late), mine.get(0.0)) if late != 0.0 else None,
-                "measured": joined(circumstances(*mine.values())),
+                "loss": success_gain(mine.get(late), mine.get(0.0)) if late != 0.0 else None,
+                "measured": join_distinct(circumstances(*mine.values())),
             }
 
 
-def trained_late(policies: Iterable[str]) -> Iterator[str]:
+def describe_trained_latency(policies: Iterable[str]) -> Iterator[str]:
     """Which of some policies were trained with late commands, as their bundles say."""
     for name in dict.fromkeys(policies):
         folder = shipped_folder(name)
@@ -150,7 +158,7 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
         titled=("measured",),
         rows=rows,
         period_ms=1000 * PRESETS[preset].control_period_s,
-        trained_late=list(trained_late(row["policy"] for row in rows)),
+        trained_late=list(describe_trained_latency(row["policy"] for row in rows)),
         **facts_of(rows),
     )
     return table, reports_of(rows)
@@ -193,7 +201,7 @@ def _origin_line(row: Mapping[str, Any]) -> dict[str, str]:
         "policy": row["policy"],
         "hidden layers": " × ".join(map(str, row["hidden"] or ())),
         "trained by": " from ".join(origin[name] for name in ("algorithm", "teacher") if name in origin),
-        **{header: fixed(origin.get(name)) for header, name in FIGURES.items()},
+        **{header: format_fixed(origin.get(name)) for header, name in FIGURES.items()},
         **{f"% success, {preset}": percent(row[preset]) for preset in ("shipped", "hard")},
     }
 
@@ -280,7 +288,7 @@ def _simulator_line(report: Report, embedded: Report) -> dict[str, str]:
         "points to embedded": percent(difference, "+"),
         "ended alike": ended_alike,
         **{f"ended by {cause.replace('_', ' ')}": str(episodes) for cause, episodes in mine.causes.items()},
-        "flight s": fixed(mine.flight_time_s, 2),
+        "flight s": format_fixed(mine.flight_time_s, 2),
     }
 
 
@@ -294,8 +302,8 @@ def dynamics_tables(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[s
     for each in sorted(now["recordings"], key=lambda recording: recording["altitude_m"]):
         line = {"recording": each["file"], "altitude": f"{each['altitude_m']:g} m", "states": f"{each['states']:,}"}
         for name, key in ERRORS.items():
-            line[f"{name}, before"] = fixed(earlier.get(each["file"], {}).get(key), 3)
-            line[f"{name}, now"] = fixed(each[key], 3)
+            line[f"{name}, before"] = format_fixed(earlier.get(each["file"], {}).get(key), 3)
+            line[f"{name}, now"] = format_fixed(each[key], 3)
         recordings.append(line)
     rises = []
     for each in now["rises"]:

@@ -66,11 +66,11 @@ def _ask(options: Options) -> dict[str, Any]:
             kinds = {each["kind"] for each in found if each.get("deployed")}
             folder = Path(scratch) / row["id"]
             folder.mkdir()
-            found.append(tried(row, options, folder, None if row["kind"] in kinds else device))
+            found.append(try_import(row, options, folder, None if row["kind"] in kinds else device))
     return {"policies": found}
 
 
-def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -> dict[str, Any]:
+def try_import(row: Mapping[str, str], options: Options, folder: Path, device: Any) -> dict[str, Any]:
     """Return what became of one file: see :data:`COLUMNS` for the row.
 
     ``export`` are options of ``quarl export-torch``, ``-`` where there are none, and empty for a file that needs no
@@ -81,14 +81,14 @@ def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -
 
     path = options.files.parent / row["file"]
     result: dict[str, Any] = {name: row[name] for name in COLUMNS[:5]}
-    result |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "typed": _typed(row)}
+    result |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "typed": _list_typed_options(row)}
     words = row["options"].split()
     words += ["--golden", str(options.files.parent / row["golden"])] if row["golden"] else []
     try:
         if row["export"]:
-            path, pairs = _exported(path, row["export"], options.torch, folder)
+            path, pairs = _export(path, row["export"], options.torch, folder)
             words += ["--golden", str(pairs)]
-        done = _imported(path, words, folder / "floats")
+        done = _import(path, words, folder / "floats")
         assert done.path is not None
         floats = Bundle.load(done.path)
         result |= {
@@ -99,7 +99,7 @@ def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -
         }
         result["int8"] = _int8(path, words, floats, folder)
         if device is not None:
-            result["deployed"] = _deployed(device, floats)
+            result["deployed"] = _deploy(device, floats)
     except PolicyError as error:
         if "form" not in result:
             result |= {"form": "refused", "code": error.code}
@@ -107,12 +107,12 @@ def tried(row: Mapping[str, str], options: Options, folder: Path, device: Any) -
     return result
 
 
-def _typed(row: Mapping[str, str]) -> list[str]:
+def _list_typed_options(row: Mapping[str, str]) -> list[str]:
     """Return the options that somebody has to type, of both commands."""
     return [word for word in f"{row['export']} {row['options']}".split() if word.startswith("--")]
 
 
-def _exported(path: Path, words: str, python: Path, folder: Path) -> tuple[Path, Path]:
+def _export(path: Path, words: str, python: Path, folder: Path) -> tuple[Path, Path]:
     from quarl.convert.importers import run_export_torch
     from quarl.convert.importers.chain import ForeignError
 
@@ -127,7 +127,7 @@ def _exported(path: Path, words: str, python: Path, folder: Path) -> tuple[Path,
     return name.with_suffix(".onnx"), name.with_name("exported-pairs.npz")
 
 
-def _imported(path: Path, words: list[str], target: Path) -> Any:
+def _import(path: Path, words: list[str], target: Path) -> Any:
     from quarl.convert.importers.importing import import_policy
 
     typed = [str(path), *words, "--name", NAMES, "--output-path", str(target), "--episodes", "0"]
@@ -144,7 +144,7 @@ def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | No
     from quarl.policy.spec import ArtifactFormat, Precision
 
     np.savez(folder / "rows.npz", observations=floats.golden().observations)
-    done = _imported(path, [*words, "--observations", str(folder / "rows.npz")], folder / "int8")
+    done = _import(path, [*words, "--observations", str(folder / "rows.npz")], folder / "int8")
     try:
         (made,) = convert_all([Bundle.load(done.path)], [Precision.INT8], [ArtifactFormat.ONNX], accept=True)
     except QuantizationError:
@@ -152,7 +152,7 @@ def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | No
     return made.entry.fp32_agreement
 
 
-def _deployed(device: Any, bundle: Any) -> bool:
+def _deploy(device: Any, bundle: Any) -> bool:
     """Deploy fp32 to the local device, which holds it to the golden vectors."""
     from quarl.api import Policy
 

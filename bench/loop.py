@@ -85,7 +85,7 @@ def _ask(options: Options) -> dict[str, Any]:
     require_reachable(options.target)
     precision = options.precision[0]
     found: dict[str, Any] = {"pairs": [], "clock": []}
-    with access.connected(options.target) as device:
+    with access.connect(options.target) as device:
         for runtime in options.runtime:
             bundle = access.bundle_with(options.policy, [precision], runtime)
             device.deploy(bundle, [precision], runtime)

@@ -52,7 +52,7 @@ def memory(options: Options) -> int:
     from quarl.bench.device_session import session
     from quarl.bench.device_session.questions import ask_memory
 
-    with session.opened(options) as asking:
+    with session.open_session(options) as asking:
         asking.ask_each(lambda served: [ask_memory(served, asking.run, options.runs)])
     return session.answer(options, asking.reports, memory_table(asking.reports))
 
@@ -60,7 +60,7 @@ def memory(options: Options) -> int:
 def memory_table(reports: Sequence[Report]) -> Table:
     """A line for each artifact in each runtime."""
     from quarl.bench.report.notes import circumstances, machine_notes, report_notes
-    from quarl.bench.report.text import joined, kilobytes, megabytes
+    from quarl.bench.report.text import join_distinct, kilobytes, megabytes
     from quarl.bench.tables import tabulate
 
     lines = [
@@ -74,7 +74,7 @@ def memory_table(reports: Sequence[Report]) -> Table:
             "MB loaded": megabytes(report.memory.after_load),
             "MB peak serving": megabytes(report.memory.running_peak),
             "MB added by loading": megabytes(report.memory.artifact_share),
-            "measured": joined(circumstances(report)),
+            "measured": join_distinct(circumstances(report)),
         }
         for report in reports
         if report.artifact and report.memory

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.peers.policies import amounts, committed
+from quarl.bench.peers.policies import amounts, load_committed
 from quarl.policy.console import heartbeat
 from quarl.policy.spec import Precision, RuntimeName
 
@@ -53,19 +53,19 @@ def _ask(options: Options) -> dict[str, Any]:
         raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
     return {
         "versions": ", ".join(f"{name.value} {version}" for name, version in installed_runtimes().items()),
-        "rows": [row for name in options.policy for row in _measured(committed(name), options.precision)],
+        "rows": [row for name in options.policy for row in _measure(load_committed(name), options.precision)],
     }
 
 
-def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[str, Any]]:
-    from quarl.bench.peers.turns import of_runtime, prepared, timed_in_turns
+def _measure(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[str, Any]]:
+    from quarl.bench.peers.turns import of_runtime, prepare_folder, time_in_turns
     from quarl.convert.pipeline import build_graph
     from quarl.device.engine.engine import kernels_here, library
 
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     for precision in precisions:
         made = {each: build_graph(spec, weights, calibration, precision, each) for each in precision.formats}
-        with prepared(spec, bundle.golden().observations) as folder:
+        with prepare_folder(spec, bundle.golden().observations) as folder:
             contestants = [
                 of_runtime(folder, runtime, kernels, made[runtime.artifact_format])
                 for runtime in precision.runtimes
@@ -73,7 +73,7 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
                 if kernels != "plain"
             ]
             with command_line.progress_bar(f"timing {spec.name} {precision.value}") as progress:
-                found = timed_in_turns(contestants, progress)
+                found = time_in_turns(contestants, progress)
         for contestant, timed in zip(contestants, found, strict=True):
             yield {
                 "policy": spec.name,
@@ -86,7 +86,7 @@ def _measured(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[
 
 def native_table(document: Mapping[str, Any]) -> Table:
     """A line for each policy, precision and contestant."""
-    from quarl.bench.peers.turns import timing_facts, with_speed_ups
+    from quarl.bench.peers.turns import add_speed_ups, timing_facts
     from quarl.bench.report.text import kilobytes, nanoseconds
     from quarl.bench.tables import tabulate
 
@@ -99,7 +99,7 @@ def native_table(document: Mapping[str, Any]) -> Table:
             "as fast as LiteRT": row["as_fast"],
             "KB artifact": kilobytes(row["bytes"]),
         }
-        for row in with_speed_ups(document["rows"], "policy", "precision")
+        for row in add_speed_ups(document["rows"], "policy", "precision")
     ]
     return tabulate(NATIVE, WORDS, lines, left=3, **timing_facts(document))
 

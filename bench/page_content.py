@@ -21,8 +21,8 @@ from quarl.bench.report.document import BLIND, Report
 from quarl.bench.report.figures import GREY, STYLES, new_figure
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import machine_notes
-from quarl.bench.report.selection import FP32, Selection, flown_today, turn_ratios
-from quarl.bench.report.text import NOT_KNOWN, filled, kilobytes, megabytes, nanoseconds, percent, times
+from quarl.bench.report.selection import FP32, Selection, keep_todays_flights, turn_ratios
+from quarl.bench.report.text import NOT_KNOWN, fill_sentences, kilobytes, megabytes, nanoseconds, percent, times
 from quarl.bench.tables import Table, tabulate
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ POLICIES, INT8 = ("I", "II", "III"), "int8"
 def collect(preset: Preset) -> dict[str, Any]:
     """Return what the template shows; ``missing`` maps what is not stored to the command that measures it."""
     shown, own_file = store.results_for("case-study", store.RESULTS), store.RESULTS / store.DEFAULT_STORE.name
-    reports, mine = stored_reports(shown), stored_reports(own_file)
+    reports, mine = read_reports(shown), read_reports(own_file)
     selection = Selection.of_target(reports)
     rows = list(case_study.rows_of(selection, preset))
     missing = missing_measurements(rows)
@@ -50,14 +50,14 @@ def collect(preset: Preset) -> dict[str, Any]:
     if not mine:
         missing["This machine's own measurements"] = "make demo"
     targets = [] if shown == own_file else dict.fromkeys(each.target for each in mine if each.artifact)
-    tables = stored_tables(("recommend", *THEMES), preset, missing)
+    tables = make_tables(("recommend", *THEMES), preset, missing)
     claims = [shorten(tables[name]) for name in THEMES if name in tables]
-    devices = [recommended(tables["recommend"])] if "recommend" in tables else []
+    devices = [describe_recommendation(tables["recommend"])] if "recommend" in tables else []
     return {
         "finding": case_study.finding(selection, preset),
         "machines": machine_notes([each for each in selection.reports if each.artifact]),
         "questions": [answer(question, rows) for question in QUESTIONS if rows],
-        "devices": [*devices, *counted(preset, missing)],
+        "devices": [*devices, *describe_counts(preset, missing)],
         "own": [own_table(Selection.of_target(mine, target), target, rows, preset) for target in targets],
         "claims": claims,
         "verdicts": Counter(row[1] for table in claims for row in table.rows).most_common(),
@@ -65,12 +65,12 @@ def collect(preset: Preset) -> dict[str, Any]:
     }
 
 
-def stored_reports(path: Path) -> list[Report]:
+def read_reports(path: Path) -> list[Report]:
     """Return the measurements of a file, flights of today's task among them; none where there is no file."""
-    return flown_today(store.read_results(path)) if path.exists() else []
+    return keep_todays_flights(store.read_results(path)) if path.exists() else []
 
 
-def stored_tables(names: tuple[str, ...], preset: Preset, missing: dict[str, str]) -> dict[str, Table]:
+def make_tables(names: tuple[str, ...], preset: Preset, missing: dict[str, str]) -> dict[str, Table]:
     """Return the tables that can be made; of each other one ``missing`` gets the command that measures for it."""
     found, skipped = table_command.tables(table_command.Options(name=names, preset=preset))
     missing |= {f"Table {name}": why.partition("next: ")[2] for name, why in skipped.items()}
@@ -250,7 +250,7 @@ def answer(question: Question, rows: Sequence[Row]) -> Section:
     picture = inline_svg(figure, name, description) if figure else ""
     lines = [{**lead_cells(row), **question.cells(row)} for row in rows if row["policy"] != BLIND]
     table = tabulate(question.title, question.title, lines, left=2)
-    return Section(question.title, filled(question.words, **facts(rows)), table, picture, question.caption)
+    return Section(question.title, fill_sentences(question.words, **facts(rows)), table, picture, question.caption)
 
 
 def facts(rows: Sequence[Row]) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def lead_cells(row: Row) -> dict[str, str]:
 # --- for whom, what this machine measured, the paper ------------------------------------------------------------------
 
 
-def recommended(kept: Table) -> Section:
+def describe_recommendation(kept: Table) -> Section:
     """Show the kept answer of ``quarl recommend``: its sentences, and the best candidate of each precision."""
     best: dict[str, dict[str, str]] = {}
     for row in filter(None, kept.rows):
@@ -314,9 +314,9 @@ They were counted in an emulated Cortex-A53. The times are bounds of a model, no
 """
 
 
-def counted(preset: str, missing: dict[str, str]) -> list[Section]:
+def describe_counts(preset: str, missing: dict[str, str]) -> list[Section]:
     """Show what was counted for a Raspberry Pi 3b: fp32 and int8 in LiteRT, and what takes the fewest instructions."""
-    reports = stored_reports(store.RESULTS / f"{virtual_pi.VIRTUAL_PI}.jsonl")
+    reports = read_reports(store.RESULTS / f"{virtual_pi.VIRTUAL_PI}.jsonl")
     rows = [row for row in virtual_pi.rows_of(reports, preset, virtual_pi.TARGET) if row["counts"]]
     if not rows:
         missing["Instructions on a Raspberry Pi's processor"] = "quarl bench instructions --policy I,II,III"
@@ -344,7 +344,9 @@ def counted(preset: str, missing: dict[str, str]) -> list[Section]:
         for row in shown
     ]
     table = tabulate("counted", "Counted for a Raspberry Pi 3b", lines, left=3)
-    return [Section("A Raspberry Pi 3b, counted and modelled", filled(COUNTED, fewest=fewest, ratios=ratios), table)]
+    return [
+        Section("A Raspberry Pi 3b, counted and modelled", fill_sentences(COUNTED, fewest=fewest, ratios=ratios), table)
+    ]
 
 
 def own_table(mine: Selection, target: str, committed: Sequence[Row], preset: str) -> Table:

@@ -69,7 +69,7 @@ def papers_seconds(parts: Sequence[str]) -> str:
 
 def papers_errors(precision: str) -> list[str]:
     """The paper's relative errors of its cells, from the least to the greatest."""
-    errors = (ptq_table.published_error(cell, precision) for cell in load_cells())
+    errors = (ptq_table.compute_published_error(cell, precision) for cell in load_cells())
     return [ptq_table.single(error) for error in sorted(error for error in errors if error is not None)]
 
 
@@ -80,7 +80,9 @@ def papers_mean(method: str, precision: str = "int8") -> str:
 
 def papers_int8(cells: Sequence[tuple[str, str]]) -> str:
     """The paper's int8 errors of cells, each a task and a method: ``+63.55, +22.05, 0 %``."""
-    known = {(cell.name.short_name, cell.method): ptq_table.published_error(cell, "int8") for cell in load_cells()}
+    known = {
+        (cell.name.short_name, cell.method): ptq_table.compute_published_error(cell, "int8") for cell in load_cells()
+    }
     return ", ".join(ptq_table.single(known[cell]) for cell in cells) + " %"
 
 
@@ -107,9 +109,9 @@ AFTER_TRAINING = (
     Finding("the best width depends on the task", "in pictures", answers.sweet_spot),
 )
 IN_TRAINING = (
-    Finding("6 and 5 bits cost no accuracy", "5/6 bits, no loss", answers.learned_bits),
-    Finding("better than quantizing afterwards", "consistently", answers.learned_gain),
-    Finding("better than fp32", "oftentimes", answers.learned_above),
+    Finding("6 and 5 bits cost no accuracy", "5/6 bits, no loss", answers.answer_qat_bits),
+    Finding("better than quantizing afterwards", "consistently", answers.answer_qat_gain),
+    Finding("better than fp32", "oftentimes", answers.answer_qat_above),
 )
 WIDTH = (
     *(
@@ -125,11 +127,11 @@ SPEED = (
         Finding(
             f"speed of training in 16 bits, Pong policy {name}",
             papers_minutes(name),
-            partial(answers.mixed_speed, name),
+            partial(answers.answer_mixed_speed, name),
         )
         for name in mixed.POLICIES
     ),
-    Finding("16 bits earn the same", "Pong, curves", answers.mixed_return),
+    Finding("16 bits earn the same", "Pong, curves", answers.answer_mixed_return),
     *(
         Finding(f"int8 decides faster, policy {policy}", papers_latency(policy), partial(answers.decision, policy))
         for policy in answers.POLICIES

@@ -18,8 +18,8 @@ from quarl.bench.case_study import PAPER, SPEED_UPS
 from quarl.bench.report.document import Kind
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell
-from quarl.bench.report.selection import FP32, Kept, Selection, paired, speed_up, turn_ratios
-from quarl.bench.report.text import correlation, fixed, lost, percent, span, times
+from quarl.bench.report.selection import FP32, Kept, Selection, pair_successes, speed_up, turn_ratios
+from quarl.bench.report.text import correlation, format_fixed, lost, percent, span, times
 from quarl.bench.report.verdicts import (
     LIMIT_PERCENT,
     Verdict,
@@ -68,7 +68,7 @@ class Rows:
     @property
     def judged(self) -> list[cells.JudgedBundle]:
         """The cells whose artifacts were judged."""
-        return cells.judged(self.of(cells.EXPERIMENT))
+        return cells.collect_bundles(self.of(cells.EXPERIMENT))
 
     @property
     def swept(self) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ class Answer:
     same: Verdict
 
 
-def counted_losses(errors: Sequence[Estimate]) -> str:
+def describe_losses(errors: Sequence[Estimate]) -> str:
     """In how many settings nothing is lost: ``no loss in 13 of 14``."""
     return f"no loss in {count_lossless(errors)} of {len(errors)}"
 
@@ -139,7 +139,7 @@ def at_bits(bits: int, rows: Rows) -> Answer:
     )
     errors, *others = ([row[ERROR] for row in found] for found in (own, weights_only, symmetric))
     words = zip(("weights only", "one scale a channel"), others, strict=True)
-    text = [counted_losses(errors), *(f"{name} {count_lossless(each)} of {len(each)}" for name, each in words)]
+    text = [describe_losses(errors), *(f"{name} {count_lossless(each)} of {len(each)}" for name, each in words)]
     n = f"{len(own)} policies and arenas × {span(row['episodes'] for row in own)} episodes"
     return Answer("; ".join(text), n, verdict_of_losses(errors))
 
@@ -154,7 +154,7 @@ def cost(precision: str, rows: Rows) -> Answer:
     """Count the cells whose artifact loses nothing."""
     errors, n = artifacts(precision, rows)
     found = list(errors.values())
-    return Answer(f"{counted_losses(found)}; most: {extreme(errors)}", n, verdict_of_losses(found))
+    return Answer(f"{describe_losses(found)}; most: {extreme(errors)}", n, verdict_of_losses(found))
 
 
 def of_method(method: str, rows: Rows) -> Answer:
@@ -172,7 +172,7 @@ def gains_of_artifacts(rows: Rows) -> Answer:
 
 def papers_best() -> float:
     """The paper's largest gain in int8, as a relative error."""
-    return min(error for cell in load_cells() if (error := ptq_table.published_error(cell, "int8")) is not None)
+    return min(error for cell in load_cells() if (error := ptq_table.compute_published_error(cell, "int8")) is not None)
 
 
 def gains(errors: Mapping[str, Estimate], n: str, claimed: float | None = None) -> Answer:
@@ -210,17 +210,17 @@ def of_trainings(found: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(found)} settings × {span(row['trainings'] for row in found)} trainings"
 
 
-def learned_bits(rows: Rows) -> Answer:
+def answer_qat_bits(rows: Rows) -> Answer:
     """Count the cells that learned with 6 or 5 bits and lose nothing, and find the fewest bits of which that holds."""
     found = [row for row in rows.learned if row["bits"] in (6, 5)]
     lossy = max((row["bits"] for row in rows.learned if not count_lossless([row[ERROR]])), default=0)
     fewest = min(row["bits"] for row in rows.learned if row["bits"] > lossy)
     errors = [row[ERROR] for row in found]
-    text = f"{counted_losses(errors)}; nor in any cell down to {fewest} bits"
+    text = f"{describe_losses(errors)}; nor in any cell down to {fewest} bits"
     return Answer(text, of_trainings(found), verdict_of_losses(errors))
 
 
-def learned_gain(rows: Rows) -> Answer:
+def answer_qat_gain(rows: Rows) -> Answer:
     """Count the widths at which learning with quantizers beats quantizing afterwards."""
     found = {f"{row['cell']} at {row['bits']} bits": row["gain"] for row in rows.learned if row["gain"]}
     better, worse = ([gain for gain in found.values() if gain.side == side] for side in (1, -1))
@@ -229,7 +229,7 @@ def learned_gain(rows: Rows) -> Answer:
     return Answer(text, of_trainings(rows.learned), verdict_of_counts(len(better), refuted, len(found)))
 
 
-def learned_above(rows: Rows) -> Answer:
+def answer_qat_above(rows: Rows) -> Answer:
     """Count the widths at which learning with quantizers beats floats."""
     errors = {f"{row['cell']} at {row['bits']} bits": row[ERROR] for row in rows.learned}
     return gains(errors, of_trainings(rows.learned))
@@ -247,7 +247,7 @@ def wider(source: str, measure: str, rows: Rows) -> Answer:
 
 def wider_of_two(rows: Rows) -> Answer:
     """Compare policies of one task: does the one with wider weights lose more in int8?"""
-    agree, against, tasks = width.compared(rows.points, width.DEVICE)
+    agree, against, tasks = width.compare_pairs(rows.points, width.DEVICE)
     text = f"more in {agree} of {len(tasks)}, less in {against}"
     return Answer(text, f"{len(tasks)} pairs", verdict_of_counts(agree, against, len(tasks)))
 
@@ -257,13 +257,13 @@ def order_of_methods(rows: Rows) -> Answer:
     ranges = {point.name: point.range for point in rows.points}
     found = [ranges[f"cartpole-{method}"] for method in ("dqn", "ppo", "a2c")]
     same = Verdict.SAME if found == sorted(found, reverse=True) else Verdict.NOT_SHOWN
-    return Answer(f"ranges on CartPole {', '.join(fixed(each, 2) for each in found)}", "1 policy each", same)
+    return Answer(f"ranges on CartPole {', '.join(format_fixed(each, 2) for each in found)}", "1 policy each", same)
 
 
 # --- speed and memory, the drone --------------------------------------------------------------------------------------
 
 
-def mixed_speed(name: str, rows: Rows) -> Answer:
+def answer_mixed_speed(name: str, rows: Rows) -> Answer:
     """Compare the speed of training in 16 bits on Pong."""
     row = next(row for row in mixed.of_policies(rows.of(mixed.EXPERIMENT)) if row["name"] == name and row["pong"])
     ratio, count = row["pong"][1] / row["pong"][0], len(row["works"][mixed.PONG])
@@ -271,7 +271,7 @@ def mixed_speed(name: str, rows: Rows) -> Answer:
     return Answer(times(ratio), f"{count} run{'s' * (count != 1)}", verdict(Estimate(ratio), claimed, 1.0))
 
 
-def mixed_return(rows: Rows) -> Answer:
+def answer_mixed_return(rows: Rows) -> Answer:
     """Estimate the return that training in 16 bits loses on Catch."""
     curves = next(iter(mixed.of_catch(rows.of(mixed.EXPERIMENT))))["curves"]
     full, half = ([curve[side][-1] for curve in curves] for side in (0, 1))
@@ -310,7 +310,7 @@ def memory(part: Callable[[Mapping[str, Any]], float], rows: Rows) -> Answer:
 
 def success(one: tuple[str, str], other: tuple[str, str], rows: Rows) -> Answer:
     """Compare two successes on the same flights, in points."""
-    change = paired(*(rows.cases.best_success(*each, rows.kept.preset) for each in (one, other)))
+    change = pair_successes(*(rows.cases.best_success(*each, rows.kept.preset) for each in (one, other)))
     if change is None:
         return Answer("–", "0", Verdict.UNDECIDED)
     same = verdict(change.estimate, PAPER[one][1] - PAPER[other][1])
@@ -331,9 +331,9 @@ def pace(names: Iterable[str], rows: Rows) -> Answer:
 
 def actors_return(rows: Rows) -> Answer:
     """Count the tasks whose return does not suffer."""
-    found = list(trainings.learned(rows.of(trainings.EXPERIMENT)))
+    found = list(trainings.summarise_learning(rows.of(trainings.EXPERIMENT)))
     errors = [row["gain"].times(-100.0 / abs(row["fp32"].value)) for row in found]
-    text = f"{sum(bool(row['gain'].side) for row in found)} of {len(found)} differ; {counted_losses(errors)}"
+    text = f"{sum(bool(row['gain'].side) for row in found)} of {len(found)} differ; {describe_losses(errors)}"
     return Answer(text, f"{len(found)} tasks × {span(row['seeds'] for row in found)} pairs", verdict_of_losses(errors))
 
 

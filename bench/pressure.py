@@ -83,10 +83,10 @@ def pressure(options: Options) -> int:
     bundle = access.bundle_with(options.policy, precisions, runtime)
     cases: list[Case] = []
     for target in dict.fromkeys(filter(None, (options.target, options.roomy))):
-        with access.connected(target) as device:
+        with access.connect(target) as device:
             device.deploy(bundle, precisions, runtime)
             held = options.held if target == options.target else 0
-            cases += measured_on(device, bundle, precisions, runtime, held, options)
+            cases += measure_on(device, bundle, precisions, runtime, held, options)
     asked = {name: getattr(options, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
     return options.publish(
         "pressure",
@@ -104,7 +104,7 @@ def pressure(options: Options) -> int:
     )
 
 
-def measured_on(
+def measure_on(
     device: Device,
     bundle: Bundle,
     precisions: Sequence[Precision],

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.command_line import checked
+from quarl.bench.command_line import number_reader
 from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
@@ -28,10 +28,14 @@ FLIGHTS, EPISODES, GAMES = 1000, 50, 10  # navigation is flown 128 drones at a t
 AS_TYPED = ("target", "preset", "episodes", "seed", "runtime", "runs", "path")  # what the answer's commands repeat
 
 
-_share = checked(float, lambda share: 0.0 < share <= 1.0, "is no share; allowed is above 0, up to 1: 95 % is 0.95")
-_deadline = checked(float, lambda time: 0.0 < time < math.inf, "is no time in milliseconds; type 20, or 0.5")
-_episodes = checked(int, lambda n: n >= 2, "is too few: one episode has no interval; type 2 or more")
-_runs = checked(int, lambda n: n >= FEWEST_RUNS, f"is too few: they do not support a p99; type {FEWEST_RUNS} or more")
+_share = number_reader(
+    float, lambda share: 0.0 < share <= 1.0, "is no share; allowed is above 0, up to 1: 95 % is 0.95"
+)
+_deadline = number_reader(float, lambda time: 0.0 < time < math.inf, "is no time in milliseconds; type 20, or 0.5")
+_episodes = number_reader(int, lambda n: n >= 2, "is too few: one episode has no interval; type 2 or more")
+_runs = number_reader(
+    int, lambda n: n >= FEWEST_RUNS, f"is too few: they do not support a p99; type {FEWEST_RUNS} or more"
+)
 
 
 @Parameter(name="*")
@@ -127,7 +131,7 @@ def recommend(options: Options) -> int:
 def question_of(options: Options, task: Task) -> Question:
     """The question as it was typed; what was not typed is the task's."""
     from quarl.bench.recommending.deciding import Demand
-    from quarl.bench.recommending.measurements import Question, chosen_preset
+    from quarl.bench.recommending.measurements import Question, choose_preset
     from quarl.device.agent.runtimes import PREFERENCE
     from quarl.train.suites.names import NAVIGATION
 
@@ -135,7 +139,7 @@ def question_of(options: Options, task: Task) -> Question:
     return Question(
         bundle=options.bundle,
         demand=Demand(options.success_floor, options.deadline_ms),
-        preset=chosen_preset(task, options.preset),
+        preset=choose_preset(task, options.preset),
         episodes=options.episodes or usual,
         seed=options.seed,
         runs=options.runs,

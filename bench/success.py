@@ -111,13 +111,13 @@ def success(options: Options) -> int:
             store.add([report], where)
             reports.append(report)
     else:
-        with session.opened(options) as asking:
-            asking.ask_each(lambda served: _flown(served, options, asking))
+        with session.open_session(options) as asking:
+            asking.ask_each(lambda served: _fly(served, options, asking))
         reports, where = asking.reports, asking.where
     if options.late:
         table, _ = latency_flown(Selection(tuple(reports)), options.preset)
         return session.answer(options, reports, table)
-    baselines = baseline_reports(_embedded(_flights(options)), options.target, reports[0].run)
+    baselines = baseline_reports(_to_embedded(_flights(options)), options.target, reports[0].run)
     store.add(baselines, where)
     reports += baselines
     return session.answer(options, reports, success_table(reports), differences=_differences(reports))
@@ -131,12 +131,12 @@ def _flights(options: Options, late: float | str | dict[str, Any] = 0.0) -> Flig
     return Flights(options.preset, options.episodes, options.seed, settings, options.simulator, theirs)
 
 
-def _embedded(flights: Flights) -> Flights:
+def _to_embedded(flights: Flights) -> Flights:
     """The same flights in the embedded simulator."""
     return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
-def _flown(served: Served, options: Options, asking: Session) -> Iterator[Report]:
+def _fly(served: Served, options: Options, asking: Session) -> Iterator[Report]:
     """Fly once for each delay; yields the reports."""
     from quarl.bench.device_session.questions import ask_success, ask_success_in_loop
 
@@ -144,14 +144,14 @@ def _flown(served: Served, options: Options, asking: Session) -> Iterator[Report
     in_loop = functools.partial(ask_success_in_loop, spec=specs[served.loaded["policy"]])
     ask = ask_success if options.on == "device" else in_loop
     for late in options.late or (0.0,):
-        flights = _flights(options, _measured(served, run) if late == MEASURED else late)
+        flights = _flights(options, _measure_latency(served, run) if late == MEASURED else late)
         with command_line.progress_bar(f"flying {served.name}{_words(late)}") as progress:
             report = ask(served, run, flights, progress)
         yield report
         _refuse_cut_short(report, flights)
 
 
-def _measured(served: Served, run: str) -> dict[str, Any]:
+def _measure_latency(served: Served, run: str) -> dict[str, Any]:
     """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
     from quarl.bench.device_session.questions import ask_latency
 
@@ -192,12 +192,12 @@ def _refuse_cut_short(report: Report, flights: Flights) -> None:
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """The paired differences to fp32, for a program."""
-    from quarl.bench.report.selection import FP32, paired
+    from quarl.bench.report.selection import FP32, pair_successes
 
     fp32 = {r.policy: r for r in reports if r.precision == FP32}
     found = []
     for report in reports:
-        change = paired(report, fp32.get(report.policy)) if report.precision not in (None, FP32) else None
+        change = pair_successes(report, fp32.get(report.policy)) if report.precision not in (None, FP32) else None
         if change is not None:
             found.append({"policy": report.policy, "precision": report.precision, "minus": FP32, **vars(change)})
     return found
@@ -206,16 +206,16 @@ def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
 def success_table(reports: Sequence[Report]) -> Table:
     """A line for each policy and precision that flew, with its paired difference to fp32."""
     from quarl.bench.report.document import BASELINES
-    from quarl.bench.report.notes import circumstances, gained, machine_notes, rate, time_cell
+    from quarl.bench.report.notes import circumstances, machine_notes, rate, success_gain, time_cell
     from quarl.bench.report.selection import FP32
-    from quarl.bench.report.text import fixed, joined, percent
+    from quarl.bench.report.text import format_fixed, join_distinct, percent
     from quarl.bench.tables import tabulate
 
     flown = [(report, report.success) for report in reports if report.success is not None]
     fp32 = {report.policy: report for report, _ in flown if report.precision == FP32}
     lines = []
     for report, success in flown:
-        change = gained(report, fp32.get(report.policy)) if report.precision != FP32 else None
+        change = success_gain(report, fp32.get(report.policy)) if report.precision != FP32 else None
         causes = {cause: count for cause, count in success.causes.items() if count and cause != "goal"}
         lines.append(
             {
@@ -224,12 +224,12 @@ def success_table(reports: Sequence[Report]) -> Table:
                 "runtime": report.runtime,
                 "% success": percent(rate(report)),
                 "points to fp32": percent(change, "+"),
-                "flight s": fixed(success.flight_time_s, 2),
-                "distance m": fixed(success.distance_m, 1),
+                "flight s": format_fixed(success.flight_time_s, 2),
+                "distance m": format_fixed(success.distance_m, 1),
                 "energy J": "" if success.energy_j is None else f"{success.energy_j:.0f}",
                 "decision p50": time_cell(report, success.decide_p50_ns),
                 "others ended by": ", ".join(f"{n} {cause.replace('_', ' ')}" for cause, n in causes.items()) or "none",
-                "measured": joined(circumstances(report)),
+                "measured": join_distinct(circumstances(report)),
             }
         )
     mine = [(report, success) for report, success in flown if report.policy not in BASELINES]

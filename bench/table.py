@@ -149,7 +149,7 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         flights.LATENCY_FLOWN: lambda kept: flights.latency_flown(kept.selection("latency-flown"), kept.preset),
         virtual_pi.VIRTUAL_PI: lambda kept: virtual_pi.virtual_pi(kept.reports("virtual-pi"), kept.preset),
         flights.ZOO: zoo,
-        "recommend": lambda kept: (answer.kept_table(), []),
+        "recommend": lambda kept: (answer.load_kept_table(), []),
         flights.DYNAMICS: partial(dynamics, flights.DYNAMICS),
         flights.RISES: partial(dynamics, flights.RISES),
         flights.AIRSIM_FLIGHTS: lambda kept: flights.airsim_flights(kept.reports("airsim-flights"), kept.preset),

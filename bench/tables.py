@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quarl.bench.report.text import NOT_KNOWN
-from quarl.bench.report.text import filled as sentences
+from quarl.bench.report.text import fill_sentences as sentences
 from quarl.policy.console import as_typed
 from quarl.policy.errors import QuarlError
 from quarl.policy.places import PROJECT_ROOT
@@ -187,12 +187,12 @@ def to_markdown(table: Table) -> str:
         _markdown_row([":---" if index < table.left else "---:" for index in range(len(table.headers))]),
         *(_markdown_row(row) for row in table.rows if row),
         "",
-        *(f"{_escaped(note)}  " for note in table.notes),
+        *(f"{_escape(note)}  " for note in table.notes),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def filled(text: str, tables: Iterable[Table]) -> str:
+def fill_page(text: str, tables: Iterable[Table]) -> str:
     """A page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled anew.
 
     Raises:
@@ -226,7 +226,7 @@ def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
     from quarl.policy.files import write_atomically
 
     before = {path: path.read_text(encoding="utf-8") for path in pages(root)}
-    after = {path: filled(text, tables) for path, text in before.items()}
+    after = {path: fill_page(text, tables) for path, text in before.items()}
     changed = [path for path, text in after.items() if text != before[path]]
     for path in changed:
         write_atomically(path, after[path].encode())
@@ -234,8 +234,8 @@ def update_pages(tables: Sequence[Table], root: Path = ROOT) -> list[Path]:
 
 
 def _markdown_row(cells: list[str] | tuple[str, ...]) -> str:
-    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+    return "| " + " | ".join(_escape(cell) for cell in cells) + " |"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")

@@ -73,13 +73,13 @@ def latency(options: Options) -> int:
     from quarl.bench.device_session import session
 
     precisions = list(dict.fromkeys([Precision.FP32, *options.precision]))  # the denominator of every speed-up
-    with session.opened(options, precisions) as asking:
+    with session.open_session(options, precisions) as asking:
         for runtime, bundle in asking.deployed():
-            asking.keep(_measured(asking, runtime, bundle, options))
+            asking.keep(_measure(asking, runtime, bundle, options))
     return session.answer(options, asking.reports, latency_table(asking.reports))
 
 
-def _measured(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Options) -> list[Report]:
+def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Options) -> list[Report]:
     """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
     from quarl.bench.device_session import access
     from quarl.bench.device_session.baseline import framework_calls
@@ -136,7 +136,7 @@ def latency_table(reports: Sequence[Report]) -> Table:
         withheld_notes,
     )
     from quarl.bench.report.selection import Selection
-    from quarl.bench.report.text import joined, kilobytes, megabytes
+    from quarl.bench.report.text import join_distinct, kilobytes, megabytes
     from quarl.bench.tables import tabulate
 
     chosen = Selection(tuple(reports))
@@ -169,7 +169,7 @@ def latency_table(reports: Sequence[Report]) -> Table:
                 "speed-up over Keras fp32": ratio_cell(keras, report),
                 "KB artifact": kilobytes(report.artifact.bytes if report.artifact else None),
                 "MB resident": megabytes(memory.memory.resident if memory and memory.memory else None),
-                "measured": joined(circumstances(report)),
+                "measured": join_distinct(circumstances(report)),
             }
         )
     return tabulate(

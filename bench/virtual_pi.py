@@ -17,7 +17,16 @@ from quarl.bench.report.notes import (
     versions,
 )
 from quarl.bench.report.selection import Selection, policy_order, precision_order
-from quarl.bench.report.text import NOT_KNOWN, filled, fixed, kilobytes, megabytes, nanoseconds, percent, times
+from quarl.bench.report.text import (
+    NOT_KNOWN,
+    fill_sentences,
+    format_fixed,
+    kilobytes,
+    megabytes,
+    nanoseconds,
+    percent,
+    times,
+)
 from quarl.bench.tables import Table, tabulate
 
 Row = Mapping[str, Any]
@@ -69,7 +78,7 @@ The last column is a ratio of emulated times, within one run and runtime: how lo
 """
 
 
-def counted(report: Report | None, path: str) -> dict[str, Any]:
+def collect_counts(report: Report | None, path: str) -> dict[str, Any]:
     """What was counted of a path with warm and with cold caches, and modelled of it, ns; counts: None where nothing."""
     counts = report.counts if report else None
     if counts is None:
@@ -91,7 +100,7 @@ def counted(report: Report | None, path: str) -> dict[str, Any]:
 def model_note(reports: Iterable[Report]) -> str:
     """A note on the assumptions of the modelled numbers."""
     assumptions = next(report.counts.model["assumptions"] for report in reports if report.counts)
-    return filled(MODEL_NOTE, **assumptions)[0]
+    return fill_sentences(MODEL_NOTE, **assumptions)[0]
 
 
 def l2_misses(found: Mapping[str, int]) -> int:
@@ -127,7 +136,7 @@ def counts_tables(reports: Sequence[Report]) -> list[Table]:
         tabulate(
             f"counts-{path}",
             f"{title}\n{COUNTS_NOTES}",
-            [{**names(report), **_count_cells(counted(report, path))} for report in ordered],
+            [{**names(report), **_count_cells(collect_counts(report, path))} for report in ordered],
             left=3,
             **shared,
         )
@@ -141,7 +150,7 @@ def _count_cells(row: Row) -> dict[str, str]:
         **{name: f"{warm[name]:,}" for name in ("instructions", "loads", "stores")},
         **{f"{name} misses": f"{warm[f'{name.lower()}_misses']:,}" for name in ("L1I", "L1D")},
         "L2 misses": f"{row['misses']:,}",
-        "L2 misses, random": fixed(row["random_misses"]),
+        "L2 misses, random": format_fixed(row["random_misses"]),
         "L2 misses, cold": f"{row['cold_misses']:,}",
         "KB weights": kilobytes(row["counts"].weights["bytes"]),
         **modelled_cells(row),
@@ -170,7 +179,7 @@ def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dic
         artifact = (counting or report).artifact
         yield {
             **names(report),
-            **counted(counting, "runtime"),
+            **collect_counts(counting, "runtime"),
             "reports": [counting, memory, success, latency, partner],
             "preset": preset,
             "target": target,

@@ -45,7 +45,7 @@ def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeNa
 
 @dataclass
 class Device:
-    """A connected device. Made by :func:`connected`.
+    """A connected device. Made by :func:`connect`.
 
     Attributes:
         name: as the user named it.
@@ -127,7 +127,7 @@ class Device:
 
 
 @contextmanager
-def connected(target: str, threads: int | None = None, without_python: bool = False) -> Iterator[Device]:
+def connect(target: str, threads: int | None = None, without_python: bool = False) -> Iterator[Device]:
     """Connect to a device as the user named it; the rest as of :class:`Device`.
 
     Raises:

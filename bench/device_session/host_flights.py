@@ -81,7 +81,7 @@ def fly_on_host(
     if spec is not None:
         fields, observe = shown_to(spec.observation, config)
         spec.check_observation(fields)
-    results, through = _flown(config, decide, flights, progress, observe)
+    results, through = _fly(config, decide, flights, progress, observe)
     low, high = results.interval()
     reached = results.success
     means = {name: getattr(results, name)[reached].mean(dtype=np.float64) if reached.any() else None for name in MEANS}
@@ -104,7 +104,7 @@ def fly_on_host(
     )
 
 
-def _flown(
+def _fly(
     config: NavigationConfig,
     decide: Callable[[Any], Any],
     flights: Flights,

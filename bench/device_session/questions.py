@@ -115,7 +115,7 @@ def ask_latency(
             replies[index].append(contestant.time_block(warmup, size, path))
             progress(turn * len(contestants) + index + 1, total)
     return [
-        contestant.report(Kind.LATENCY, run, **merged_latency(answers, warmup))
+        contestant.report(Kind.LATENCY, run, **merge_latency(answers, warmup))
         for contestant, answers in zip(contestants, replies, strict=True)
     ]
 
@@ -126,7 +126,7 @@ def block_sizes(runs: int) -> list[int]:
     return [runs // blocks + (index < runs % blocks) for index in range(blocks)]
 
 
-def merged_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Any]:
+def merge_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Any]:
     """The report's part that blocks of one contestant make together."""
     samples = sorted(value for reply in replies for value in reply["samples_ns"])
     if len(samples) != sum(reply["runs"] for reply in replies):

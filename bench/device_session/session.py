@@ -70,7 +70,9 @@ class Session:
 
 
 @contextmanager
-def opened(arguments: command_line.DeviceOptions, precisions: Sequence[Precision] | None = None) -> Iterator[Session]:
+def open_session(
+    arguments: command_line.DeviceOptions, precisions: Sequence[Precision] | None = None
+) -> Iterator[Session]:
     """See that answers can be kept and that the device is there, make what is missing of the artifacts, and connect.
 
     Args:
@@ -93,7 +95,7 @@ def opened(arguments: command_line.DeviceOptions, precisions: Sequence[Precision
     bundles = [
         (runtime, access.bundle_with(policy, requested, runtime)) for runtime in runtimes for policy in arguments.policy
     ]
-    with access.connected(arguments.target, getattr(arguments, "threads", None), without_python) as device:
+    with access.connect(arguments.target, getattr(arguments, "threads", None), without_python) as device:
         yield Session(device, bundles, requested, where)
 
 

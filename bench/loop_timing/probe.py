@@ -40,7 +40,7 @@ WARM_UP = 200
 
 
 @contextlib.contextmanager
-def served(command: list[str], socket: str) -> Iterator[Client]:
+def open_loop(command: list[str], socket: str) -> Iterator[Client]:
     """A loop, and a controller's connection to it."""
     loop = subprocess.Popen([*command, f"--socket={Path(socket).resolve()}"], stdout=subprocess.DEVNULL)
     try:
@@ -83,7 +83,7 @@ def pairs(wanted: dict[str, Any]) -> dict[str, Any]:
     echo: list[int] = []
     answered: list[int] = []
     clock = time.monotonic_ns
-    with served(wanted["loop"], wanted["socket"]) as client:
+    with open_loop(wanted["loop"], wanted["socket"]) as client:
         granted = be_punctual()
         connection = client.socket
         for index in range(WARM_UP + wanted["pairs"]):
@@ -143,7 +143,7 @@ def clock(wanted: dict[str, Any]) -> dict[str, Any]:
     command = wanted["load"]
     if command == [ASKERS]:
         command = [sys.executable, __file__, ASKERS, wanted["socket"]]
-    with served(wanted["loop"], wanted["socket"]) as client, beside(command) as load:
+    with open_loop(wanted["loop"], wanted["socket"]) as client, beside(command) as load:
         time.sleep(SETTLE_S)
         kernel = cyclictest(period_ns, wanted["seconds"]) if wanted["cyclictest"] else []
         with beside(kernel) as other:

@@ -9,7 +9,7 @@ from quarl.airlearning_envs.config import PRESETS
 from quarl.bench.flights import LATENCY_FLOWN, late_rows
 from quarl.bench.report import store
 from quarl.bench.report.selection import Selection
-from quarl.bench.report.text import fixed, nanoseconds, times
+from quarl.bench.report.text import format_fixed, nanoseconds, times
 from quarl.bench.tables import Table, tabulate
 from quarl.device.agent.measure import PERCENTILES, required_runs
 
@@ -59,7 +59,7 @@ PERIOD_NS = 5_000_000
 """Of 200 decisions a second, beside which polling is judged."""
 
 
-def _known(histogram: Mapping[str, Any], name: str) -> int | None:
+def _read_percentile(histogram: Mapping[str, Any], name: str) -> int | None:
     return histogram["percentiles"].get(name)
 
 
@@ -71,8 +71,8 @@ def round_trips(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each runtime and way of waiting; medians in ns."""
     for each in document["pairs"]:
         counts = each["status"]["counts"]
-        medians = {name: _known(each[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
-        inner = {name: _known(counts[f"{name}_ns"], "p50") or 0 for name in ("answered", "runtime")}
+        medians = {name: _read_percentile(each[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
+        inner = {name: _read_percentile(counts[f"{name}_ns"], "p50") or 0 for name in ("answered", "runtime")}
         yield {
             "runtime": each["runtime"],
             "wait": each["wait"],
@@ -115,7 +115,7 @@ def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         counts, kernel = each["status"]["counts"], each["cyclictest_us"]
         names = ("woke_late", "sent_late", "age", "jitter")
         times = {
-            f"{name}_{share}": _known(counts[f"{name}_ns"], share)
+            f"{name}_{share}": _read_percentile(counts[f"{name}_ns"], share)
             for name in names
             for share in ("p50", "p99", "p99.9")
         }
@@ -209,7 +209,7 @@ def punctuality_table(document: Mapping[str, Any]) -> Table:
                 "decisions a second": f"{row['rate']:g}",
                 "ticks": f"{row['ticks']:,}",
                 **columns,
-                "missed per million": fixed(row["missed"]),
+                "missed per million": format_fixed(row["missed"]),
                 "fallbacks": str(row["fallback"]),
             }
         )

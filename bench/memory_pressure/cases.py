@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quarl.bench.case_study import SPEED_UPS
-from quarl.bench.report.text import fixed, megabytes, nanoseconds, times
+from quarl.bench.report.text import format_fixed, megabytes, nanoseconds, times
 from quarl.bench.tables import Table, tabulate
 
 MODELS = {"legacy": "III, enlarged", "small": "III"}
@@ -93,12 +93,12 @@ def pressure_table(document: Mapping[str, Any]) -> Table:
                 "inputs": f"{case.measured['inputs']:,}",
                 "MB file": megabytes(case.bytes),
                 "decision": times(ratio) if case.emulated else nanoseconds(case.median_ns),
-                "major faults": fixed(case.per_decision("major_faults")),
-                "pages swapped in": fixed(case.per_decision("pswpin")),
-                "MiB read": fixed(case.per_decision("pgpgin") / 1024, 1),
+                "major faults": format_fixed(case.per_decision("major_faults")),
+                "pages swapped in": format_fixed(case.per_decision("pswpin")),
+                "MiB read": format_fixed(case.per_decision("pgpgin") / 1024, 1),
                 "MB resident": megabytes(memory.get("VmRSS")),
                 "MB in swap": megabytes(memory.get("VmSwap")),
-                "MB swapped out by loading": fixed(case.measured["load"]["pswpout"] * PAGE_BYTES / 1e6),
+                "MB swapped out by loading": format_fixed(case.measured["load"]["pswpout"] * PAGE_BYTES / 1e6),
             }
         )
     return tabulate(

@@ -74,20 +74,20 @@ def enlarge(artifact: bytes, old: int, new: int = LEGACY_OBSERVATION) -> Skeleto
         buffer = model.buffers[number]
         buffer.data, buffer.offset, buffer.size = None, 2, size  # 0 and 1 mean "not outside"
     # The offsets are scalars: the flatbuffer is as long with the right ones.
-    begin = _aligned(len(_packed(model)), SMALL)
+    begin = _align(len(_pack(model)), SMALL)
     fills = []
     for number, size in large.items():
         model.buffers[number].offset = begin
         fills.append(Fill(begin, size, patterns[number]))
-        begin = _aligned(begin + size, ALIGNMENT)
-    return Skeleton(_packed(model), tuple(fills), begin)
+        begin = _align(begin + size, ALIGNMENT)
+    return Skeleton(_pack(model), tuple(fills), begin)
 
 
-def _packed(model: Any) -> bytes:
+def _pack(model: Any) -> bytes:
     builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
-def _aligned(value: int, step: int) -> int:
+def _align(value: int, step: int) -> int:
     return -(-value // step) * step

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.peers.policies import amounts, committed
+from quarl.bench.peers.policies import amounts, load_committed
 from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def _ask(options: Options) -> dict[str, Any]:
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
         raise command_line.BenchError("the other programs are not installed.", "make peers")
-    rows = [row for name in options.policy for row in measured(committed(name), python)]
+    rows = [row for name in options.policy for row in measure_contestants(load_committed(name), python)]
     own = [f"{name.value} {version}" for name, version in installed_runtimes().items()]
     return {"versions": f"{', '.join(own)}, {versions(python)}", "rows": rows}
 
 
-def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
+def measure_contestants(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
     """A row for each contestant.
 
     Raises:
@@ -69,11 +69,11 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
     """
     from quarl.bench.peers.contestants import in_c, others, ours
     from quarl.bench.peers.network import require_expressible, write_network
-    from quarl.bench.peers.turns import prepared, timed_in_turns
+    from quarl.bench.peers.turns import prepare_folder, time_in_turns
 
     require_expressible(bundle.spec)
     golden = bundle.golden()
-    with prepared(bundle.spec, golden.observations) as folder:
+    with prepare_folder(bundle.spec, golden.observations) as folder:
         write_network(folder, bundle)
         contestants = {
             **ours(folder, bundle),
@@ -81,7 +81,7 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
             **in_c(folder, bundle, python),
         }
         with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
-            found = timed_in_turns(list(contestants.values()), progress)
+            found = time_in_turns(list(contestants.values()), progress)
     for (runtime, precision), timed in zip(contestants, found, strict=True):
         same = sum(int(a) == int(b) for a, b in zip(timed.actions, golden.actions, strict=True))
         yield {
@@ -97,11 +97,11 @@ def measured(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
 def peers_table(document: Mapping[str, Any]) -> Table:
     """A line for each policy and contestant, the fastest first."""
     from quarl.bench.peers.loop import FLAGS
-    from quarl.bench.peers.turns import timing_facts, with_speed_ups
+    from quarl.bench.peers.turns import add_speed_ups, timing_facts
     from quarl.bench.report.text import kilobytes, nanoseconds
     from quarl.bench.tables import group_by, tabulate
 
-    by_policy = group_by(with_speed_ups(document["rows"], "policy"), lambda row: row["policy"])
+    by_policy = group_by(add_speed_ups(document["rows"], "policy"), lambda row: row["policy"])
     lines = [
         {
             "policy": row["policy"],

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from quarl.bench.command_line import BenchError
-from quarl.bench.peers.loop import EMLEARN, compiled
+from quarl.bench.peers.loop import EMLEARN, compile_loop
 from quarl.bench.peers.turns import TimedProgram, of_runtime
 from quarl.convert.mixed import kernel_sizes
 from quarl.convert.pipeline import build_graph
@@ -65,7 +65,7 @@ def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     artifact = folder / "int8.native"
     artifact.write_bytes(build_graph(spec, weights, calibration, Precision.INT8, ArtifactFormat.NATIVE))
-    command = (sys.executable, "-m", "quarl.bench.peers.loop", str(compiled(folder)))
+    command = (sys.executable, "-m", "quarl.bench.peers.loop", str(compile_loop(folder)))
     return {
         (EMLEARN + IN_C, Precision.FP32.value): TimedProgram(EMLEARN, (*command, EMLEARN)),
         (RuntimeName.NATIVE.value + IN_C, Precision.INT8.value): TimedProgram("native", (*command, str(artifact))),

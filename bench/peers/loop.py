@@ -23,7 +23,7 @@ EMLEARN = "emlearn"
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-std=gnu11", "-shared", "-fPIC")
 
 
-def compiled(folder: Path) -> Path:
+def compile_loop(folder: Path) -> Path:
     """The loop with emlearn's ``policy.c`` of that folder in it.
 
     Raises:

@@ -16,7 +16,7 @@ def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
     return {(row["policy"], row["precision"], row["runtime"]): len(row["turns_ns"]) for row in document["rows"]}
 
 
-def committed(name: str) -> Bundle:
+def load_committed(name: str) -> Bundle:
     """A bundle that comes with the repository.
 
     Raises:

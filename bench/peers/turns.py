@@ -62,7 +62,7 @@ class Timed:
 
 
 @contextmanager
-def prepared(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]:
+def prepare_folder(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]:
     """A folder with what contestants read: ``spec.json``, ``observations.npy`` (n, 1, observation_size) in float32."""
     with tempfile.TemporaryDirectory(prefix="turns-") as name:
         folder = Path(name)
@@ -79,7 +79,7 @@ def of_runtime(folder: Path, runtime: RuntimeName, kernels: str, artifact: bytes
     return TimedProgram(name, (sys.executable, "-m", __name__, str(file), runtime.value, kernels))
 
 
-def timed_in_turns(
+def time_in_turns(
     contestants: Sequence[TimedProgram], progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Timed]:
     """Time every contestant for about TURN_S a turn.
@@ -201,7 +201,7 @@ if __name__ == "__main__":
 # --- what the tables show ---------------------------------------------------------------------------------------------
 
 
-def with_speed_ups(rows: Sequence[Mapping[str, Any]], *same: str) -> Iterator[dict[str, Any]]:
+def add_speed_ups(rows: Sequence[Mapping[str, Any]], *same: str) -> Iterator[dict[str, Any]]:
     """The rows with their median, and how many times as fast as LiteRT each is, turn by turn.
 
     Args:

@@ -35,12 +35,12 @@ def require_programs() -> None:
         )
 
 
-def kept(name: str) -> Path:
+def cache_path(name: str) -> Path:
     """Where something of this package is kept: all of it can be made again."""
     return cache_folder() / "qemu-counter" / name
 
 
-def made_once(made: Path, make: Callable[[Path], object]) -> Path:
+def make_once(made: Path, make: Callable[[Path], object]) -> Path:
     """Return ``made``; if it is not there yet, ``make`` is given a path to make it at, now."""
     with locked(made.parent), tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as temporary:
         if not made.exists():
@@ -56,8 +56,8 @@ def plugin() -> Path:
         BenchError: with the compiler's words.
     """
     digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in SOURCES), " ".join(FLAGS).encode()]))
-    made = kept(f"counter-{digest.hexdigest()[:12]}.so")
-    return made_once(made, lambda part: compile_shared(SOURCES[0], part))
+    made = cache_path(f"counter-{digest.hexdigest()[:12]}.so")
+    return make_once(made, lambda part: compile_shared(SOURCES[0], part))
 
 
 def compile_shared(source: Path, made: Path) -> None:

@@ -117,7 +117,7 @@ def median(rows: Sequence[Counted]) -> Counted:
     return Counted(*(statistics.median_low([getattr(row, name) for row in rows]) for name in COLUMNS))
 
 
-def summarised(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[dict[str, Counted], Counted]:
+def summarise_counts(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[dict[str, Counted], Counted]:
     """Medians by path, less those of the empty pair of markers; and the empty pair's.
 
     Raises:
@@ -152,7 +152,7 @@ def count(bundle: Path, precision: Precision, runtime: RuntimeName, warmup: int 
         _run(root, [], path, bundle, precision, runtime, 1, 1)
         prepared.touch()
     answer, lines = _run(root, [library], path, bundle, precision, runtime, warmup, runs)
-    paths, _ = summarised(parse_lines(lines), answer["labels"])
+    paths, _ = summarise_counts(parse_lines(lines), answer["labels"])
     return Count(paths, answer["load"]["loaded"], answer["device"], warmup, runs)
 
 

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from quarl.bench.command_line import BenchError, say
-from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.bench.qemu_counter.building import cache_path, make_once
 from quarl.bench.qemu_counter.sysroot import SERIES
 from quarl.device.deploy.payload import code_files, library_files
 from quarl.device.deploy.wheels import NUMPY, Wheel, fetch, load_pins
@@ -43,10 +43,13 @@ def import_path(runtime: RuntimeName) -> list[Path]:
     digest = hashlib.sha256()
     for name, data in code.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    ours = made_once(kept("code") / digest.hexdigest()[:12], lambda part: _write(code, part))
+    ours = make_once(cache_path("code") / digest.hexdigest()[:12], lambda part: _write(code, part))
     return [
         ours,
-        *(made_once(kept("wheels") / wheel.folder, zipfile.ZipFile(file).extractall) for wheel, file in files.items()),
+        *(
+            make_once(cache_path("wheels") / wheel.folder, zipfile.ZipFile(file).extractall)
+            for wheel, file in files.items()
+        ),
     ]
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from quarl.bench.command_line import say
-from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.bench.qemu_counter.building import cache_path, make_once
 from quarl.bench.qemu_counter.unpacking import unpack
 from quarl.device.virtual_pi.sources import own_sources
 
@@ -39,7 +39,7 @@ _CACHES = ((1, "Data", 32, 4), (1, "Instruction", 32, 2), (2, "Unified", 512, 16
 """Level, type, KB, ways: Arm DDI 0500; sizes of the BCM2837."""
 
 
-def described_processor() -> dict[str, str]:
+def describe_processor() -> dict[str, str]:
     """The files, by path, in which Linux describes a Raspberry Pi 3b's processor."""
     cpu = "sys/devices/system/cpu"
     every = f"0-{CORES - 1}\n"
@@ -72,8 +72,8 @@ def described_processor() -> dict[str, str]:
 
 def place() -> Path:
     """Where the folder of this recipe is, made or not."""
-    recipe = json.dumps([SUITE, PACKAGES, described_processor()]).encode()
-    return kept(f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}")
+    recipe = json.dumps([SUITE, PACKAGES, describe_processor()]).encode()
+    return cache_path(f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}")
 
 
 def sysroot() -> Path:
@@ -82,12 +82,12 @@ def sysroot() -> Path:
     Raises:
         BenchError: with mmdebstrap's last words.
     """
-    return made_once(place(), _make)
+    return make_once(place(), _make)
 
 
 def _make(root: Path) -> None:
     say("Unpacking Debian's arm64 Python for counting (30 MB) …")
     unpack(root, "arm64", SUITE, PACKAGES, own_sources(SUITE))
-    for name, text in described_processor().items():
+    for name, text in describe_processor().items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="ascii")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarl.bench.command_line import BenchError, say
-from quarl.bench.qemu_counter.building import kept, made_once
+from quarl.bench.qemu_counter.building import cache_path, make_once
 from quarl.device.virtual_pi.sources import own_sources
 
 TIMEOUT_S = 600
@@ -42,7 +42,7 @@ class StockPython:
     @property
     def folder(self) -> Path:
         """Where it lies, unpacked or not."""
-        return kept(f"stock-python-{self.series}-{self.machine}")
+        return cache_path(f"stock-python-{self.series}-{self.machine}")
 
     def fetch(self) -> Path:
         """The folder; unpacked now if it is not there.
@@ -59,7 +59,7 @@ class StockPython:
             if not (root / "lib").exists():  # where /usr is merged, a package of the base system makes the link
                 (root / "lib").symlink_to("usr/lib")
 
-        return made_once(self.folder, make)
+        return make_once(self.folder, make)
 
     def command(self, machine: str) -> list[str]:
         """What starts it on a host of this processor, without its own packages.

@@ -10,8 +10,8 @@ from quarl.bench.recommending.thresholds import number
 from quarl.bench.recommending.verdict import Verdict
 from quarl.bench.report.document import Report
 from quarl.bench.report.notes import machine_notes, report_notes
-from quarl.bench.report.store import answer_file, kept_answer
-from quarl.bench.report.text import NOT_KNOWN, estimate, filled, kilobytes, megabytes, nanoseconds, three_digits
+from quarl.bench.report.store import answer_file, read_answer
+from quarl.bench.report.text import NOT_KNOWN, estimate, fill_sentences, kilobytes, megabytes, nanoseconds, three_digits
 from quarl.bench.tables import Table, tabulate
 
 NEAR = 2.0  # times as large or small; what is further off says that the choice stands
@@ -195,17 +195,20 @@ def sentences(verdict: Verdict) -> dict[str, Any]:
     missed. ``what_would_change_it``: the nearest limits with another answer, and what may help without giving way.
     """
     named = facts(verdict)
-    return {"explanation": filled(EXPLANATION, **named), "what_would_change_it": filled(CHANGE, **named)[0]}
+    return {
+        "explanation": fill_sentences(EXPLANATION, **named),
+        "what_would_change_it": fill_sentences(CHANGE, **named)[0],
+    }
 
 
-def kept_table() -> Table:
+def load_kept_table() -> Table:
     """The table of the stored answer, with its sentences; ``quarl recommend … --output`` writes it there.
 
     Raises:
         StoreError: nothing is stored.
     """
     command = "quarl recommend II --output results/recommend.json"
-    verdict = Verdict.of_document(kept_answer(answer_file(RECOMMEND), command))
+    verdict = Verdict.of_document(read_answer(answer_file(RECOMMEND), command))
     words = sentences(verdict)
     table = candidates_table(verdict)
     return replace(table, notes=(*words["explanation"], words["what_would_change_it"], *table.notes))

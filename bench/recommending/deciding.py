@@ -182,7 +182,7 @@ def ranking(candidates: Sequence[DeployableArtifact]) -> Iterator[DeployableArti
     """Candidates that meet a demand in the order in which they would be chosen, each once those before it are gone."""
     left = list(candidates)
     while left:
-        chosen, _ = chosen_of(as_fast_as_the_fastest(left))
+        chosen, _ = choose(as_fast_as_the_fastest(left))
         left.remove(chosen)
         yield chosen
 
@@ -195,7 +195,7 @@ def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[De
     return tuple(each for each in open_to if fastest is not None and each.as_fast_as(fastest))
 
 
-def chosen_of(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
+def choose(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
     """The candidate to choose of those that are as fast, and the figure that decides."""
     for figure in COMPARED:
         as_fast = least(as_fast, figure)

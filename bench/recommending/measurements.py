@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from quarl.bench.command_line import BenchError, UsageError, progress_bar, say
 from quarl.bench.recommending.deciding import Demand, DeployableArtifact, PlayedArtifact
-from quarl.bench.recommending.timing import Pair, deployed, runtimes_of, time_in_turns
+from quarl.bench.recommending.timing import Pair, deploy_candidates, runtimes_of, time_in_turns
 from quarl.bench.report.intervals import Estimate
 from quarl.device.agent.runtimes import PREFERENCE
 from quarl.policy.spec import Precision, RuntimeName, executions
@@ -91,13 +91,13 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
         BenchError: the target is emulated.
         PolicyError: an artifact fails the parity gate.
     """
-    from quarl.bench.device_session.access import connected
+    from quarl.bench.device_session.access import connect
     from quarl.device.deploy.probe import is_emulated, probe
     from quarl.policy.bundle import Bundle, copy_bundle
 
     name = bundle.spec.name
     with tempfile.TemporaryDirectory(prefix="recommend-") as folder:
-        with connected(question.target) as device:
+        with connect(question.target) as device:
             facts = probe(device.connection)
             if is_emulated(device.connection, facts):  # before anything is converted or deployed
                 raise BenchError(
@@ -107,18 +107,18 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
             runtimes, excluded = runtimes_of(facts, question.runtimes)
             say(f"{question.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
             copy = copy_bundle(bundle, Path(folder) / name, origin="zoo")
-            pairs, playing = candidate_pairs(bundle, runtimes), played_pairs(bundle, runtimes)
-            convert_copy(copy, [*released(pairs), *playing])
+            pairs, playing = candidate_pairs(bundle, runtimes), select_played_pairs(bundle, runtimes)
+            convert_copy(copy, [*select_release_pairs(pairs), *playing])
             copy = Bundle.load(copy.path)
             say(f"{name}: deploying {len(pairs)} candidates to {device.name}, timing {question.runs:,} runs of each …")
-            with deployed(device, copy, pairs) as left, progress_bar(f"timing {name}") as progress:
+            with deploy_candidates(device, copy, pairs) as left, progress_bar(f"timing {name}") as progress:
                 timed = time_in_turns(device, name, pairs, question.runs, question.path, progress)
             say(f"  {left}")
         played = {pair: play_episodes(copy, task, pair, question) for pair in playing}
-        return summarised(copy, played, timed, excluded, left)
+        return summarise(copy, played, timed, excluded, left)
 
 
-def summarised(
+def summarise(
     copy: Bundle,
     played: Mapping[Pair, Evaluation],
     timed: Mapping[Pair, tuple[Report, Report]],
@@ -132,7 +132,7 @@ def summarised(
     """
     first = next(iter(played))[1]
     reference = reference_precision(copy, first), first
-    found = {pair: judged(copy, pair, each, played[reference]) for pair, each in played.items()}
+    found = {pair: evaluate_artifact(copy, pair, each, played[reference]) for pair, each in played.items()}
     candidates = [
         DeployableArtifact(
             **vars(found[pair]),
@@ -156,13 +156,13 @@ def summarised(
     )
 
 
-def judged(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> PlayedArtifact:
+def evaluate_artifact(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> PlayedArtifact:
     """One artifact and its episodes."""
     entry = copy.artifact(pair[0], pair[1].artifact_format)
     if played.success is not None and played.interval is not None:
         quality = Estimate(played.success, *played.interval)
     else:
-        quality = return_kept(played.different, reference.different)
+        quality = compute_return_kept(played.different, reference.different)
     return PlayedArtifact(
         precision=pair[0].value,
         runtime=pair[1].value,
@@ -175,7 +175,7 @@ def judged(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) 
     )
 
 
-def return_kept(returns: Sequence[float], reference: Sequence[float]) -> Estimate:
+def compute_return_kept(returns: Sequence[float], reference: Sequence[float]) -> Estimate:
     """1 − E, with QuaRL's relative error E = (F − Q) / |F| of the mean returns on the same episodes.
 
     With negative returns too, more is better: −110 instead of −100 keeps 0.9.
@@ -218,13 +218,13 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
     return list(dict.fromkeys(found))
 
 
-def released(pairs: Sequence[Pair]) -> list[Pair]:
+def select_release_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs that the release has to hold for these: each of the precisions in each of the runtimes."""
     precisions, runtimes = (dict.fromkeys(each) for each in zip(*pairs, strict=True))
     return executions(precisions, runtimes)
 
 
-def played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
+def select_played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """The pairs that play: the candidates, and the other widths below 8 bits in the first runtime."""
     return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((each, runtimes[0]) for each in FEWER))))
 
@@ -257,7 +257,7 @@ def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> E
     return played
 
 
-def chosen_preset(task: Task, preset: str | None) -> str:
+def choose_preset(task: Task, preset: str | None) -> str:
     """The requested preset, or the task's first.
 
     Raises:

@@ -86,7 +86,7 @@ def time_in_turns(
 
 
 @contextmanager
-def deployed(device: Device, copy: Bundle, pairs: Sequence[Pair]) -> Iterator[str]:
+def deploy_candidates(device: Device, copy: Bundle, pairs: Sequence[Pair]) -> Iterator[str]:
     """The candidates as the current release of the policy; the one that served before serves again at the end.
 
     Yields:

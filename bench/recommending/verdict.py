@@ -13,7 +13,7 @@ from quarl.bench.recommending.deciding import (
     Demand,
     DeployableArtifact,
     PlayedArtifact,
-    chosen_of,
+    choose,
     decide,
     fewest_bits,
 )
@@ -91,14 +91,14 @@ class Verdict(Question):
             algorithm=str(bundle.spec.provenance.get("algorithm", "")),
             weights_sha256=bundle.manifest.files["weights.safetensors"].sha256,
             quality="success" if measurements.has_success else "return kept",
-            reference=named(reference) or {},
+            reference=format_name(reference) or {},
             other_presets=[preset for preset in task.presets if preset != question.preset],
             played_on=this_machine(),
             code=code_version(),
             excluded_runtimes={runtime.value: reason for runtime, reason in measurements.excluded.items()},
             left_on_target=measurements.left,
-            recommended=named(decision.chosen),
-            decided_by=chosen_of(decision.as_fast)[1] if decision.as_fast else None,
+            recommended=format_name(decision.chosen),
+            decided_by=choose(decision.as_fast)[1] if decision.as_fast else None,
             candidates=[row(each, **standing(each, decision)) for each in decision.order],
             fewer_bits=[
                 row(each, verdict="misses floor" if question.demand.short_of_floor(each) else "reaches floor")
@@ -122,7 +122,7 @@ class Verdict(Question):
         return cls(**stored | rows | {"demand": Demand(**stored["demand"])})
 
 
-def named(artifact: PlayedArtifact | None) -> Row | None:
+def format_name(artifact: PlayedArtifact | None) -> Row | None:
     """An artifact in a runtime, by name."""
     if artifact is None:
         return None
@@ -168,7 +168,7 @@ def change(decision: Decision, question: Question, has_success: bool, training: 
     return {
         **asdict(new),
         "factor": found.factor,
-        "would_be": named(answer),
+        "would_be": format_name(answer),
         "command": shlex.join(["quarl", "recommend", question.bundle, *limits, *question.options]),
         "episodes": episodes and max(episodes, question.episodes + 1),
         "training": training if trains and not episodes and training else None,
@@ -180,7 +180,7 @@ def without_its_runtime(decision: Decision) -> Row | None:
     if decision.chosen is None:
         return None
     others = dict.fromkeys(each.runtime for each in decision.order if each.runtime != decision.chosen.runtime)
-    return {"runtimes": list(others), "would_be": named(decision.elsewhere)} if others else None
+    return {"runtimes": list(others), "would_be": format_name(decision.elsewhere)} if others else None
 
 
 def training_command(bundle: Bundle) -> str:

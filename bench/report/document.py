@@ -221,13 +221,13 @@ class Report:
             InvalidDocumentError: names the first thing that is wrong.
         """
         check(data)
-        values = _frozen({key: value for key, value in data.items() if key != "schema_version"})
+        values = _freeze({key: value for key, value in data.items() if key != "schema_version"})
         values |= {"kind": Kind(data["kind"]), "transport": Transport(data["transport"])}
         if data["success"] is not None:
             values["success"] = {**data["success"], "where": Where(data["success"]["where"])}
         for name, part in _PARTS.items():
             if values.get(name) is not None:
-                values[name] = part(**_frozen(values[name]))
+                values[name] = part(**_freeze(values[name]))
         return cls(**values)
 
     @classmethod
@@ -243,7 +243,7 @@ class Report:
 _PARTS = {"artifact": Artifact, "latency": Latency, "memory": Memory, "success": Success, "counts": Counts}
 
 
-def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
+def _freeze(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 

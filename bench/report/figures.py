@@ -26,7 +26,7 @@ BLUE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#009E73", "#D55E00", "#CC79A
 SKY_BLUE, ORANGE, YELLOW = "#56B4E9", "#E69F00", "#F0E442"
 
 
-def headed(figure: Figure, title: str, subtitle: str, lines: int) -> None:
+def add_heading(figure: Figure, title: str, subtitle: str, lines: int) -> None:
     """A title, and under it in grey what the picture shows.
 
     Args:
@@ -188,7 +188,7 @@ def facets(
         text: handle for axes in grid.flat for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4)
-    headed(figure, title, subtitle, lines)
+    add_heading(figure, title, subtitle, lines)
     return figure
 
 

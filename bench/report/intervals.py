@@ -191,12 +191,12 @@ def newcombe_interval(both: int, only_a: int, only_b: int, neither: int) -> tupl
         cross = max(0.0, cross - n / 2)
     root = math.sqrt(float(e + f) * (g + h) * (e + g) * (f + h))
     phi = cross / root if root else 0.0
-    low = _joined(p_a - l_a, u_b - p_b, phi)
-    high = _joined(u_a - p_a, p_b - l_b, phi)
+    low = _combine(p_a - l_a, u_b - p_b, phi)
+    high = _combine(u_a - p_a, p_b - l_b, phi)
     return max(-1.0, p_a - p_b - low), min(1.0, p_a - p_b + high)
 
 
-def _joined(x: float, y: float, phi: float) -> float:
+def _combine(x: float, y: float, phi: float) -> float:
     return math.sqrt(max(0.0, x * x - 2 * phi * x * y + y * y))
 
 

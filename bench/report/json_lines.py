@@ -58,7 +58,7 @@ def append(path: Path, lines: Iterable[str]) -> None:
     Raises:
         OSError: the disk is full; nothing is added.
     """
-    added = encoded(lines)
+    added = encode(lines)
     with locked(path.parent):
         if not path.exists():
             write_atomically(path, added)
@@ -78,10 +78,10 @@ def append(path: Path, lines: Iterable[str]) -> None:
 def write(path: Path, lines: Iterable[str]) -> None:
     """Write these lines in place of whatever the file holds, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, encoded(lines))
+    write_atomically(path, encode(lines))
 
 
-def encoded(lines: Iterable[str]) -> bytes:
+def encode(lines: Iterable[str]) -> bytes:
     """The bytes of a file of these lines."""
     return "".join(f"{line}\n" for line in lines).encode()
 

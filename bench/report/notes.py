@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from quarl.bench.report.document import Report, Transport
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.selection import paired, speed_up, turn_ratios
+from quarl.bench.report.selection import pair_successes, speed_up, turn_ratios
 from quarl.bench.report.store import StoreError
-from quarl.bench.report.text import NOT_KNOWN, joined, machine, nanoseconds, span, times
+from quarl.bench.report.text import NOT_KNOWN, join_distinct, machine, nanoseconds, span, times
 
 T = TypeVar("T")
 EMULATED = (
@@ -65,7 +65,7 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
     for report in reports:
         by_machine.setdefault(f"{report.target}: {machine(report.device)}", []).append(report)
     for name, found in by_machine.items():
-        circumstance_words = joined(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
+        circumstance_words = join_distinct(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
         dates = sorted(report.time[:10] for report in found)
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         runtimes = versions(report for report in found if report.artifact is not None)
@@ -75,12 +75,12 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
 
 def versions(reports: Iterable[Report]) -> str:
     """``litert 2.3.0, onnxruntime 1.31.1``."""
-    return joined(f"{report.runtime} {report.runtime_version}" for report in reports)
+    return join_distinct(f"{report.runtime} {report.runtime_version}" for report in reports)
 
 
 def codes(reports: Iterable[Report]) -> str:
     """The commits that measured."""
-    return joined(report.code_version for report in reports)
+    return join_distinct(report.code_version for report in reports)
 
 
 def report_notes(reports: Sequence[Report]) -> list[str]:
@@ -92,7 +92,7 @@ def report_notes(reports: Sequence[Report]) -> list[str]:
             kind = note.partition(":")[0]
             concerned.setdefault(kind, []).append(f"{report.policy} {report.precision or ''}".strip())
             latest[kind] = max(latest.get(kind, note), note, key=_figures)
-    return [f"{joined(concerned[kind])}: {note}." for kind, note in latest.items()]
+    return [f"{join_distinct(concerned[kind])}: {note}." for kind, note in latest.items()]
 
 
 def _figures(note: str) -> list[float]:
@@ -131,13 +131,13 @@ def rate(report: Report | None) -> Estimate | None:
     return Estimate(success.rate, success.low, success.high) if success else None
 
 
-def gained(report: Report | None, reference: Report | None) -> Estimate | None:
+def success_gain(report: Report | None, reference: Report | None) -> Estimate | None:
     """Success beyond that of the reference, paired; None where they flew different episodes."""
-    change = paired(report, reference)
+    change = pair_successes(report, reference)
     return change.estimate if change else None
 
 
-def flown(reports: Iterable[Report | None]) -> str:
+def format_episodes(reports: Iterable[Report | None]) -> str:
     """How many episodes their successes are of: ``300``, ``300 to 3,000``."""
     return span(report.success.episodes for report in reports if report and report.success)
 
@@ -166,7 +166,7 @@ def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "preset": preset,
         "machines": "\n".join(machines),
-        "episodes": flown(used),
+        "episodes": format_episodes(used),
         "dynamics": dynamics_note(preset),
     }
 

@@ -90,7 +90,7 @@ class Selection:
             (report.success.episodes, report.time, report)
             for report in self.of(Kind.SUCCESS, policy=policy, precision=precision, preset=preset, **wanted)
             if report.success is not None
-            and flown_late(report) == 0.0
+            and latency_of_flights(report) == 0.0
             and (report.success.where is not Where.HOST or policy in BASELINES)
         ]
         return max(found, key=lambda each: each[:2])[2] if found else None
@@ -103,7 +103,7 @@ class Selection:
         return self.last(Kind.LATENCY, precision=FP32, **same)
 
 
-def flown_late(report: Report) -> float | str | None:
+def latency_of_flights(report: Report) -> float | str | None:
     """Fixed command latency in seconds that the episodes were flown with, all else as preset.
 
     MEASURED where each was drawn from a device's own measured decisions; None where any other setting was changed.
@@ -116,7 +116,7 @@ def flown_late(report: Report) -> float | str | None:
     return None if settings or isinstance(latency, Mapping) else latency
 
 
-def flown_today(reports: Iterable[Report]) -> list[Report]:
+def keep_todays_flights(reports: Iterable[Report]) -> list[Report]:
     """All but flights of another task than today's of that name: other dynamics, another arena."""
     from quarl.airlearning_envs.config import preset
 
@@ -146,7 +146,7 @@ def speed_up(slow: Report | None, fast: Report | None) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
-def paired(a: Report | None, b: Report | None) -> PairedDifference | None:
+def pair_successes(a: Report | None, b: Report | None) -> PairedDifference | None:
     """Success of a minus success of b on the episodes that both flew; None when they flew different ones.
 
     Command latency may differ: it changes what becomes of an episode, not where its obstacles and its goal are.
@@ -196,7 +196,7 @@ class Kept:
             StoreError: there are none.
         """
         reports = store.read_results(self.source(name))
-        today = flown_today(reports)
+        today = keep_todays_flights(reports)
         if len(today) < len(reports):
             self.say(LEFT_OUT.format(name, len(reports) - len(today)))
         return today
@@ -211,4 +211,4 @@ class Kept:
         Raises:
             StoreError: there is none; says which command keeps one.
         """
-        return store.kept_answer((self.folder or store.RESULTS) / f"{name}.json", command)
+        return store.read_answer((self.folder or store.RESULTS) / f"{name}.json", command)

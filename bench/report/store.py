@@ -118,7 +118,7 @@ def keep_answer(
 ) -> None:
     """Store an answer in place of an older one; see :func:`refuse_less`."""
     if path.exists():
-        refuse_less(path, amounts(kept_answer(path, "")), amounts(document), unit)
+        refuse_less(path, amounts(read_answer(path, "")), amounts(document), unit)
     write_answer(path, document)
 
 
@@ -128,7 +128,7 @@ def write_answer(path: Path, document: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def kept_answer(path: Path, command: str) -> dict[str, Any]:
+def read_answer(path: Path, command: str) -> dict[str, Any]:
     """A stored answer.
 
     Raises:
@@ -144,14 +144,14 @@ def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
     found: dict[tuple[str, ...], int] = {}
     for report in reports:
         success, latency = report.success, report.latency
-        more = [success.preset, _changed(success.settings)] if success else []
+        more = [success.preset, _format_settings(success.settings)] if success else []
         what = (report.kind.value, report.policy, report.precision or "", report.runtime, *more)
         amount = success.episodes if success else latency.runs if latency else 1
         found[what] = max(found.get(what, 0), amount)
     return found
 
 
-def _changed(settings: Mapping[str, Any]) -> str:
+def _format_settings(settings: Mapping[str, Any]) -> str:
     """Settings in words; measured latencies are other numbers each time they are measured."""
     latency = settings.get("latency")
     if isinstance(latency, Mapping) and latency.get("kind") == "empirical":

@@ -81,7 +81,7 @@ def machine(device: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def joined(words: Iterable[str]) -> str:
+def join_distinct(words: Iterable[str]) -> str:
     """Distinct words, in the order of their first appearance."""
     return ", ".join(dict.fromkeys(words)) or NOT_KNOWN
 
@@ -112,7 +112,7 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) else f"{0:.{decimals}f}"
 
 
-def fixed(value: float | None, decimals: int = 0) -> str:
+def format_fixed(value: float | None, decimals: int = 0) -> str:
     """With so many decimals: ``−1,234.5``."""
     return NOT_KNOWN if value is None else f"{value:,.{decimals}f}".replace("-", "−")
 
@@ -144,14 +144,14 @@ def environment() -> Environment:
     made = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {
         "several": several,
-        "joined": joined,
+        "joined": join_distinct,
         "estimate": estimate,
         "lost": lost,
         "percent": percent,
         "arrow": arrow,
         "correlation": correlation,
         "average": fmean,
-        "fixed": fixed,
+        "fixed": format_fixed,
         "figure": figure_words,
         "median": median,
         "span": span,
@@ -167,7 +167,7 @@ def environment() -> Environment:
     return made
 
 
-def filled(template: str, **facts: Any) -> tuple[str, ...]:
+def fill_sentences(template: str, **facts: Any) -> tuple[str, ...]:
     """A template's sentences, one a line, with what was measured in them; see :func:`environment`."""
     text = environment().from_string(template).render(**facts)
     return tuple(line for line in text.splitlines() if line.strip())

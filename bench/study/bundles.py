@@ -107,7 +107,7 @@ def bundle_identity(name: str) -> str:
     return hashlib.sha256(" ".join([weights, *digests]).encode()).hexdigest()
 
 
-def quantized(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:
+def quantize_policy(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:
     """A policy at these widths, None for float, as a function of raw observations; and what it changed.
 
     Measures: ``other action``, the share of golden observations on which the action is not fp32's.

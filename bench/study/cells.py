@@ -164,7 +164,7 @@ class JudgedBundle:
         return self.rows.get(PRECISIONS[0]) or next(iter(self.rows.values()))
 
 
-def judged(results: Results) -> list[JudgedBundle]:
+def collect_bundles(results: Results) -> list[JudgedBundle]:
     """The bundles that were judged, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -177,14 +177,14 @@ def judged(results: Results) -> list[JudgedBundle]:
     return sorted(found, key=lambda each: order(each.cell))
 
 
-def trained_cells(results: Results) -> Iterator[dict[str, Any]]:
+def collect_trained_cells(results: Results) -> Iterator[dict[str, Any]]:
     """A row for every trained cell: the paper's figures, and ours in each precision."""
     repeated = {subject: played for (played, _), subjects in results.repeated.items() for subject in subjects}
-    for each in judged(results):
+    for each in collect_bundles(results):
         values = {what: {name: each.value(what, name) for name in PRECISIONS} for what in (RETURN, LOST, "bytes")}
         steps = each.fp32["steps"]
         played = repeated.get(each.subject, each.fp32["episodes"])
-        yield {**each.fp32, **facts(each.cell, steps), **values, "reached": reached(each), "played": played}
+        yield {**each.fp32, **facts(each.cell, steps), **values, "reached": describe_target(each), "played": played}
 
 
 def open_cells(results: Results) -> list[dict[str, Any]]:
@@ -197,10 +197,10 @@ def open_cells(results: Results) -> list[dict[str, Any]]:
 def facts(cell: Cell, steps: int | None = None) -> dict[str, Any]:
     """What is known of a cell before it is trained: the suite in words, the paper's and other people's figures."""
     words = {"suite": SUITES[cell.name.suite.value], "target": number(cell.target)}
-    return {"cell": cell, **words, "papers": papers(cell), "published": published(cell, steps)}
+    return {"cell": cell, **words, "papers": papers(cell), "published": format_published(cell, steps)}
 
 
-def reached(each: JudgedBundle) -> str:
+def describe_target(each: JudgedBundle) -> str:
     """Whether the fp32 mean reaches its target, or by how much it misses it."""
     if each.cell.target is None or each.value(RETURN, "fp32") is None:
         return NOT_KNOWN
@@ -231,7 +231,7 @@ def number(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:,.10g}".replace("-", "−")
 
 
-def published(cell: Cell, steps: int | None = None) -> str:
+def format_published(cell: Cell, steps: int | None = None) -> str:
     """Other people's figures, each at the step count nearest to ours (or its last): ``2,078 at 1 M (SB3 zoo)``."""
     found = []
     for curve in cell.published:
@@ -242,7 +242,7 @@ def published(cell: Cell, steps: int | None = None) -> str:
     return "; ".join(found) or NOT_KNOWN
 
 
-def published_note(cells: Iterable[Cell]) -> str:
+def format_sources(cells: Iterable[Cell]) -> str:
     """A note on whose the published figures are, and where they stand; "" where there are none."""
     curves = [curve for cell in cells for curve in cell.published]
     sources = dict.fromkeys(f"{curve['name']}: {curve['what']}, {curve['source']}" for curve in curves)
@@ -253,14 +253,14 @@ def learning_curves(results: Results) -> Pictures:
     """How the policies learned, and what they reach."""
     found = (
         curve_of(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32"))
-        for each in judged(results)
+        for each in collect_bundles(results)
     )
     return {"learning-curves": curves_figure([curve for curve in found if curve is not None])}
 
 
 def trained_table(results: Results) -> list[Table]:
     """Every trained cell: the paper's figures, other people's, and ours in each precision."""
-    rows = list(trained_cells(results))
+    rows = list(collect_trained_cells(results))
     lines = [
         {
             **_lead_cells(row),
@@ -279,7 +279,7 @@ def trained_table(results: Results) -> list[Table]:
         for row in rows
     ]
     unjudged = [name for name in bundle_names() if name not in results.subjects]
-    sources = published_note(each.cell for each in judged(results))
+    sources = format_sources(each.cell for each in collect_bundles(results))
     return [tabulate("cells", TABLE, lines, left=3, results=results, rows=rows, unjudged=unjudged, sources=sources)]
 
 
@@ -295,7 +295,7 @@ def open_table(results: Results) -> list[Table]:
         }
         for row in rows
     ]
-    sources = published_note(row["cell"] for row in rows)
+    sources = format_sources(row["cell"] for row in rows)
     return [tabulate("cells-open", OPEN, lines, left=4, results=results, rows=rows, sources=sources)]
 
 
@@ -345,12 +345,12 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
         raise command_line.BenchError(
             f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most."
         )
-    result = evaluated(fresh, episodes)
+    result = evaluate_bundle(fresh, episodes)
     interval = result.return_interval
     command_line.say(f"{source}: {result.mean_return:.2f} {brackets(interval, '.2f')} over {episodes} episodes")
     target = zoo / name
     if target.exists() and target.resolve() != source.resolve():  # of itself only the judgement is renewed
-        before = evaluated(Bundle.load(target), episodes)
+        before = evaluate_bundle(Bundle.load(target), episodes)
         command_line.say(f"{target}: {before.mean_return:.2f} on the same episodes")
         if result.mean_return < before.mean_return and not force:
             raise command_line.BenchError(
@@ -392,7 +392,7 @@ def cell_name(bundle: Bundle) -> str:
     return f"{resolve(str(origin['task'])).short_name}-{origin['algorithm']}"
 
 
-def evaluated(bundle: Bundle, episodes: int) -> Evaluation:
+def evaluate_bundle(bundle: Bundle, episodes: int) -> Evaluation:
     """The float policy on the episodes of its own task on which bundles are chosen."""
     from quarl.train.deciding import greedy
 

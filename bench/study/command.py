@@ -152,7 +152,7 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
             f"--update-docs fills the page with all that is kept, not with {', '.join(options.subjects)} alone.",
             f"quarl study {experiment.name} --stored --update-docs",
         )
-    found = _stored(experiment, options) if options.stored else _measured(module, experiment, options, subjects)
+    found = _read_stored(experiment, options) if options.stored else _measure(module, experiment, options, subjects)
     if options.subjects or options.update_docs:  # the page is of the committed ones
         found = [record for record in found if record["subject"] in subjects]
     if not found:
@@ -161,7 +161,7 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
     return show(options, results.tables(), results.figures, results.plain(), options.update_docs)
 
 
-def _stored(experiment: Experiment, options: Options) -> list[Record]:
+def _read_stored(experiment: Experiment, options: Options) -> list[Record]:
     kept = records.read(experiment.path)
     found = in_order(experiment, current(experiment, kept))
     if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
@@ -171,14 +171,14 @@ def _stored(experiment: Experiment, options: Options) -> list[Record]:
     return found
 
 
-def _measured(module: str, experiment: Experiment, options: Options, subjects: list[str]) -> list[Record]:
+def _measure(module: str, experiment: Experiment, options: Options, subjects: list[str]) -> list[Record]:
     """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
     requested = running.cells(experiment, options, subjects)
     kept = current(experiment, records.read(experiment.path)) if options.keep or options.missing else []
     todo = requested if options.again else running.missing(requested, kept)
     measured: list[Record] = []
     if options.missing:
-        measured, todo = running.kept_or_requested(requested, kept)
+        measured, todo = running.select_cells(requested, kept)
     for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
         experiment.about(subject)
         experiment.require(subject)
@@ -196,6 +196,6 @@ def _measured(module: str, experiment: Experiment, options: Options, subjects: l
         return in_order(experiment, measured)
 
     def ordered(rows: list[Record]) -> list[Record]:
-        return in_order(experiment, running.without_superseded(todo, current(experiment, rows)))
+        return in_order(experiment, running.drop_superseded(todo, current(experiment, rows)))
 
     return records.rewrite(experiment.path, ordered)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl.bench.report.figures import BLUE, GREY, VERMILLION, headed, new_figure
+from quarl.bench.report.figures import BLUE, GREY, VERMILLION, add_heading, new_figure
 from quarl.bench.report.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def curves_figure(curves: Sequence[Curve]) -> Figure:
     subtitle = (
         "return of an episode against environment steps (Atari: of four frames); the number: the paper's for fp32"
     )
-    headed(figure, "How the policies learned", subtitle, 1)
+    add_heading(figure, "How the policies learned", subtitle, 1)
     return figure
 
 
 def draw_panel(axes: Axes, curve: Curve) -> None:
     """One curve with the paper's figure and the final judgement."""
-    steps, returns = averaged(curve.training, POINTS)
+    steps, returns = average(curve.training, POINTS)
     axes.plot(steps, returns, color="#b5b5b5", linewidth=0.8, label="training episodes", zorder=1)
     axes.plot(*curve.greedy, color=BLUE, linewidth=1.3, marker=".", markersize=3.5, label="greedy, while training")
     if (found := curve.reached) is not None:
@@ -109,7 +109,7 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
 
 
-def averaged(series: Series, points: int) -> Series:
+def average(series: Series, points: int) -> Series:
     """A series of at most ``points`` means of neighbours, so that no line is a black band."""
     steps = series[0]
     if len(steps) <= points:
@@ -126,7 +126,7 @@ def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
     The lowest 2 % of the training points may leave the panel; greedy points, the paper's figure and the judgement
     never.
     """
-    values = sorted(averaged(curve.training, POINTS)[1])
+    values = sorted(average(curve.training, POINTS)[1])
     shown = [*values[len(values) // 50 :], *curve.greedy[1], *([] if theirs is None else [theirs])]
     shown += ends(curve.reached) if curve.reached else ()
     low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)

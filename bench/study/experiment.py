@@ -114,7 +114,7 @@ class Experiment:
         return (self.folder or records.FOLDER) / f"{self.name}.jsonl"
 
 
-def known(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
+def look_up(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
     """Look up what a subject's name stands for.
 
     Raises:
@@ -313,6 +313,6 @@ class Results:
         return "; ".join(filter(None, (machines, dates, f"code {codes}")))
 
 
-def stored(experiment: Experiment, path: Path | None = None) -> Results:
+def load_stored(experiment: Experiment, path: Path | None = None) -> Results:
     """The records that are kept, here or in another file, without those of other weights."""
     return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

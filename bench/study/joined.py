@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results, load_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,4 +41,4 @@ class Joined:
 
 def results_of(experiment: Experiment, folder: Path | None) -> Results:
     """What a study kept in a folder, or in its own."""
-    return stored(experiment, folder and folder / experiment.path.name)
+    return load_stored(experiment, folder and folder / experiment.path.name)

@@ -14,9 +14,9 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import fixed, joined, three_digits, times
+from quarl.bench.report.text import format_fixed, join_distinct, three_digits, times
 from quarl.bench.study import command
-from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, look_up
 from quarl.bench.study.records import Condition, Record, cell
 from quarl.bench.tables import Table, tabulate
 from quarl.policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
@@ -94,7 +94,7 @@ SUBJECTS: dict[str, PongPolicy | None] = {**POLICIES, CATCH: None}
 
 def about(subject: str) -> str:
     """The policy in words."""
-    policy = known(subject, SUBJECTS, "policy")
+    policy = look_up(subject, SUBJECTS, "policy")
     return f"policy {subject}: {network_words(policy)}" if policy else "learning Catch"
 
 
@@ -213,7 +213,11 @@ def facts(results: Results) -> dict[str, Any]:
             words["steps"].append(f"{name} over {pair[0]['steps']:,}")
             words["losses"].append(f"{name} {losses_words(*(measures['losses'] for measures in pair))}")
     units = {f"{'a' if each['measures']['has_unit'] else 'no'} {each['condition']['type']} unit" for each in measured}
-    return {**words, "tensorflow": joined(each["measures"]["tensorflow"] for each in measured), "units": sorted(units)}
+    return {
+        **words,
+        "tensorflow": join_distinct(each["measures"]["tensorflow"] for each in measured),
+        "units": sorted(units),
+    }
 
 
 def losses_words(full: list[float], half: list[float]) -> str:
@@ -276,6 +280,12 @@ def speeds_table(results: Results) -> list[Table]:
     return [tabulate("mixed-precision", TABLE, lines, left=3, results=results, rows=rows, **facts(results))]
 
 
+def _spread(values: list[float]) -> str:
+    """Mean, smallest and largest: ``0.52 [0.10, 0.90]``."""
+    mean, low, high = (format_fixed(value, 2) for value in (fmean(values), min(values), max(values)))
+    return f"{mean} [{low}, {high}]"
+
+
 def catch_table(results: Results) -> list[Table]:
     """How Catch is learned in float32 and in 16 bits, step by step."""
     rows = list(of_catch(results))
@@ -285,10 +295,8 @@ def catch_table(results: Results) -> list[Table]:
         {
             "type": row["type"],
             "step": f"{row['step']:,}",
-            **{
-                header: f"{fixed(fmean(row[side]), 2)} [{fixed(min(row[side]), 2)}, {fixed(max(row[side]), 2)}]"
-                for header, side in (("float32", "full"), ("16 bits", "half"))
-            },
+            "float32": _spread(row["full"]),
+            "16 bits": _spread(row["half"]),
         }
         for row in rows
     ]
@@ -302,7 +310,7 @@ EXPERIMENT = Experiment(
     subjects=tuple(SUBJECTS),
     grid=grid,
     measure=measure,
-    identity=lambda name: hashlib.sha256(repr(known(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
+    identity=lambda name: hashlib.sha256(repr(look_up(name, SUBJECTS, "policy") or name).encode()).hexdigest(),
     about=about,
     episodes=lambda options, subject: EpisodePlan(options.seeds or (CATCH_SEEDS if subject == CATCH else (0,)), 0),
     tables=[speeds_table, catch_table],

@@ -56,7 +56,7 @@ class Kept:
         return self.judged.where
 
 
-def kept(folder: Path | None) -> Kept:
+def load_kept(folder: Path | None) -> Kept:
     """The rows of both studies, here or in another folder.
 
     Raises:
@@ -70,17 +70,17 @@ def kept(folder: Path | None) -> Kept:
 
 def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
     """Every cell that has a policy: returns, relative errors, the paper's beside."""
-    for row in cells.judged(found.judged):
+    for row in cells.collect_bundles(found.judged):
         returns = {name: row.value(RETURN, name) for name in PRECISIONS}
         errors = {name: row.error(name) for name in PRECISIONS}
         swept = sweep.papers_error(found.swept, row.subject, EIGHT_BITS)
-        more = {"errors": errors, "swept": swept, "papers_error": single(published_error(row.cell, "int8"))}
+        more = {"errors": errors, "swept": swept, "papers_error": single(compute_published_error(row.cell, "int8"))}
         yield {"cell": row.cell, "papers": papers(row.cell), "returns": returns, **row.fp32, **more}
 
 
 def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
     """Mean relative error of int8 for each algorithm against the paper's."""
-    rows = cells.judged(found.judged)
+    rows = cells.collect_bundles(found.judged)
     for method in METHODS:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]
@@ -130,10 +130,10 @@ def algorithms_table(found: Kept) -> list[Table]:
     return [tabulate("study-algorithms", ALGORITHMS, lines, left=2)]
 
 
-JOINED = Joined(kept=kept, tables=[cells_table, algorithms_table])
+JOINED = Joined(kept=load_kept, tables=[cells_table, algorithms_table])
 
 
-def published_error(cell: Cell, precision: str) -> float | None:
+def compute_published_error(cell: Cell, precision: str) -> float | None:
     """Relative error of the paper's figures of a cell, percent; None where it has none."""
     if cell.paper is None or not cell.paper.get("fp32"):
         return None
@@ -142,7 +142,7 @@ def published_error(cell: Cell, precision: str) -> float | None:
 
 def papers_mean(found: Sequence[Cell], precision: str = "int8") -> float | None:
     """Mean error of the paper's figures of these cells; None where it has none."""
-    errors = [error for cell in found if (error := published_error(cell, precision)) is not None]
+    errors = [error for cell in found if (error := compute_published_error(cell, precision)) is not None]
     return math.fsum(errors) / len(errors) if errors else None
 
 

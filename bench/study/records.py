@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 def cell(record: Mapping[str, Any]) -> tuple[str, str]:
     """Key of a record's cell: its subject and its condition, as sorted JSON, as a line has it."""
-    return record["subject"], json.dumps(rounded(record["condition"]), sort_keys=True)
+    return record["subject"], json.dumps(round_numbers(record["condition"]), sort_keys=True)
 
 
 def read(path: Path) -> list[Record]:
@@ -36,12 +36,12 @@ def read(path: Path) -> list[Record]:
         StoreError: names the line that is no record.
     """
     try:
-        return json_lines.read(path, parsed)
+        return json_lines.read(path, parse)
     except FileNotFoundError:
         return []
 
 
-def parsed(line: str) -> Record:
+def parse(line: str) -> Record:
     """The record of a line.
 
     Raises:
@@ -70,15 +70,15 @@ def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> 
 
 def as_line(record: Record) -> str:
     """One line of JSON; numbers of six significant digits."""
-    return json.dumps(rounded(record), ensure_ascii=False, allow_nan=False)
+    return json.dumps(round_numbers(record), ensure_ascii=False, allow_nan=False)
 
 
-def rounded(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     """JSON values with numbers of six significant digits, whole ones without a fraction."""
     if isinstance(value, Mapping):
-        return {name: rounded(item) for name, item in value.items()}
+        return {name: round_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(item) for item in value]
+        return [round_numbers(item) for item in value]
     if isinstance(value, float):
         short = float(f"{value:.6g}")
         return int(short) if short.is_integer() and abs(short) < 1e6 else short

@@ -72,7 +72,7 @@ def missing(requested: Sequence[StudyCell], found: Iterable[Record], more_will_d
     return [cell for cell in requested if not is_kept(cell)]
 
 
-def kept_or_requested(requested: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
+def select_cells(requested: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
     """Records of the subjects of which nothing requested is missing; and all cells of the other subjects.
 
     A subject's cells are compared with each other, so that all of them are of the same episodes.
@@ -82,7 +82,7 @@ def kept_or_requested(requested: Sequence[StudyCell], found: Sequence[Record]) -
     return [record for record in found if records.cell(record) in places], [c for c in requested if c.subject in again]
 
 
-def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> list[Record]:
+def drop_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> list[Record]:
     """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
     requested = {
         records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
@@ -97,7 +97,7 @@ def without_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> l
     return left
 
 
-def measured(module: str, cell: StudyCell) -> list[Record]:
+def measure_cell(module: str, cell: StudyCell) -> list[Record]:
     """Measure one cell of the experiment that a module declares; runs in any process that has the project."""
     from quarl.bench.report.machine import this_machine
     from quarl.policy.locate import code_version
@@ -133,12 +133,12 @@ def measured(module: str, cell: StudyCell) -> list[Record]:
 def run(module: str, requested: Sequence[StudyCell], jobs: int, address: str | None) -> Iterator[list[Record]]:
     """Measure cells, each as it ends: here, in ``jobs`` processes, or on the Ray cluster at ``address``."""
     if address is not None:
-        yield from spread(functools.partial(measured, module), requested, address)
+        yield from spread(functools.partial(measure_cell, module), requested, address)
     elif jobs == 1 or len(requested) < 2:
-        yield from (measured(module, cell) for cell in requested)
+        yield from (measure_cell(module, cell) for cell in requested)
     else:
         with _processes(jobs) as pool:
-            for done in as_completed([pool.submit(measured, module, cell) for cell in requested]):
+            for done in as_completed([pool.submit(measure_cell, module, cell) for cell in requested]):
                 yield done.result()
 
 
@@ -173,7 +173,7 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
 
     reach(address, runtime_env={"env_vars": VARIABLES})
     try:
-        remote: Any = ray.remote(_called)
+        remote: Any = ray.remote(_call)
         one = remote.options(num_cpus=1, scheduling_strategy="SPREAD", max_retries=3)
         pending = [one.remote(measure, each) for each in requested]
         while pending:
@@ -185,7 +185,7 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
         ray.shutdown()
 
 
-def _called(measure: Callable[[Argument], Result], requested: Argument) -> Result:
+def _call(measure: Callable[[Argument], Result], requested: Argument) -> Result:
     return measure(requested)
 
 

@@ -17,11 +17,11 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.text import fixed
+from quarl.bench.report.text import format_fixed
 from quarl.bench.study import command
-from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, known
-from quarl.bench.study.measures.children import started
-from quarl.bench.study.peers.times import EPISODES, SpeedCell, median_steps, median_time, ratio, shown
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, look_up
+from quarl.bench.study.measures.children import run_child
+from quarl.bench.study.peers.times import EPISODES, SpeedCell, format_seconds, median_steps, median_time, ratio
 from quarl.bench.study.records import Condition, rows
 from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.places import PROJECT_ROOT
@@ -64,7 +64,7 @@ CELLS = {
 
 def about(subject: str) -> str:
     """The cell in words."""
-    cell = known(subject, CELLS)
+    cell = look_up(subject, CELLS)
     return f"{cell.method} on {cell.task} until {cell.target:g}"
 
 
@@ -85,7 +85,7 @@ def settings_file(cell: SpeedCell) -> Path:
 
 def identity(subject: str) -> str:
     """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
-    cell, zoo = known(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
+    cell, zoo = look_up(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
     ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
     both = [ours, zoo[f"{cell.method} {cell.task}"]]
     return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
@@ -157,7 +157,7 @@ def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, di
         command += ["--seed", str(seed), f"--stop-at-return={cell.target}", "--evaluate-every", str(cell.every)]
         command += ["--evaluate-episodes", str(EPISODES), "--final-episodes", str(EPISODES), "--quiet"]
         command += ["--output-path", str(bundle), *(["--steps", str(limit)] if limit else [])]
-        started(command)
+        run_child(command)
         provenance = json.loads((bundle / "policy.json").read_text(encoding="utf-8"))["provenance"]
     return provenance["cpu_s"] - provenance["judging_cpu_s"], {
         "reached": provenance["ended"].startswith("greedy return reached"),
@@ -174,7 +174,7 @@ def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dic
     settings = json.loads(ZOO.read_text(encoding="utf-8"))["cells"][f"{cell.method} {cell.task}"]
     job = {**vars(cell), "seed": seed, "episodes": EPISODES, "noise_std": None, **settings}
     job["n_timesteps"] = min(limit or job["n_timesteps"], job["n_timesteps"])
-    text = started([str(PEERS_PYTHON), str(PEERS / "stable_baselines3_run.py")], json.dumps(job))
+    text = run_child([str(PEERS_PYTHON), str(PEERS / "stable_baselines3_run.py")], json.dumps(job))
     provenance = json.loads(text.splitlines()[-1])
     return provenance.pop("cpu_s"), provenance
 
@@ -191,7 +191,7 @@ def sides(results: Results) -> Iterator[dict[str, Any]]:
         runs = {side: [run for run in of_cell if run["program"] == program] for side, program in SIDES.items()}
         for part, training_only in (("", False), (", imports left out", True)):
             times = {side: median_time(of, training_only) if of else None for side, of in runs.items()}
-            row["time"] |= {f"{side}{part}": shown(time) for side, time in times.items()}
+            row["time"] |= {f"{side}{part}": format_seconds(time) for side, time in times.items()}
             row["faster"][part] = ratio(*times.values())
         for side, of in runs.items():
             row["steps"][side] = median_steps(of)
@@ -216,11 +216,11 @@ def times_table(results: Results) -> list[Table]:
     for row in rows:
         cell, limit = row["cell"], row["limit"]
         line = {"method and task": f"{cell.method} {cell.task}" + (f", {limit:,} steps at most" if limit else "")}
-        line["return"] = fixed(cell.target)
+        line["return"] = format_fixed(cell.target)
         for part, faster in row["faster"].items():
             line |= {f"{side}{part}": row["time"][f"{side}{part}"] for side in SIDES}
             line[f"times as fast{part}"] = faster
-        lines.append({**line, **{f"steps, {side}": fixed(steps) for side, steps in row["steps"].items()}})
+        lines.append({**line, **{f"steps, {side}": format_fixed(steps) for side, steps in row["steps"].items()}})
     return [tabulate("training-speed", TABLE, lines, results=results, rows=rows, **facts(results))]
 
 

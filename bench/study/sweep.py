@@ -16,7 +16,7 @@ from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, facets, in_order, panel
 from quarl.bench.report.text import NOT_KNOWN, estimate, lost
 from quarl.bench.study import command
-from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantized
+from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantize_policy
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from quarl.bench.study.records import Condition
@@ -104,7 +104,7 @@ class Options(command.EpisodesOptions):
     input_bits: Annotated[tuple[int, ...], HIDDEN_BITS] = ()
 
 
-def series_asked(options: Options) -> list[Condition]:
+def parse_series(options: Options) -> list[Condition]:
     """Schemes with what their activations and observation are asked to have; none where the options say nothing.
 
     Raises:
@@ -130,7 +130,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
     suite = suite_of(subject)
     widths_typed = options.bits or (NARROW if suite in SERIES_OF else WIDTHS)
     half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in widths_typed else []
-    series = series_asked(options) or SERIES_OF.get(suite, SERIES)
+    series = parse_series(options) or SERIES_OF.get(suite, SERIES)
     every = [{**each, "bits": bits} for each in series for bits in widths_typed if bits != FP16]
     in_floats = {FLOAT, FLOAT_BITS, *SCHEMES}
     return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
@@ -166,7 +166,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     """The policy at these widths, and which ones its activations and observation have."""
     bundle, task = open_bundle(subject)
     widths = widths_of(condition, bundle.spec) if condition else None
-    decide, measures = quantized(bundle, widths)
+    decide, measures = quantize_policy(bundle, widths)
     measures = {**measures, "task": task.name}
     if widths is not None:
         measures |= {"activation_bits": widths.activation_bits, "observation_bits": widths.observation_bits}

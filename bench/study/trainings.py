@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from quarl import cli
-from quarl.bench.study.bundles import open_bundle, quantized
-from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, known
-from quarl.bench.study.measures.children import started
-from quarl.bench.study.records import rounded
+from quarl.bench.study.bundles import open_bundle, quantize_policy
+from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, look_up
+from quarl.bench.study.measures.children import run_child
+from quarl.bench.study.records import round_numbers
 from quarl.policy.files import locked
 from quarl.policy.locate import code_version
 from quarl.policy.places import ARTIFACTS
@@ -62,7 +62,7 @@ def identity(cell: Training, *more: object) -> str:
 
 def about(subject: str, cells: Mapping[str, Training]) -> str:
     """One line: what a subject trains."""
-    cell = known(subject, cells)
+    cell = look_up(subject, cells)
     return f"{subject}: {cell.method} on {cell.task}"
 
 
@@ -84,7 +84,7 @@ def of_cells(
     """
     return Experiment(
         subjects=tuple(cells),
-        identity=lambda subject: identity(known(subject, cells), *chosen(subject)),
+        identity=lambda subject: identity(look_up(subject, cells), *chosen(subject)),
         about=lambda subject: about(subject, cells),
         episodes=lambda options, subject: EpisodePlan(options.seeds or seeds, options.episodes or count(subject)),
         of_trainings=True,
@@ -99,7 +99,7 @@ def settings_of(request: RunRequest) -> dict[str, Any]:
     return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
 
 
-def trained(cell: Training, seed: int, *words: str) -> Bundle:
+def train_once(cell: Training, seed: int, *words: str) -> Bundle:
     """The bundle of a training; it is trained now where there is none of these settings, seed and code yet.
 
     Args:
@@ -117,17 +117,17 @@ def trained(cell: Training, seed: int, *words: str) -> Bundle:
     typed += ["--policy", cell.policy] if cell.policy else []
     typed += ["--steps", str(cell.steps)] if cell.steps else []
     typed += words
-    name = f"{cell.policy or cell.task}-{cell.method}-{_sha256(settings_of(requested(typed)))[:12]}-seed{seed}"
+    name = f"{cell.policy or cell.task}-{cell.method}-{_sha256(settings_of(make_request(typed)))[:12]}-seed{seed}"
     folder = TRAINED / code_version() / name.replace("/", "-")
     with locked(folder.with_name(f".{folder.name}")):  # another process may want the same one
         try:
             return Bundle.load(folder)
         except PolicyError:
-            started([sys.executable, "-m", "quarl.train", *typed, "--output-path", str(folder)])
+            run_child([sys.executable, "-m", "quarl.train", *typed, "--output-path", str(folder)])
             return Bundle.load(folder)
 
 
-def requested(words: list[str]) -> RunRequest:
+def make_request(words: list[str]) -> RunRequest:
     """The request that ``quarl train`` makes of these arguments; nothing is trained."""
     from quarl.train.__main__ import make_request, quantization_settings
     from quarl.train.runs.models import DEFAULT_POLICY
@@ -141,7 +141,7 @@ def requested(words: list[str]) -> RunRequest:
     return request
 
 
-def flown(
+def fly_episodes(
     bundle: Bundle, widths: Widths | None, count: int, purpose: str, measures: Mapping[str, Any]
 ) -> Iterator[SeedResult]:
     """Greedy episodes of a training at these widths, None for float, on every preset that its task is judged on.
@@ -156,7 +156,7 @@ def flown(
     from quarl.train.suites.task import episode_seed
 
     provenance = bundle.spec.provenance
-    decide, _ = quantized(bundle, widths)
+    decide, _ = quantize_policy(bundle, widths)
     _, task = open_bundle(str(bundle.path))
     for preset in task.presets:
         judged = task.evaluate(decide, count, episode_seed(provenance["seed"], purpose), preset)
@@ -176,7 +176,7 @@ def origin(bundle: Bundle) -> dict[str, Any]:
     provenance = bundle.spec.provenance
     return {
         "steps": provenance["steps"],
-        "settings": rounded(provenance["settings"]),
+        "settings": round_numbers(provenance["settings"]),
         "weights_sha256": bundle.manifest.files[WEIGHTS_FILE].sha256,
     }
 

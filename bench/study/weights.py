@@ -12,7 +12,7 @@ from rich.console import Console
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, headed, new_figure
+from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, add_heading, new_figure
 from quarl.bench.study import command
 from quarl.bench.study.measures.levels import (
     KINDS,
@@ -159,7 +159,7 @@ def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Paramete
                 _draw_levels(axes, there[column])
     figure.supxlabel("value")
     figure.supylabel("count")
-    headed(figure, title, subtitle, 1)
+    add_heading(figure, title, subtitle, 1)
     return figure
 
 

@@ -103,7 +103,7 @@ class Point:
         return cls(bundle.spec.name, str(bundle.spec.provenance["task"]), weights.size, *ends, deviation, errors)
 
 
-def kept_points(folder: Path | None) -> list[Point]:
+def load_points(folder: Path | None) -> list[Point]:
     """The points of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
     return points(bundles, *(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
@@ -120,7 +120,7 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
     Raises:
         BenchError: no bundle has been judged.
     """
-    device = {each.subject: each.error("int8") for each in cells.judged(judged)}
+    device = {each.subject: each.error("int8") for each in cells.collect_bundles(judged)}
     names = [bundle.spec.name for bundle in bundles]
     errors = {DEVICE: {name: device.get(name) for name in names}}
     errors |= {source: {name: sweep.papers_error(swept, name, n) for name in names} for source, n in SWEPT.items()}
@@ -157,7 +157,7 @@ def verdict(found: Correlation) -> str:
     }[found.side]
 
 
-def compared(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
+def compare_pairs(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
     """The paper's second comparison, of pairs of policies of one task: in how many the wider one's error surely is the
     larger one, in how many the smaller one; and the task of each pair."""
     agree = against = 0
@@ -184,7 +184,7 @@ def facts(found: Sequence[Point]) -> dict[str, Any]:
             "words": words,
             "errors": [point.errors[source] for point in having(found, source)],
             "rhos": correlations(found, source),
-            "pairs": compared(found, source),
+            "pairs": compare_pairs(found, source),
         }
         for source, words in SOURCES.items()
         if having(found, source)
@@ -244,7 +244,7 @@ def pictures(found: Sequence[Point]) -> Pictures:
 
 
 JOINED = Joined(
-    kept=kept_points,
+    kept=load_points,
     tables=[errors_table],
     figures=[pictures],
     plain=lambda found: [{**asdict(each), "range": each.range, "ratio": each.ratio} for each in found],

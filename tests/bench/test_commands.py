@@ -246,7 +246,7 @@ def test_the_pages_tables_are_those_of_the_committed_measurements() -> None:
     made = [each for each, _ in found.values()]
     texts = [path.read_text(encoding="utf-8") for path in rendering.pages()]
     assert [each.name for each in made if sum(f"<!-- table:{each.name} -->" in text for text in texts) > 1] == []
-    assert [rendering.filled(text, made) for text in texts] == texts, "type: quarl bench table --update-docs"
+    assert [rendering.fill_page(text, made) for text in texts] == texts, "type: quarl bench table --update-docs"
     for name, (_, reports) in found.items():
         if reports:
             kept = {report.id for report in store.read_results(store.RESULTS / f"{name}.jsonl")}

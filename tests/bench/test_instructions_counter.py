@@ -14,7 +14,7 @@ import pytest
 from quarl.bench import instructions
 from quarl.bench.command_line import BenchError
 from quarl.bench.qemu_counter import building, counting, sysroot
-from quarl.bench.qemu_counter.counting import COLUMNS, PAIR, PATHS, Counted, median, parse_lines, summarised
+from quarl.bench.qemu_counter.counting import COLUMNS, PAIR, PATHS, Counted, median, parse_lines, summarise_counts
 from quarl.bench.qemu_counter.guest import marker_code
 
 # `.ci/run` installs both.
@@ -221,19 +221,19 @@ def test_medians_are_numbers_that_were_counted_less_the_empty_pair() -> None:
 
     labels = ["warm-up", PAIR, PAIR, PAIR, *(path for path in PATHS for _ in range(4))]
     rows = [row(9), row(100), row(102), row(101, 7), *(row(n, 4) for _ in PATHS for n in (1000, 4000, 2000, 3000))]
-    paths, pair = summarised(rows, labels)
+    paths, pair = summarise_counts(rows, labels)
     assert (pair.instructions, pair.l1d_misses) == (101, 0)
     assert (paths["runtime_warm"].instructions, paths["runtime_warm"].l1d_misses) == (2000 - 101, 4)
     assert paths["decide_cold"].loads == 0
     assert median([row(3), row(1)]).instructions == 1
     with pytest.raises(BenchError, match="20 regions were counted and 19 were marked"):
-        summarised(rows, labels[:-1])
+        summarise_counts(rows, labels[:-1])
     with pytest.raises(BenchError, match="10 numbers"):
         parse_lines("1 2 3\n")
 
 
 def test_the_guest_sees_a_raspberry_pi_3bs_processor() -> None:
-    files = sysroot.described_processor()
+    files = sysroot.describe_processor()
     assert files["proc/cpuinfo"].count("CPU part\t: 0xd03") == 4
     assert files["sys/devices/system/cpu/possible"] == "0-3\n"
     sizes = [files[f"sys/devices/system/cpu/cpu3/cache/index{index}/number_of_sets"] for index in range(3)]

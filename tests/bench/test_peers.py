@@ -14,8 +14,8 @@ from quarl.bench.peers import __main__ as peers
 from quarl.bench.peers import turns
 from quarl.bench.peers.contestants import PROGRAMS
 from quarl.bench.peers.network import write_network
-from quarl.bench.peers.policies import committed
-from quarl.bench.peers.turns import TimedProgram, timed_in_turns
+from quarl.bench.peers.policies import load_committed
+from quarl.bench.peers.turns import TimedProgram, time_in_turns
 from quarl.bench.peers.worker import ncnn_network
 from quarl.bench.report import store
 from quarl.policy.places import PROJECT_ROOT
@@ -46,7 +46,7 @@ def test_every_program_acts_as_the_policy_and_is_timed(
 
 
 def test_what_is_written_for_the_others_is_the_policy(tmp_path: Path) -> None:
-    bundle = committed("I")
+    bundle = load_committed("I")
     write_network(tmp_path, bundle)
     stored = dict(np.load(tmp_path / "network.npz", allow_pickle=False))
     x = np.clip((bundle.golden().observations - stored["mean"]) * stored["inverse"], -stored["clip"], stored["clip"])
@@ -63,7 +63,7 @@ def test_what_is_written_for_the_others_is_the_policy(tmp_path: Path) -> None:
 
 def test_a_contestant_that_ends_is_named() -> None:
     with pytest.raises(command_line.BenchError, match="absent ended with status 1 before it answered"):
-        timed_in_turns([TimedProgram("absent", ("false",))])
+        time_in_turns([TimedProgram("absent", ("false",))])
 
 
 def row(runtime: str, precision: str, *turns_ns: float) -> dict[str, object]:

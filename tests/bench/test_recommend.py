@@ -26,11 +26,11 @@ from quarl.bench.recommending.measurements import (
     Measurements,
     Question,
     candidate_pairs,
-    chosen_preset,
-    played_pairs,
+    choose_preset,
+    compute_return_kept,
     reference_precision,
-    released,
-    return_kept,
+    select_played_pairs,
+    select_release_pairs,
 )
 from quarl.bench.recommending.timing import runtimes_of, time_in_turns
 from quarl.bench.recommending.verdict import Verdict
@@ -85,26 +85,26 @@ def test_a_bundle_or_preset_that_there_is_not(capsys: pytest.CaptureFixture[str]
     assert "there is no policy 'absent'" in printed.err
     assert json.loads(printed.out)["ok"] is False
     navigation, cartpole = make_task("navigation"), make_task("CartPole-v1")
-    assert chosen_preset(navigation, None) == "hard"
-    assert chosen_preset(navigation, "easy") == "easy"
-    assert chosen_preset(cartpole, None) == ""
+    assert choose_preset(navigation, None) == "hard"
+    assert choose_preset(navigation, "easy") == "easy"
+    assert choose_preset(cartpole, None) == ""
     with pytest.raises(UsageError, match="allowed are easy, medium, shipped, hard"):
-        chosen_preset(navigation, "moon")
+        choose_preset(navigation, "moon")
     with pytest.raises(UsageError, match="means nothing to the task CartPole-v1"):
-        chosen_preset(cartpole, "hard")
+        choose_preset(cartpole, "hard")
 
 
 def test_the_share_of_a_return_that_is_kept() -> None:
     # F = 100, Q = 95: E = 5 %. d = (4, 6), R = 0.05, d − R f = (4 − 4.9, 6 − 5.1) = ±0.9, s = 1.2728,
     # half = 12.7062 · 1.2728 / √2 = 11.436 %
-    kept = return_kept([94.0, 96.0], [98.0, 102.0])
+    kept = compute_return_kept([94.0, 96.0], [98.0, 102.0])
     assert (kept.value, kept.low, kept.high) == pytest.approx((0.95, 0.95 - 0.1143558426, 0.95 + 0.1143558426))
     # More is better with negative returns, too: −110 instead of −100 keeps 90 %, −90 is 110 %.
-    assert return_kept([-110.0, -110.0], [-100.0, -100.0]).value == pytest.approx(0.90)
-    better = return_kept([-91.0, -89.0], [-100.0, -100.0])
+    assert compute_return_kept([-110.0, -110.0], [-100.0, -100.0]).value == pytest.approx(0.90)
+    better = compute_return_kept([-91.0, -89.0], [-100.0, -100.0])
     assert (better.value, better.low, better.high) == pytest.approx((1.1, 1.1 - 0.1270620474, 1.1 + 0.1270620474))
     with pytest.raises(BenchError, match="is 0: there is no share"):
-        return_kept([1.0, 1.0], [-1.0, 1.0])
+        compute_return_kept([1.0, 1.0], [-1.0, 1.0])
 
 
 def facts(*versions: tuple[int, int, int], glibc: tuple[int, int] = (2, 36), available: int = 1 << 29) -> TargetFacts:
@@ -177,7 +177,7 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
         yield Device(target, None)  # type: ignore[arg-type]
 
     probe = import_module("quarl.device.deploy.probe")  # the package names its function by the same name
-    monkeypatch.setattr(access, "connected", connected)
+    monkeypatch.setattr(access, "connect", connected)
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
     monkeypatch.setattr(measurements, "convert_copy", too_late)
@@ -196,14 +196,14 @@ def test_what_plays_and_what_can_be_chosen(balancing: Callable[..., Bundle], tmp
         (FP32, LITERT), (FP32, ONNX), (FP16, LITERT), (FP16, ONNX), (INT8, LITERT), (INT8, ONNX),
     ]  # fmt: skip
     fewer = [(INT4, LITERT), (Precision.INT3, LITERT), (Precision.INT2, LITERT)]
-    assert played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
+    assert select_played_pairs(bundle, [LITERT, ONNX])[6:] == fewer
     packed = candidate_pairs(bundle, [LITERT, NATIVE])
     assert packed == [
         (FP32, LITERT), (FP16, LITERT), (INT8, LITERT), (INT8, NATIVE), (MIXED, NATIVE), (INT4, NATIVE),
     ]  # fmt: skip
-    assert set(released(packed)) == {*packed, (MIXED, LITERT), (INT4, LITERT)}
+    assert set(select_release_pairs(packed)) == {*packed, (MIXED, LITERT), (INT4, LITERT)}
     # Where the native engine is all that there is, int8 is what the others keep a share of.
-    alone = played_pairs(bundle, [NATIVE])
+    alone = select_played_pairs(bundle, [NATIVE])
     assert alone == [(each, NATIVE) for each in (INT8, MIXED, INT4, Precision.INT3, Precision.INT2)]
     assert reference_precision(bundle, NATIVE) is INT8
     assert reference_precision(bundle, LITERT) is FP32
@@ -241,7 +241,7 @@ def measured(
         }  # fmt: skip
         episodes = {(precision, LITERT): played(*each) for precision, each in returns.items()}
         reason = "Python 3.13 on aarch64 lacks tflite-runtime"
-        return measurements.summarised(copy, episodes, timed, {TFLITE: reason}, "")
+        return measurements.summarise(copy, episodes, timed, {TFLITE: reason}, "")
 
     return make
 

@@ -16,10 +16,10 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import GREY, ORANGE, PURPLE, SKY_BLUE, YELLOW, headed, new_figure
-from quarl.bench.report.text import fixed
+from quarl.bench.report.figures import GREY, ORANGE, PURPLE, SKY_BLUE, YELLOW, add_heading, new_figure
+from quarl.bench.report.text import format_fixed
 from quarl.bench.study import command
-from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, options_of, planned, spread
+from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, make_plan, options_of, spread
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.records import Condition, Record
 from quarl.bench.tables import Table, group_by, tabulate
@@ -86,7 +86,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
     return [{**steps, "period": period, **width} for period in PERIODS for width in ACTORS.values()]
 
 
-def typed(model: str, **more: object) -> list[str]:
+def actorq_words(model: str, **more: object) -> list[str]:
     """Words of ``quarl actorq`` for one actor of that network."""
     words = f"--task {CARTPOLE_BALANCE} --model {model} --method d4pg --n-actors 1 --samples-per-insert 0".split()
     return words + [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -97,21 +97,21 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     from quarl.train.actorq import cluster
 
     more = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
-    plan = planned([*typed(subject, **more), *options_of(condition)])
-    pushed = handed_over(subject)
+    plan = make_plan([*actorq_words(subject, **more), *options_of(condition)])
+    pushed = prepare_parameters(subject)
     with cluster.connected(plan.actorq, None):
         for seed in episodes.seeds:
-            found = lived(plan, pushed)
+            found = run_actor(plan, pushed)
             yield SeedResult("", seed, [sum(found["microseconds"].values())], measures=found)
 
 
 @functools.cache
-def handed_over(model: str) -> Pushed:
+def prepare_parameters(model: str) -> Pushed:
     """Parameters of a learner that has made a few rounds."""
     from quarl.train.actorq.learner import LearnerLoop
     from quarl.train.actorq.replay import ReplayService, Reply
 
-    plan = planned(typed(model, steps=STEPS, set=f"learning_starts={INSERTED_STEPS // 2}"))
+    plan = make_plan(actorq_words(model, steps=STEPS, set=f"learning_starts={INSERTED_STEPS // 2}"))
     service, rounds = ReplayService(plan, 0), itertools.count()
     handed: deque[Pushed] = deque(maxlen=1)
     for columns in transitions(plan):
@@ -141,7 +141,7 @@ def transitions(plan: Plan) -> list[Columns]:
     return found
 
 
-def lived(plan: Plan, pushed: Pushed) -> dict[str, Any]:
+def run_actor(plan: Plan, pushed: Pushed) -> dict[str, Any]:
     """Microseconds of a step by part, and what was counted; Ray runs already."""
     from quarl.train.actorq import cluster
     from quarl.train.actorq.history import breakdown
@@ -176,7 +176,7 @@ def medians(rounds: list[Record]) -> dict[str, float]:
     return {part: median(each["measures"]["microseconds"][part] for each in rounds) for part in PARTS}
 
 
-def compared(record: Record) -> Mapping[str, float]:
+def extract_times(record: Record) -> Mapping[str, float]:
     """Microseconds of a step, of its inference, and of a renewal: a pull, and deserialize and load of a version."""
     found = record["measures"]
     parts = found["microseconds"]
@@ -187,8 +187,8 @@ def compared(record: Record) -> Mapping[str, float]:
 
 def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
     """fp32's numbers over the other's, of the rounds that both have."""
-    by_round = {each["seed"]: compared(each) for each in others}
-    both = [(compared(each), by_round[each["seed"]]) for each in ones if each["seed"] in by_round]
+    by_round = {each["seed"]: extract_times(each) for each in others}
+    both = [(extract_times(each), by_round[each["seed"]]) for each in ones if each["seed"] in by_round]
     return {name: [fp32[name] / max(own[name], 1e-9) for own, fp32 in both] for name in (both[0][0] if both else ())}
 
 
@@ -250,9 +250,9 @@ def times_table(results: Results) -> list[Table]:
     lines = [
         {
             **lead_cells(row),
-            **{part: fixed(row["parts"][part]) for part in PARTS},
-            "all": fixed(sum(row["parts"].values())),
-            "MB a version": fixed(row["megabytes"], 2),
+            **{part: format_fixed(row["parts"][part]) for part in PARTS},
+            "all": format_fixed(sum(row["parts"].values())),
+            "MB a version": format_fixed(row["megabytes"], 2),
             "renewals": f"{row['renewals']:g}",
         }
         for row in rows
@@ -301,7 +301,7 @@ def picture(results: Results) -> dict[str, Figure]:
     grid[0].set_ylabel("µs a step of the environment")
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names))
-    headed(figure, "Where an actor's time goes", below, 2)
+    add_heading(figure, "Where an actor's time goes", below, 2)
     return {"actorq-breakdown": figure}
 
 

@@ -150,7 +150,7 @@ def run(words: Sequence[str]) -> Run:
     return Run(provenance, curve, wall_s, cpu_s)
 
 
-def planned(words: Sequence[str]) -> Plan:
+def make_plan(words: Sequence[str]) -> Plan:
     """The plan that a command would make, for measuring its parts without it."""
     from quarl.train.actorq.plan import make_plan
 

@@ -11,7 +11,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, facets, panel
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import NOT_KNOWN, estimate, fixed
+from quarl.bench.report.text import NOT_KNOWN, estimate, format_fixed
 from quarl.bench.study import command
 from quarl.bench.study.actorq import breakdown
 from quarl.bench.study.actorq.runs import (
@@ -32,7 +32,7 @@ from quarl.bench.study.actorq.runs import (
     run,
     spread,
 )
-from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, stored
+from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, load_stored
 from quarl.bench.study.records import Condition, Record
 from quarl.bench.tables import Table, group_by, tabulate
 
@@ -146,7 +146,7 @@ def goal_s(cell: ActorQCell, record: Record) -> float | None:
     return next((seconds for _, seconds, value in curve if cell.goal is not None and value >= cell.goal), None)
 
 
-def learned(results: Results) -> Iterator[dict[str, Any]]:
+def summarise_learning(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each task: returns of actors in int8 and in fp32, paired by seed, and in what time they are reached."""
     for name, cell in CELLS.items():
         found = pairs(results, name)
@@ -181,7 +181,7 @@ def share(record: Record, *parts: str) -> float:
 def costs(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each task and precision of the actors, means of the seeds: bytes, CPU time, energy, and how far the
     actors were from the learner."""
-    for row, bits in itertools.product(learned(results), (8, 32)):
+    for row, bits in itertools.product(summarise_learning(results), (8, 32)):
         name, method = row["task"], row["cell"].method
         found = results.records_of(name, WIDTHS[bits])
         measures = [each["measures"] for each in found]
@@ -201,7 +201,7 @@ def costs(results: Results) -> Iterator[dict[str, Any]]:
 
 def bound(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each command whose pace the actors or the learner set, and each kind of int8 actors."""
-    alone = stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
+    alone = load_stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
     insertion = breakdown.medians(alone)["insert"] if alone else 0.0
     for (name, cell), (actors, own) in itertools.product(CELLS.items(), BOTH.items()):
         found = pairs(results, name, own)
@@ -258,7 +258,7 @@ def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
 
 def curves(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each task, precision of the actors and judgement."""
-    for row, bits in itertools.product(learned(results), (32, 8)):
+    for row, bits in itertools.product(summarise_learning(results), (32, 8)):
         goal = row["cell"].goal
         for seconds, found in curve_of(results.records_of(row["task"], WIDTHS[bits])).items():
             yield {**row, "bits": bits, "seconds": seconds, "return": found, "goal": goal and Estimate(goal)}
@@ -266,7 +266,7 @@ def curves(results: Results) -> Iterator[dict[str, Any]]:
 
 def returns_table(results: Results) -> list[Table]:
     """What was learned with actors in int8 and in fp32."""
-    rows = list(learned(results))
+    rows = list(summarise_learning(results))
     if not rows:
         return []
     lines = [
@@ -295,17 +295,17 @@ def costs_table(results: Results) -> list[Table]:
         {
             "task": row["task"],
             "actors": row["actors"],
-            "kB a version": fixed(row["bytes_each"] / 1e3, 1),
-            "MB sent": fixed(row["bytes_served"] / 1e6, 1),
-            "versions built": f"{fixed(row['versions_built'])} of {fixed(row['versions_put'])}",
+            "kB a version": format_fixed(row["bytes_each"] / 1e3, 1),
+            "MB sent": format_fixed(row["bytes_served"] / 1e6, 1),
+            "versions built": f"{format_fixed(row['versions_built'])} of {format_fixed(row['versions_put'])}",
             "actors wait": f"{100 * row['wait']:.0f} %",
             "infer": f"{100 * row['infer']:.0f} %",
-            "CPU-s": fixed(row["cpu_s"]),
-            "kJ": fixed(row["joules"] / 1e3, 2),
-            "g CO₂": fixed(row["joules"] / 3.6e6 * GRAMS_PER_KWH, 3),
-            "mismatch": fixed(row["apart"], 3),
-            "staleness": fixed(row["late"]),
-            "largest": fixed(row["largest"]),
+            "CPU-s": format_fixed(row["cpu_s"]),
+            "kJ": format_fixed(row["joules"] / 1e3, 2),
+            "g CO₂": format_fixed(row["joules"] / 3.6e6 * GRAMS_PER_KWH, 3),
+            "mismatch": format_fixed(row["apart"], 3),
+            "staleness": format_fixed(row["late"]),
+            "largest": format_fixed(row["largest"]),
         }
         for row in rows
     ]
@@ -324,7 +324,7 @@ def bounds_table(results: Results) -> list[Table]:
             "waited for": row["cell"].purpose,
             "words of the command": row["words"],
             "actors": row["actors"],
-            **{f"{key}steps/s": fixed(pace) for key, pace in row["pace"].items()},
+            **{f"{key}steps/s": format_fixed(pace) for key, pace in row["pace"].items()},
             **{f"{key}who waits": waits for key, waits in row["waits"].items()},
             "speed-up": row["faster"],
             "Amdahl": f"{row['amdahl']:.2f}×",

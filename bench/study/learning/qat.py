@@ -14,12 +14,12 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, error_scale, facets, in_order, panel
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import estimate, joined, lost
+from quarl.bench.report.text import estimate, join_distinct, lost
 from quarl.bench.study import command
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Results, SeedResult
 from quarl.bench.study.measures.execution import execution_of
 from quarl.bench.study.records import Condition
-from quarl.bench.study.trainings import Training, flown, of_cells, origin, trained
+from quarl.bench.study.trainings import Training, fly_episodes, of_cells, origin, train_once
 from quarl.bench.tables import Table, group_by, pivot, tabulate
 from quarl.policy.quantize import Scheme
 from quarl.policy.simulate import Widths
@@ -107,20 +107,20 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     """Trains what is not there, and flies it."""
     for seed in episodes.seeds:
         if condition.get("quantized") == LEARNED:
-            delay, tried = chosen_delay(subject)
-            bundle = learned(subject, seed, condition["bits"], delay)
+            delay, tried = choose_delay(subject)
+            bundle = train_with_quantizers(subject, seed, condition["bits"], delay)
             updates = bundle.spec.provenance["quantized_updates"]
             measures = {**origin(bundle), "quant_delay": delay, "tried": tried, "quantized_updates": updates}
         else:
-            bundle = trained(CELLS[subject], seed)
+            bundle = train_once(CELLS[subject], seed)
             measures = {} if condition else origin(bundle)
-        yield from flown(bundle, widths(condition), episodes.count, PURPOSE, measures)
+        yield from fly_episodes(bundle, widths(condition), episodes.count, PURPOSE, measures)
 
 
-def learned(subject: str, seed: int, bits: int, delay: float) -> Bundle:
+def train_with_quantizers(subject: str, seed: int, bits: int, delay: float) -> Bundle:
     """A training with quantizers."""
     words = ("--precision", str(bits), "--quantization-method", "quantization-aware", "--quant-delay", str(delay))
-    return trained(CELLS[subject], seed, *words)
+    return train_once(CELLS[subject], seed, *words)
 
 
 def widths(condition: Condition) -> Widths | None:
@@ -129,19 +129,19 @@ def widths(condition: Condition) -> Widths | None:
 
 
 @functools.cache
-def chosen_delay(subject: str) -> tuple[float, dict[str, float]]:
+def choose_delay(subject: str) -> tuple[float, dict[str, float]]:
     """Share of the steps in floats, and what each that was tried earned; of equal ones the first, QuaRL's."""
     shares = DELAYS.get(subject, (HALF,))
     if len(shares) == 1:
         return shares[0], {}
-    tried = {share: fmean(earned(subject, seed, share) for seed in CHOOSING_SEEDS) for share in shares}
+    tried = {share: fmean(evaluate_delay(subject, seed, share) for seed in CHOOSING_SEEDS) for share in shares}
     return max(tried, key=lambda share: tried[share]), {f"{share:g}": value for share, value in tried.items()}
 
 
-def earned(subject: str, seed: int, delay: float) -> float:
+def evaluate_delay(subject: str, seed: int, delay: float) -> float:
     """Mean return of one of the trainings that choose, on the preset that it was trained on."""
-    bundle = learned(subject, seed, CHOOSING_BITS, delay)
-    first = next(flown(bundle, widths({"bits": CHOOSING_BITS}), EPISODES, f"choice of the {PURPOSE}", {}))
+    bundle = train_with_quantizers(subject, seed, CHOOSING_BITS, delay)
+    first = next(fly_episodes(bundle, widths({"bits": CHOOSING_BITS}), EPISODES, f"choice of the {PURPOSE}", {}))
     return fmean(first.returns)
 
 
@@ -194,7 +194,7 @@ def facts(results: Results) -> dict[str, Any]:
     return {
         "measures": {name: learned[name]["measures"] for name in subjects},
         "choosing_bits": CHOOSING_BITS,
-        "choosing_seeds": joined(map(str, CHOOSING_SEEDS)),
+        "choosing_seeds": join_distinct(map(str, CHOOSING_SEEDS)),
         "places": {
             name: {
                 "gain": by_words({row["bits"]: gain_words(row["gain"]) for row in of}),
@@ -204,7 +204,9 @@ def facts(results: Results) -> dict[str, Any]:
         },
         "unmeasured": [name for name in CELLS if name not in subjects],
         "executed": {
-            way: joined(str(n) for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact)
+            way: join_distinct(
+                str(n) for n in BITS if execution_of(Scheme.SYMMETRIC, n, n, trained=way == LEARNED).artifact
+            )
             for way in WAYS
         },
     }

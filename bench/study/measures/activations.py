@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quarl.bench.report.text import fixed
+from quarl.bench.report.text import format_fixed
 from quarl.bench.tables import Table, tabulate
 from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import ActivationRange
@@ -86,7 +86,7 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
 
 def number(value: float) -> str:
     """With three decimals below 100, else whole: ``−0.125``, ``1,024``."""
-    return fixed(value, 3 if abs(value) < 100 else 0)
+    return format_fixed(value, 3 if abs(value) < 100 else 0)
 
 
 ENDS_WORDS = """\

@@ -50,7 +50,7 @@ def run_to_end(
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-def started(command: Sequence[str], standard_input: str = "") -> str:
+def run_child(command: Sequence[str], standard_input: str = "") -> str:
     """Run a program of the checkout with one thread; its standard output.
 
     Raises:

@@ -53,7 +53,7 @@ def prepare(threads: int, kind: str) -> dict[str, Any]:
     return {"tensorflow": metadata.version("tensorflow-cpu"), "has_unit": slower_here(Compute(kind)) is None}
 
 
-def timed_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: int = 1) -> Timed:
+def time_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: int = 1) -> Timed:
     """Time each call ``rounds`` times, in turns, after one call of each that is not counted.
 
     Values: processor time of each, ms for each of its ``pieces`` of work. Measures: the median by wall clock, and how
@@ -113,7 +113,7 @@ def time_updates(network: NetworkSpec, half: str, updates: int, in_a_call: int, 
             metrics.numpy()
 
         calls[kind] = call
-    return timed_in_turns(calls, max(updates // count, 1), count)
+    return time_in_turns(calls, max(updates // count, 1), count)
 
 
 def time_acting(network: NetworkSpec, half: str, calls: int, batch: int, seed: int) -> Timed:
@@ -121,7 +121,7 @@ def time_acting(network: NetworkSpec, half: str, calls: int, batch: int, seed: i
     weights = random_weights(network)
     images = np.random.default_rng(seed).integers(0, 256, (batch, *IMAGE), dtype=np.uint8)
     acting = {kind: partial(Acting(network, Compute(kind)), weights, images) for kind in (FLOAT32, half)}
-    return timed_in_turns(acting, calls)
+    return time_in_turns(acting, calls)
 
 
 class MeasuredRun(Run):
@@ -137,7 +137,7 @@ class MeasuredRun(Run):
         self._log.flush()
 
 
-def trained(
+def train_curve(
     task: Task, network: NetworkSpec, settings: dqn.DQNSettings, steps: int, seed: int, **more: Any
 ) -> list[dict[str, float]]:
     """Train; the rows of the learning curve."""
@@ -166,7 +166,7 @@ def train_on_pong(network: NetworkSpec, half: str, steps: int, rollout_steps: in
             learning_rate=1e-4, n_step=1, target_period=250, learning_starts=starts, replay_capacity=20_000,
             epsilon_last=0.1, exploration=1.0, compute=kind,
         )  # fmt: skip
-        rows = trained(make_task("pong"), network, settings, starts + steps, seed)
+        rows = train_curve(make_task("pong"), network, settings, starts + steps, seed)
         learning = [row for row in rows if "loss" in row]
         made = learning[-1]["step"] - learning[0]["step"]
         wall, cpu = (learning[-1][name] - learning[0][name] for name in ("wall_s", "cpu_s"))
@@ -193,7 +193,7 @@ def learn_catch(half: str, seed: int) -> Timed:
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(compute=kind, **CATCH_SETTINGS)
         more = {"evaluate_every": 1024, "evaluate_episodes": CATCH_EPISODES}
-        rows = trained(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
+        rows = train_curve(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
         greedy = {int(row["step"]): row["greedy_return"] for row in rows if "greedy_return" in row}
         measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1].get("loss", np.nan)}
         found[kind] = list(greedy.values()), measures

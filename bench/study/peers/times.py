@@ -32,7 +32,7 @@ def median_time(runs: Sequence[Mapping[str, Any]], training_only: bool = False) 
     return (reached[middle], True) if middle < len(reached) else (max(times), False)
 
 
-def shown(time: tuple[float, bool] | None) -> str:
+def format_seconds(time: tuple[float, bool] | None) -> str:
     """``0.318``, with ``>`` where it is a bound."""
     return NOT_KNOWN if time is None else f"{'' if time[1] else '> '}{three_digits(time[0])}"
 

@@ -60,7 +60,7 @@ class Seen(HTMLParser):
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of results; nothing is known of the paper, whose rows are slow to read."""
     monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(page_content, "stored_tables", lambda names, preset, missing: {})
+    monkeypatch.setattr(page_content, "make_tables", lambda names, preset, missing: {})
     return tmp_path / "results"
 
 
@@ -80,7 +80,7 @@ def rendered() -> Seen:
 
 def test_each_policy_and_precision_has_its_numbers(committed_page: Path) -> None:
     seen = Seen(committed_page.read_text(encoding="utf-8"))
-    selection = Selection.of_target(page_content.stored_reports(RESULTS / "case-study.jsonl"))
+    selection = Selection.of_target(page_content.read_reports(RESULTS / "case-study.jsonl"))
     rows = [row for row in case_study.rows_of(selection, "hard") if row["policy"] in page_content.POLICIES]
     assert {(row["policy"], row["precision"]) for row in rows} >= {
         (policy, precision) for policy in page_content.POLICIES for precision in ("fp32", "fp16", "int8")
@@ -108,7 +108,7 @@ def test_each_claim_of_the_paper_has_its_verdict(committed_page: Path) -> None:
 
 def test_instructions_and_the_recommendation_stand_there(committed_page: Path) -> None:
     rows = Seen(committed_page.read_text(encoding="utf-8")).rows
-    counted = virtual_pi.rows_of(page_content.stored_reports(RESULTS / "virtual-pi.jsonl"), "hard", virtual_pi.TARGET)
+    counted = virtual_pi.rows_of(page_content.read_reports(RESULTS / "virtual-pi.jsonl"), "hard", virtual_pi.TARGET)
     for row in counted:
         if row["runtime"] == "litert" and row["precision"] in ("fp32", "int8"):
             assert [row["policy"], row["precision"], "litert", f"{row['warm']['instructions']:,}"] in [
@@ -158,7 +158,7 @@ def test_a_table_that_cannot_be_made_has_its_command(monkeypatch: pytest.MonkeyP
     skipped = {"b": "b.json does not exist: nothing was asked yet.\n  next: quarl recommend II"}
     monkeypatch.setattr("quarl.bench.table.tables", lambda options: (made, skipped))
     missing: dict[str, str] = {}
-    assert list(page_content.stored_tables(("a", "b"), "hard", missing)) == ["a"]
+    assert list(page_content.make_tables(("a", "b"), "hard", missing)) == ["a"]
     assert missing == {"Table b": "quarl recommend II"}
 
 

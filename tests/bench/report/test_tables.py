@@ -21,7 +21,14 @@ from quarl.bench.report import store
 from quarl.bench.report.document import Artifact, Kind, Report, Transport, Where
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell, report_notes
-from quarl.bench.report.selection import Selection, flown_today, paired, precision_order, speed_up, turn_ratios
+from quarl.bench.report.selection import (
+    Selection,
+    keep_todays_flights,
+    pair_successes,
+    precision_order,
+    speed_up,
+    turn_ratios,
+)
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.text import figure_words, kilobytes, nanoseconds, percent, times
 from quarl.bench.success import success_table
@@ -29,7 +36,7 @@ from quarl.bench.tables import (
     PageError,
     Table,
     column_groups,
-    filled,
+    fill_page,
     pivot,
     print_table,
     tabulate,
@@ -161,18 +168,18 @@ def test_a_ratio_is_never_formed_across_paths(study: list[Report], latency_repor
 def test_only_the_same_episodes_are_paired(success_report: Make) -> None:
     calm, windy = success_report(), success_report(settings={"wind_m_s": 2.0})
     late, other = success_report(settings={"latency": 0.2}), success_report(preset="shipped")
-    assert paired(late, calm) is not None, "latency changes what becomes of an episode, not which it is"
-    assert paired(windy, calm) is None and paired(other, calm) is None
-    assert paired(windy, success_report(settings={"wind_m_s": 2.0, "latency": 0.2})) is not None
+    assert pair_successes(late, calm) is not None, "latency changes what becomes of an episode, not which it is"
+    assert pair_successes(windy, calm) is None and pair_successes(other, calm) is None
+    assert pair_successes(windy, success_report(settings={"wind_m_s": 2.0, "latency": 0.2})) is not None
 
 
 def test_episodes_of_a_preset_whose_constants_changed_are_not_paired(success_report: Make) -> None:
     now, before = success_report(task="a" * 12), success_report(task="b" * 12)
     unknown = success_report(task=None)
-    assert paired(now, success_report(task="a" * 12)) is not None
-    assert paired(now, before) is None
-    assert paired(now, unknown) is None and paired(unknown, now) is None
-    assert paired(unknown, success_report(task=None)) is not None
+    assert pair_successes(now, success_report(task="a" * 12)) is not None
+    assert pair_successes(now, before) is None
+    assert pair_successes(now, unknown) is None and pair_successes(unknown, now) is None
+    assert pair_successes(unknown, success_report(task=None)) is not None
 
 
 def test_the_success_with_most_episodes_counts(study: list[Report], success_report: Make) -> None:
@@ -390,7 +397,7 @@ def test_a_table_is_filled_in_wherever_it_has_a_place_once_and_for_all(tmp_path:
 )
 def test_a_page_without_pairs_of_markers_is_left_alone(text: str) -> None:
     with pytest.raises(PageError):
-        filled(text, [TABLE])
+        fill_page(text, [TABLE])
 
 
 def test_a_row_of_another_length_is_refused() -> None:
@@ -427,7 +434,7 @@ def test_flights_of_another_task_than_todays_are_in_no_table(success_report: Mak
     windy = success_report(settings={"wind_m_s": 3.0})
     others = [success_report(task="0123456789ab"), success_report(task=None)]
     timed = latency_report()
-    assert flown_today([late, others[0], windy, timed, others[1]]) == [late, windy, timed]
+    assert keep_todays_flights([late, others[0], windy, timed, others[1]]) == [late, windy, timed]
 
 
 def test_the_latency_table_names_who_was_trained_late(success_report: Make) -> None:
@@ -465,7 +472,7 @@ def test_flights_in_another_simulator_are_not_mixed_with_the_embedded_ones(succe
     assert embedded.success is not None
     there = replace(embedded, success=replace(embedded.success, simulator="AirSim, some client"), id="f" * 32)
     assert Selection((embedded, there)).of(Kind.SUCCESS) == [embedded]
-    assert paired(there, embedded) is None and paired(there, there) is None
+    assert pair_successes(there, embedded) is None and pair_successes(there, there) is None
 
 
 def test_precisions_from_the_most_bits_to_the_fewest() -> None:

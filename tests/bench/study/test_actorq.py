@@ -47,7 +47,7 @@ def test_a_run_that_fails_says_why() -> None:
 
 def test_a_plan_is_what_the_command_would_make() -> None:
     words = "--task cartpole --method dqn --steps 900 --n-actors 3 --quantize 16 --batch-size 32 --set updates=2"
-    plan = runs.planned(words.split())
+    plan = runs.make_plan(words.split())
     assert (plan.request.task, plan.request.steps, plan.actorq.n_actors) == ("CartPole-v1", 900, 3)
     assert (plan.actorq.quantize, plan.actorq.quantize_communication) == (16, 16)
     assert (plan.settings.minibatch, plan.settings.updates) == (32, 2)

@@ -16,9 +16,9 @@ from quarl import cli
 from quarl.bench.command_line import BenchError
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import cells, running
-from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, number, order, published, reached
-from quarl.bench.study.curves import Curve, averaged, curve_of, curves_figure, limits
-from quarl.bench.study.experiment import RETURN, Results, in_order, stored
+from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, describe_target, format_published, number, order
+from quarl.bench.study.curves import Curve, average, curve_of, curves_figure, limits
+from quarl.bench.study.experiment import RETURN, Results, in_order, load_stored
 from quarl.bench.study.records import Record
 from quarl.bench.tables import to_markdown
 from quarl.policy.bundle import Bundle
@@ -96,10 +96,10 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
 def test_a_cell_that_misses_says_by_how_much_and_what_was_tried(judged: Callable[..., list[Record]]) -> None:
     cell = Cell("walker2d", "ddpg", {"fp32": 1890.0}, 1890, tried="three learning rates")
     missed = JudgedBundle("walker2d-ddpg", cell, {"fp32": {RETURN: Estimate(1500.4)}})
-    assert reached(missed) == "no, 390 short"
-    assert reached(dataclasses.replace(missed, cell=dataclasses.replace(cell, target=None))) == "–"
+    assert describe_target(missed) == "no, 390 short"
+    assert describe_target(dataclasses.replace(missed, cell=dataclasses.replace(cell, target=None))) == "–"
     almost = JudgedBundle("pong-ppo", Cell("pong", "ppo", target=20), {"fp32": {RETURN: Estimate(19.96)}})
-    assert reached(almost) == "no, 0.04 short"
+    assert describe_target(almost) == "no, 0.04 short"
     walked = judged("walker2d-ddpg", "Walker2DBulletEnv-v0", *[[1.0, 2.0]] * 3)
     table, _ = Results(EXPERIMENT, walked).tables()
     assert table.notes[-1].startswith("walker2d × ddpg: HalfCheetah's settings")
@@ -114,9 +114,9 @@ def test_numbers_as_people_read_them() -> None:
 def test_published_figures_are_taken_at_the_nearest_step_count() -> None:
     curve = {"name": "X", "what": "", "source": "", "points": [[500_000, -19.1], [1_000_000, -16.6], [4_000_000, 2.6]]}
     cell = Cell("pong", "dqn", published=(curve,))
-    assert published(cell, 400_000) == "−19.1 at 0.5 M (X)"
-    assert published(cell) == "2.6 at 4 M (X)"
-    assert published(Cell("pong", "dqn"), 1) == "–"
+    assert format_published(cell, 400_000) == "−19.1 at 0.5 M (X)"
+    assert format_published(cell) == "2.6 at 4 M (X)"
+    assert format_published(Cell("pong", "dqn"), 1) == "–"
 
 
 def test_every_cell_of_the_data_file_is_whole() -> None:
@@ -144,11 +144,11 @@ def test_a_bundle_is_judged_at_every_precision_and_only_once(
     assert fp32["return"]["value"] > 300 and fp32["executed_by"].startswith("litert ")
     assert fp16["bytes"] > 1000 and int8["episodes"] == 4
     assert [path for path in bundle.path.iterdir() if path.suffix == ".tflite"] == [], "a copy is converted"
-    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was judged again"))
+    monkeypatch.setattr(running, "measure_cell", lambda *_: pytest.fail("it was judged again"))
     assert cells.main(words) == cli.EXIT_OK
-    monkeypatch.setattr(running, "measured", lambda module, cell: [])
+    monkeypatch.setattr(running, "measure_cell", lambda module, cell: [])
     assert cells.main([*words, "--runtime", "onnxruntime"]) == cli.EXIT_OK
-    (record, *_) = stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
+    (record, *_) = load_stored(dataclasses.replace(EXPERIMENT, folder=kept)).found
     assert record["identity"] == bundle.manifest.files["weights.safetensors"].sha256
 
 
@@ -213,7 +213,7 @@ def test_the_curves_picture_cuts_nothing_off_and_names_every_panel(texts: Callab
     low, high = limits(curves[0], 500.0)
     assert low < 2.0  # the first training points may leave the panel, not the greedy ones
     assert high > 500
-    assert averaged(([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 7.0]), 2) == ([0.5, 2.5], [2.0, 6.0])
+    assert average(([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 5.0, 7.0]), 2) == ([0.5, 2.5], [2.0, 6.0])
 
 
 def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -> None:
@@ -226,5 +226,5 @@ def test_a_curve_is_read_from_its_bundle(tmp_path: Path, balancing: Balancing) -
 
 
 def test_every_committed_policy_is_kept() -> None:
-    subjects = {record["subject"] for record in stored(EXPERIMENT).found}
+    subjects = {record["subject"] for record in load_stored(EXPERIMENT).found}
     assert subjects == set(cells.bundle_names()), "type: quarl study cells --keep"

@@ -8,7 +8,7 @@ import pytest
 
 from quarl.bench.study.experiment import EpisodePlan
 from quarl.bench.study.records import Record
-from quarl.bench.study.running import StudyCell, kept_or_requested
+from quarl.bench.study.running import StudyCell, select_cells
 from tests.without_suites import run
 
 TYPED = "from quarl.bench.study.__main__ import main\n"
@@ -44,8 +44,8 @@ def test_a_subject_is_taken_from_what_is_stored_or_measured_whole(
     kept = [recorded({"bits": bits}, [1.0] * 3, name, seed) for name in "ab" for bits in (2, 3) for seed in (0, 2)]
     kept += [recorded({"bits": 2}, [1.0], "a", 4)]
     requested = [StudyCell(name, {"bits": bits}, EpisodePlan(seeds, count)) for name in "ab" for bits in (2, 3)]
-    found, todo = kept_or_requested([*requested, StudyCell("c", {"bits": 2}, EpisodePlan((0,), 1))], kept)
+    found, todo = select_cells([*requested, StudyCell("c", {"bits": 2}, EpisodePlan((0,), 1))], kept)
     assert [cell.subject for cell in todo] == (["a", "a", "b", "b", "c"] if again else ["c"])
     assert len(found) == (0 if again else len(kept))
-    found, _ = kept_or_requested(requested[:1], kept)  # the other width was not asked for
+    found, _ = select_cells(requested[:1], kept)  # the other width was not asked for
     assert {record["condition"]["bits"] for record in found} == (set() if again else {2})

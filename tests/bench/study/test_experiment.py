@@ -16,7 +16,7 @@ from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.store import StoreError
 from quarl.bench.study import command, mixed, records, running, sweep
 from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order
-from quarl.bench.study.running import StudyCell, missing, without_superseded
+from quarl.bench.study.running import StudyCell, drop_superseded, missing
 from quarl.bench.study.sweep import EXPERIMENT
 from quarl.policy import locate
 from quarl.policy.bundle import Bundle
@@ -166,9 +166,9 @@ def test_what_a_cell_had_of_other_seeds_goes_when_it_is_measured_again(recorded:
     old = [recorded({}, [1.0, 2.0], seed=seed) for seed in (0, 1)]
     new, other = recorded({}, [3.0, 4.0], seed=2), recorded({"scheme": "quarl", "bits": 8}, [5.0], seed=1)
     again = StudyCell("cartpole-dqn", {}, EpisodePlan((0, 2), 2))
-    assert without_superseded([again], [*old, other, new]) == [old[0], other, new]
+    assert drop_superseded([again], [*old, other, new]) == [old[0], other, new]
     as_made = dataclasses.replace(again, episodes=EpisodePlan((2,), 0))  # a seed of it: the others stay
-    assert without_superseded([as_made], [*old, new]) == [*old, new]
+    assert drop_superseded([as_made], [*old, new]) == [*old, new]
 
 
 def test_where_the_measure_knows_how_much_it_makes_seeds_are_missing(
@@ -217,7 +217,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     # 1 and 0 in the head are levels of every width; pushes of 0.1, 0.5, 10 and 3 are not
     error = {row["bits"]: row["error"]["value"] for row in printed}
     assert error[2] > 5.0 and error[None] == 0.0
-    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it was measured again"))
+    monkeypatch.setattr(running, "measure_cell", lambda *_: pytest.fail("it was measured again"))
     assert typed(*words, "--keep") == cli.EXIT_OK
     assert typed(own, "--stored", "--output-path", str(tmp_path / "drawn")) == cli.EXIT_OK
     assert "Means over 8 greedy episodes" in capsys.readouterr().out
@@ -239,7 +239,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it flew"))
+    monkeypatch.setattr(running, "measure_cell", lambda *_: pytest.fail("it flew"))
     for words, message in (
         (("cartpole-dqn", "--scheme", "quarl-released", "--activation-bits", "3"), "quantizes weights only"),
         (("XLII",), "XLII"),

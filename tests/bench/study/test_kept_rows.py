@@ -9,9 +9,9 @@ import pytest
 
 from quarl import cli
 from quarl.bench.study import records
-from quarl.bench.study.experiment import current, in_order, stored
+from quarl.bench.study.experiment import current, in_order, load_stored
 from quarl.bench.study.joined import Joined
-from quarl.bench.tables import filled, pages
+from quarl.bench.tables import fill_page, pages
 
 VERBS = {name: verb for name, verb in cli.VERBS["Measuring"].items() if name.startswith("study ")}
 MODULES: dict[str, ModuleType] = {
@@ -28,11 +28,11 @@ def test_kept_rows_are_of_a_commit_and_of_what_is_there(name: str) -> None:
 
 
 def test_the_pages_show_the_kept_rows() -> None:
-    tables = [table for experiment in EXPERIMENTS.values() for table in stored(experiment).tables()]
+    tables = [table for experiment in EXPERIMENTS.values() for table in load_stored(experiment).tables()]
     joined = [each for module in MODULES.values() if isinstance(each := getattr(module, "JOINED", None), Joined)]
     tables += [table for each in joined for table in each.made()[0]]
     texts = {path: path.read_text(encoding="utf-8") for path in pages()}
-    filled_in = {path: filled(text, tables) for path, text in texts.items()}
+    filled_in = {path: fill_page(text, tables) for path, text in texts.items()}
     assert filled_in == texts, "type: quarl study all --stored --update-docs"
     shown = [table.name for table in tables if any(f"<!-- table:{table.name} -->" in text for text in texts.values())]
     assert {"cells", "qat", "actorq-returns", "mixed-precision", "training-speed"} <= set(shown)

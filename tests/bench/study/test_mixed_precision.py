@@ -108,10 +108,10 @@ def test_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_measurements_take_turns_and_the_first_is_not_counted() -> None:
-    from quarl.bench.study.measures.mixed_timing import timed_in_turns
+    from quarl.bench.study.measures.mixed_timing import time_in_turns
 
     calls: list[str] = []
-    found = timed_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
+    found = time_in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert "".join(calls) == "baabba"
     assert [(len(values), measures["count"]) for values, measures in found.values()] == [(2, 2), (2, 2)]
 

@@ -105,13 +105,13 @@ def test_the_share_in_floats_is_chosen_on_other_seeds(monkeypatch: pytest.Monkey
         calls.append((seed, delay))
         return {0.5: 496.0, 0.2: 500.0 if subject == "cartpole-dqn" else 496.0}[delay]
 
-    monkeypatch.setattr(qat, "earned", earned)
-    monkeypatch.setattr(qat, "chosen_delay", qat.chosen_delay.__wrapped__)
-    assert qat.chosen_delay("cartpole-ppo") == (0.5, {}) and calls == [], "there is nothing to choose"
-    assert qat.chosen_delay("cartpole-dqn") == (0.2, {"0.5": 496.0, "0.2": 500.0})
+    monkeypatch.setattr(qat, "evaluate_delay", earned)
+    monkeypatch.setattr(qat, "choose_delay", qat.choose_delay.__wrapped__)
+    assert qat.choose_delay("cartpole-ppo") == (0.5, {}) and calls == [], "there is nothing to choose"
+    assert qat.choose_delay("cartpole-dqn") == (0.2, {"0.5": 496.0, "0.2": 500.0})
     assert {seed for seed, _ in calls} == set(qat.CHOOSING_SEEDS)
     monkeypatch.setitem(qat.DELAYS, "cartpole-a2c", (0.5, 0.2))
-    assert qat.chosen_delay("cartpole-a2c")[0] == 0.5, "of equal ones QuaRL's"
+    assert qat.choose_delay("cartpole-a2c")[0] == 0.5, "of equal ones QuaRL's"
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_small_study_as_it_is_typed(
 def requested(subject: str, *words: str) -> RunRequest:
     cell = qat.CELLS[subject]
     typed = ["--task", cell.task, "--method", cell.method, "--steps", str(cell.steps or 4096), *words]
-    return trainings.requested([*typed, *(["--policy", cell.policy] if cell.policy else [])])
+    return trainings.make_request([*typed, *(["--policy", cell.policy] if cell.policy else [])])
 
 
 def test_trainings_of_a_cell_share_their_settings() -> None:

@@ -14,7 +14,7 @@ from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import cells, everything, ptq_table, sweep
 from quarl.bench.study.cells import JudgedBundle
 from quarl.bench.study.experiment import Results
-from quarl.bench.study.ptq_table import Kept, mean_error, papers_mean, published_error, verdict
+from quarl.bench.study.ptq_table import Kept, compute_published_error, mean_error, papers_mean, verdict
 from quarl.bench.study.records import Record
 from quarl.train.suites.cells import Cell, load_cells
 
@@ -42,7 +42,7 @@ def results(
 
 @pytest.fixture
 def pong(recorded: Callable[..., Record]) -> Callable[..., JudgedBundle]:
-    return lambda *int8: cells.judged(results(recorded, int8=int8 or (20.0, 16.0)))[0]
+    return lambda *int8: cells.collect_bundles(results(recorded, int8=int8 or (20.0, 16.0)))[0]
 
 
 PONG = Cell("pong", "ppo", {"fp32": 20, "fp16": 20, "int8": 19})
@@ -55,8 +55,8 @@ def test_the_papers_means_follow_from_its_returns() -> None:
         for method in ("a2c", "dqn", "ppo", "ddpg")
     }  # fmt: skip
     assert means == {"a2c": 2.31, "dqn": 8.6, "ppo": 0.54, "ddpg": 4.93}
-    assert published_error(PONG, "int8") == 5.0
-    assert published_error(Cell("pong", "ppo"), "int8") is None
+    assert compute_published_error(PONG, "int8") == 5.0
+    assert compute_published_error(Cell("pong", "ppo"), "int8") is None
 
 
 def test_relative_error_of_a_cell(pong: Callable[..., JudgedBundle]) -> None:

@@ -15,7 +15,7 @@ from quarl import cli
 from quarl.bench.study import experiment, records, sweep
 from quarl.bench.study.bundles import share_differing
 from quarl.bench.study.experiment import Results, in_order
-from quarl.bench.study.sweep import EXPERIMENT, PAPERS, series_asked, widths_of
+from quarl.bench.study.sweep import EXPERIMENT, PAPERS, parse_series, widths_of
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.quantize import Scheme
@@ -72,7 +72,7 @@ def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precisi
     ],
 )
 def test_options_are_schemes(words: list[str], series: list[records.Condition]) -> None:
-    assert series_asked(arguments_of(*words)) == series
+    assert parse_series(arguments_of(*words)) == series
 
 
 def test_32_bits_are_a_condition_where_activations_are_not_float() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from quarl import cli
 from quarl.bench.study import running, speed
-from quarl.bench.study.experiment import Results, stored
+from quarl.bench.study.experiment import Results, load_stored
 from quarl.bench.study.peers.times import median_time, ratio
 from quarl.bench.study.records import Record
 from quarl.bench.study.speed import EXPERIMENT, SB3
@@ -76,7 +76,7 @@ def test_a_missing_environment_is_named_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(speed, "PEERS_PYTHON", tmp_path / "python")
-    monkeypatch.setattr(running, "measured", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(running, "measure_cell", lambda *_: pytest.fail("it trained"))
     assert speed.main([]) == cli.EXIT_FAILED
     assert "next: make peers" in capsys.readouterr().err
     assert speed.main(["ppo,Pong", "--ours-only"]) == cli.EXIT_USAGE
@@ -103,7 +103,7 @@ def test_both_sides_are_trained_in_turn_and_ours_is_the_reference(
     words = [NAME, "--seeds", "1,2", "--steps", "64", "--keep", "--results", str(tmp_path)]
     assert speed.main(words) == cli.EXIT_OK
     assert order == [("ours", 1, 64), ("theirs", 1, 64), ("ours", 2, 64), ("theirs", 2, 64)]
-    kept = stored(dataclasses.replace(EXPERIMENT, folder=tmp_path)).found
+    kept = load_stored(dataclasses.replace(EXPERIMENT, folder=tmp_path)).found
     assert [(each["condition"], each["seed"], each["returns"]) for each in kept] == [
         ({"limit": 64}, 1, [0.5]), ({"limit": 64}, 2, [0.5]),
         ({"limit": 64, "program": SB3}, 1, [4]), ({"limit": 64, "program": SB3}, 2, [4]),

@@ -10,7 +10,7 @@ import pytest
 
 from quarl.bench import command_line
 from quarl.bench.study import trainings
-from quarl.bench.study.trainings import Training, flown, identity, origin, trained
+from quarl.bench.study.trainings import Training, fly_episodes, identity, origin, train_once
 from quarl.policy.bundle import Bundle
 
 CELL = Training("CartPole-v1", "dqn", steps=4096)
@@ -35,25 +35,25 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balancing: Callable
 
 
 def test_a_training_is_made_once(started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = trained(CELL, 1)
+    first = train_once(CELL, 1)
     assert first.path.parent == tmp_path / "v0.1" and first.path.name.startswith("CartPole-v1-dqn-")
-    assert trained(CELL, 1).path == first.path and len(started) == 1
+    assert train_once(CELL, 1).path == first.path and len(started) == 1
     assert started[0][1:-1] == [
         "-m", "quarl.train", "--task", "CartPole-v1", "--method", "dqn", "--seed", "1", "--quiet",
         "--final-episodes", "1", "--steps", "4096", "--output-path",
     ]  # fmt: skip
-    assert trained(CELL, 2).path.name == first.path.name.replace("seed1", "seed2")
-    others = [trained(CELL, 1, "--set", "weight_clip=2"), trained(dataclasses.replace(CELL, steps=8192), 1)]
+    assert train_once(CELL, 2).path.name == first.path.name.replace("seed1", "seed2")
+    others = [train_once(CELL, 1, "--set", "weight_clip=2"), train_once(dataclasses.replace(CELL, steps=8192), 1)]
     assert len({each.path for each in (first, *others)}) == 3 and len(started) == 4
     monkeypatch.setattr(trainings, "code_version", lambda: "v0.2")
-    assert trained(CELL, 1).path != first.path and len(started) == 5, "of another commit"
+    assert train_once(CELL, 1).path != first.path and len(started) == 5, "of another commit"
     with pytest.raises(command_line.BenchError, match="it diverged"):
-        trained(CELL, 9)
+        train_once(CELL, 9)
 
 
 def test_rows_say_what_made_them(started: list[list[str]]) -> None:
-    bundle = trained(CELL, 1)
-    (played,) = flown(bundle, None, 2, "a test", origin(bundle))
+    bundle = train_once(CELL, 1)
+    (played,) = fly_episodes(bundle, None, 2, "a test", origin(bundle))
     assert (played.preset, played.seed, played.returns, played.successes) == ("", 1, [500.0, 500.0], None)
     assert played.measures["training"] == bundle.path.name
     assert played.measures["settings"] == {"learning_rate": 0.00123457, "weight_clip": 2}

@@ -14,7 +14,7 @@ from quarl.bench.report.intervals import Correlation, Estimate
 from quarl.bench.study import cells, sweep, width
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.records import Record
-from quarl.bench.study.width import DEVICE, QUARL_8, Point, compared, correlations, points
+from quarl.bench.study.width import DEVICE, QUARL_8, Point, compare_pairs, correlations, points
 from quarl.bench.tables import Table, to_markdown
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
@@ -77,9 +77,9 @@ def test_policies_of_one_task_are_compared_beyond_their_intervals() -> None:
         point("a-a2c", 9.0, 1.2, task="a"),
         point("b-ppo", 2.0, 0.0, task="b"),
     ]
-    assert compared(found, DEVICE) == (1, 1, ["a"] * 3)
+    assert compare_pairs(found, DEVICE) == (1, 1, ["a"] * 3)
     assert "task: 3 (a); the wider one" in " ".join(table_of(found).notes)
-    assert compared(found[2:], DEVICE) == (0, 0, [])
+    assert compare_pairs(found[2:], DEVICE) == (0, 0, [])
 
 
 def test_table_has_both_sources_and_says_what_is_missing() -> None:
