@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from quarl.bench.case_study import PAPER, PAPER_DEVICE, PATH
 from quarl.bench.report.document import BLIND, Kind, Report, Success
-from quarl.bench.report.figures import GREY, STYLES, band, marks, new_figure, save
+from quarl.bench.report.figures import GREY, STYLES, band, marks, new_figure, save, style
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import circumstances
 from quarl.bench.report.selection import Selection
@@ -33,6 +33,7 @@ PAPER_STYLE: dict[str, Any] = {
 ABOVE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5}
 
 
+@style()
 def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     """Success against precision, a panel for each policy; the blind baseline and the paper's figures beside it.
 
@@ -88,6 +89,7 @@ def _success_panel(axes: Axes, policy: str, flown: Sequence[tuple[Report, Succes
     axes.set_title(f"\n\nPolicy {policy}")
 
 
+@style()
 def latency_figure(selection: Selection) -> Figure:
     """Latency of one decision: median, p5 to p95 and p99, a row for each policy and precision, logarithmic.
 

@@ -18,7 +18,7 @@ from quarl.bench.case_study_plots import OTHER_STYLE, PAPER_STYLE, STYLE_OF
 from quarl.bench.paper import THEMES
 from quarl.bench.report import store
 from quarl.bench.report.document import BLIND, Report
-from quarl.bench.report.figures import GREY, STYLES, new_figure
+from quarl.bench.report.figures import GREY, STYLES, new_figure, style
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import machine_notes
 from quarl.bench.report.selection import FP32, Selection, keep_todays_flights, turn_ratios
@@ -381,6 +381,7 @@ WIDTH_INCHES, LINE_INCHES, POINTS = 4.0, 0.21, 9.0
 """Of a picture, of a line in it, and of its text, which has 11 CSS pixels on a telephone's 360."""
 
 
+@style()
 def chart(panels: Sequence[Panel], rows: Sequence[Row]) -> Figure | None:
     """Draw panels beside each other, a line for each policy and precision; None where there is nothing to draw."""
     lines = [row for row in rows if row["policy"] != BLIND and any(panel.value(row) for panel in panels)]
@@ -421,6 +422,7 @@ def chart(panels: Sequence[Panel], rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
+@style()
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """Return a figure as SVG for a page that allows no styles of elements; black becomes the colour of its text.
 

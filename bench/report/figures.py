@@ -6,7 +6,8 @@ Colours are Okabe and Ito's, which colour-blind eyes tell apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,16 +40,23 @@ def add_heading(figure: Figure, title: str, subtitle: str, lines: int) -> None:
     figure.text(0.5, 1.0 - 0.33 / figure.get_figheight(), subtitle, ha="center", va="top", fontsize=8, color=GREY)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, inches, in the style of all pictures."""
+@contextmanager
+def style() -> Iterator[None]:
+    """The style of all pictures, for as long as one is drawn or written; also a decorator."""
     import matplotlib.style
+
+    with matplotlib.style.context(STYLE):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, inches; to be called in :func:`style`."""
     from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    matplotlib.style.use(STYLE)
     return Figure(figsize=(width, height))
 
 
+@style()
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write STEM.png and STEM.svg, the same bytes for the same picture; returns both paths."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -143,6 +151,7 @@ def in_order(rows: Sequence[Mapping[str, Any]], x: str) -> list[Any]:
     return sorted(places, key=lambda place: (isinstance(place, str), place))
 
 
+@style()
 def facets(
     panels: Sequence[Panel],
     places: Sequence[Any] | None,

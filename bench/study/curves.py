@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl.bench.report.figures import BLUE, GREY, VERMILLION, add_heading, new_figure
+from quarl.bench.report.figures import BLUE, GREY, VERMILLION, add_heading, new_figure, style
 from quarl.bench.report.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def curve_of(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None 
     return Curve(cell, column(rows, "return"), column(rows, greedy) if greedy else ([], []), steps, reached)
 
 
+@style()
 def curves_figure(curves: Sequence[Curve]) -> Figure:
     """Small multiples, a panel for each curve."""
     columns = min(COLUMNS, max(1, len(curves)))

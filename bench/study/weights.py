@@ -12,7 +12,7 @@ from rich.console import Console
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, add_heading, new_figure
+from quarl.bench.report.figures import GREY, ORANGE, SKY_BLUE, add_heading, new_figure, style
 from quarl.bench.study import command
 from quarl.bench.study.measures.levels import (
     KINDS,
@@ -134,6 +134,7 @@ def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bit
     return _grid(title, f"{lines}; {BINS} bins, logarithmic counts", columns, shared=len(bundles) > 1)
 
 
+@style()
 def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
     rows = sorted({name for found in columns.values() for name in found}, key=_depth)
     width = NARROW_INCHES if shared else PANEL_INCHES[0]

@@ -181,7 +181,7 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(probe, "probe", lambda _: facts((3, 11, 2)))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: True)
     monkeypatch.setattr(measurements, "convert_copy", too_late)
-    monkeypatch.setattr(measurements, "deployed", too_late)
+    monkeypatch.setattr(measurements, "deploy_candidates", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
     with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
         measurements.measure(bundle, task, replace(QUESTION, target="pi@virtual"))

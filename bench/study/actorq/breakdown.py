@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.figures import GREY, ORANGE, PURPLE, SKY_BLUE, YELLOW, add_heading, new_figure
+from quarl.bench.report.figures import GREY, ORANGE, PURPLE, SKY_BLUE, YELLOW, add_heading, new_figure, style
 from quarl.bench.report.text import format_fixed
 from quarl.bench.study import command
 from quarl.bench.study.actorq.runs import ACTORS, CARTPOLE_BALANCE, amdahl, make_plan, options_of, spread
@@ -283,6 +283,7 @@ def speed_ups_table(results: Results) -> list[Table]:
     return [tabulate("actorq-actor", SPEED_NOTES, lines, left=3, rows=rows)]
 
 
+@style()
 def picture(results: Results) -> dict[str, Figure]:
     """Stacked bars: a panel for each network, bars grouped by the period, their sums above them."""
     panels = group_by(settings(results), lambda row: row["subject"])

@@ -133,7 +133,7 @@ def test_a_small_study_as_it_is_typed(
     (made,) = (tmp_path / "trained").glob(f"*/{learned['training']}")
     bundle = Bundle.load(made)
     assert bundle.spec.quantization is not None and bundle.spec.quantization.bits == 3
-    monkeypatch.setattr(trainings, "started", lambda *_: pytest.fail("it trained again"))
+    monkeypatch.setattr(trainings, "run_child", lambda *_: pytest.fail("it trained again"))
     (tmp_path / "study" / "qat.jsonl").unlink()
     assert qat.main(words) == cli.EXIT_OK, "both bundles are there"
     again = {row["quantized"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

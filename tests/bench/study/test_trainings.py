@@ -28,7 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, balancing: Callable
             raise command_line.BenchError("it diverged")
         balancing(Path(command[-1]), seed=seed, settings={"learning_rate": 0.001234567891, "weight_clip": 2.0})
 
-    monkeypatch.setattr(trainings, "started", run)
+    monkeypatch.setattr(trainings, "run_child", run)
     monkeypatch.setattr(trainings, "TRAINED", tmp_path)
     monkeypatch.setattr(trainings, "code_version", lambda: "v0.1")
     return commands
