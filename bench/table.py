@@ -140,9 +140,6 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
     def trained(method: str, kept: Kept) -> Made:
         return flights.trained_table(method, kept.zoo), []
 
-    def of_paper(theme: str, kept: Kept) -> Made:
-        return paper.theme_table(theme, kept)
-
     return {
         case_study.SUMMARY: lambda kept: (case_study.summary(kept.selection("case-study"), kept.preset), []),
         case_study.CASE_STUDY: lambda kept: case_study.case_study(kept.selection("case-study"), kept.preset),
@@ -164,11 +161,11 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
             punctuality_table, "device-loop", "quarl bench loop --target pi@virtual"
         ),
         **{f"trained-{method}": partial(trained, method) for method in flights.METHODS},
-        **{theme: partial(of_paper, theme) for theme in paper.THEMES},
+        **{theme: partial(paper.theme_table, theme) for theme in paper.THEMES},
     }
 
 
-def _update_docs(options: Options, found: dict[str, tuple[Table, list[Report]]]) -> None:
+def _update_docs(options: Options, found: dict[str, Made]) -> None:
     """Take the measurements over where they are not the committed ones; then fill the pages from them."""
     from quarl.bench.report import figures as drawing
     from quarl.bench.report import store
@@ -178,7 +175,7 @@ def _update_docs(options: Options, found: dict[str, tuple[Table, list[Report]]])
     _draw(found, drawing.FIGURES, options.preset)
 
 
-def _draw(found: dict[str, tuple[Table, list[Report]]], folder: Path | None, preset: str) -> list[Path]:
+def _draw(found: dict[str, Made], folder: Path | None, preset: str) -> list[Path]:
     """The case study's two pictures; returns their files."""
     from quarl.bench import case_study_plots as plots
     from quarl.bench.report.selection import Selection

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """Episodes that every condition of a subject flies, whoever measures it.
+    """Episodes that every condition of a subject flies, in every process that measures it.
 
     Attributes:
         seeds: the seeds that episodes follow from.

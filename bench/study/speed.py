@@ -84,7 +84,7 @@ def settings_file(cell: SpeedCell) -> Path:
 
 
 def identity(subject: str) -> str:
-    """SHA-256 of the settings of both sides: whoever changes them asks for another measurement."""
+    """SHA-256 of the settings of both sides: after a change of either, a cell is measured again."""
     cell, zoo = look_up(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
     ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
     both = [ours, zoo[f"{cell.method} {cell.task}"]]
