@@ -82,7 +82,7 @@ def test_a_run_gives_an_ordinary_bundle(started: Callable[..., Command], capfd: 
     assert float(rows[-1]["updates"]) > 0
 
     convert = subprocess.run(
-        [sys.executable, "-m", "quarl.convert", "--policy", str(run.output), "--bits", "8"],
+        [sys.executable, "-m", "quarl.convert", "--policy", str(run.output), "--bits", "8", "--accept"],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert convert.returncode == 0, convert.stderr
