@@ -200,7 +200,7 @@ lint: $(INSTALLED)
 	  $(VENV)/bin/ruff check .; \
 	  $(VENV)/bin/ruff format --check .; \
 	  $(VENV)/bin/mypy -p quarl -p tests; \
-	  $(VENV)/bin/codespell README.md CONTRIBUTING.md CHANGELOG.md docs; \
+	  $(VENV)/bin/codespell README.md CONTRIBUTING.md CHANGELOG.md docs tests/messages; \
 	  $(PYTHON) setup/help_texts.py | $(VENV)/bin/codespell -
 
 format: $(INSTALLED)

@@ -193,7 +193,7 @@ def to_markdown(table: Table) -> str:
 
 
 def fill_page(text: str, tables: Iterable[Table]) -> str:
-    """A page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled anew.
+    """A page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled again.
 
     Raises:
         PageError: a marker without its partner.

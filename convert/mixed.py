@@ -56,7 +56,7 @@ def integers(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
 
 
 def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, precision: Precision) -> WeightBits:
-    """Bits of the weights of an integer precision, those of mixed ones as they are chosen anew."""
+    """Bits of the weights of an integer precision, those of mixed ones as they are chosen again."""
     return mixed(spec, weights, calibration) if precision is Precision.MIXED else precision.bits
 
 

@@ -43,5 +43,5 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     most_off, allowed = (1.0 if each is None else each for each in (entry.most_off, wanted.most_off))
     if not np.allclose(step, stated_step, rtol=ROUNDING, atol=0.0) or most_off > allowed * (1 + ROUNDING):
         raise BundleError(
-            f"{bundle.path}: the manifest says another output_step or most_off of {entry.file}.", next_step
+            f"{bundle.path}: the manifest says another output_step or tolerance of {entry.file}.", next_step
         )

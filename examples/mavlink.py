@@ -56,7 +56,7 @@ class Vehicle:
         self.newest, self.came, self.beat = {}, {}, 0.0
 
     def read(self):
-        """Take what has come. Returns whether the obstacles were measured anew, which is when to observe."""
+        """Take what has come. Returns whether the obstacles were measured again, which is when to observe."""
         measured = False
         while (message := self.link.recv_msg()) is not None:
             kind = message.get_type()

@@ -13,7 +13,8 @@ class QuarlError(Exception):
     """Base of all errors that are raised on purpose.
 
     Attributes:
-        code: of the class, the same in every version: its name in snake_case without Error, unless it says another.
+        code: what went wrong, the same in every version: the one it is made with, else that of its class, which is
+            the class's name in snake_case without Error unless the class says another.
         message: what was received and what is allowed.
         next_step: what to type or change to get further.
         values: what the message is about, by name; each is an attribute of the error, too.
@@ -30,8 +31,9 @@ class QuarlError(Exception):
         if "code" not in vars(cls):
             cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
 
-    def __init__(self, message: str, next_step: str = "", **values: Any) -> None:
+    def __init__(self, message: str, next_step: str = "", *, code: str = "", **values: Any) -> None:
         super().__init__(f"{message}{self.separator}{next_step}" if next_step else message)
+        self.code = code or type(self).code
         self.message, self.next_step, self.values = message, next_step, values
         vars(self).update(values)
 

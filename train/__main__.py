@@ -1,6 +1,6 @@
 """``quarl train``: train a policy and write its bundle.
 
-The same command again goes on with a run that was interrupted, and trains anew once it has ended.
+The same command again goes on with a run that was interrupted, and trains again once it has ended.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def refuse_unusable(options: RunOptions, task: Task) -> None:
     from quarl.train.runs.presets import SettingsError
 
     if options.resume and options.fresh:
-        raise SettingsError("--resume goes on and --fresh begins anew. Leave one of them out.")
+        raise SettingsError("--resume goes on and --fresh starts over. Leave one of them out.")
     if options.stop_preset and options.stop_preset not in task.presets:
         judged = ", ".join(preset for preset in task.presets if preset)
         known = f"choose one it is judged on: {judged}" if judged else "leave it out"

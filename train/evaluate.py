@@ -283,7 +283,7 @@ def difference(one: Sequence[float], other: Sequence[float], paired: bool) -> tu
     if not paired:
         return difference_interval(one, other)
     if len(one) != len(other) or not len(one):
-        raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; judge the same ones with both.")
+        raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; evaluate both on the same episodes.")
     differences = [float(mine) - float(its) for mine, its in zip(one, other, strict=True)]
     return fmean(differences), mean_interval(differences)
 

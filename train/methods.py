@@ -53,7 +53,7 @@ METHODS = {
 def default_method(name: TaskName, policy: str | None) -> str:
     """The method when none is asked for: the first that has a settings file for the task, else PPO.
 
-    Policy III of the navigation task is distilled, which takes a third of the time of training it anew; one that sees
+    Policy III of the navigation task is distilled, which takes a third of the time of training it again; one that sees
     pictures and vectors is always.
     """
     if name == NAVIGATION_DEPTH_NAME or (name.suite is Suite.NAVIGATION and policy == "III"):

@@ -29,7 +29,7 @@ class DrawnFor(Enum):
     """How often a latency is drawn; the value is its name in settings."""
 
     COMMAND = "command"
-    """Drawn for each command anew: a device's jitter."""
+    """Drawn for each command again: a device's jitter."""
     EPISODE = "episode"
     """Drawn once for all commands of an episode: devices differ, each is steady."""
 

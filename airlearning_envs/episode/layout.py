@@ -113,7 +113,7 @@ def build_layouts(config: NavigationConfig, seed: int, episode_ids: Ids) -> Layo
 
 
 def _start_and_goal(config: NavigationConfig, keys: Words) -> tuple[Floats, Floats]:
-    """Start uniform in the arena, goal in a uniform direction at a uniform distance; pairs outside are drawn anew."""
+    """Start uniform in the arena, goal in a uniform direction at a uniform distance; pairs outside are drawn again."""
     low, high = config.goal_distance_m
     distance = np.float32(low) + np.float32(high - low) * rng.uniforms(keys, Stream.GOAL_DISTANCE, 0)
     room = np.float32(config.half_m - config.wall_margin_m)

@@ -59,7 +59,7 @@ class Curriculum:
         return zone_config(self._whole, self.zone, inclusive=True)
 
     def record(self, successes: Iterable[bool]) -> bool:
-        """Count finished episodes; True when the next zone has just opened (the window starts anew)."""
+        """Count finished episodes; True when the next zone has just opened (the window starts again)."""
         self._latest.extend(bool(success) for success in successes)
         full = len(self._latest) == self._latest.maxlen
         if self.zone == ZONES - 1 or not full or sum(self._latest) < self._advance_at * len(self._latest):

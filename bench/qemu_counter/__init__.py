@@ -14,6 +14,6 @@ Traps met on the way, each of which made counts differ between runs or the guest
   is taken from the host: an incomplete /sys there means the host's cache sizes.
 - onnxruntime starts a thread that reports to its maker; ORT_DISABLE_TELEMETRY=1 before it is imported.
 - numpy seeds a generator when it is imported, and runtimes read the clock: the plugin makes both repeatable.
-- A changed module is compiled anew; so the code that runs is a copy, compiled beforehand.
+- A changed module is compiled again; so the code that runs is a copy, compiled beforehand.
 - The length of /proc/self/status changes where Python's objects lie, and with it the cache misses.
 """

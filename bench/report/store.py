@@ -86,7 +86,7 @@ def replace_lines(files: Mapping[Path, Sequence[Report]]) -> None:
 
 
 def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tuple[str, ...], int], unit: str) -> None:
-    """Refuse to write a stored answer anew where something that it has would be lost, or would rest on less.
+    """Refuse to write a stored answer again where something that it has would be lost, or would rest on less.
 
     Args:
         path: of the answer.

@@ -64,7 +64,7 @@ def load_kept(folder: Path | None) -> Kept:
     """
     found = Kept(*(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
     if not found.judged.found:
-        raise command_line.BenchError("no bundle was judged yet.", "quarl study cells --keep")
+        raise command_line.BenchError("no bundle was evaluated yet.", "quarl study cells --keep")
     return found
 
 

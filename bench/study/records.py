@@ -61,7 +61,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> list[Record]:
-    """Write the file anew, whole or not at all: what another process added to it meanwhile is in it, too."""
+    """Write the file again, whole or not at all: what another process added to it meanwhile is in it, too."""
     with locked(path.parent):
         found = list(ordered(read(path)))
         json_lines.write(path, map(as_line, found))

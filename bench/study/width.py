@@ -132,7 +132,7 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
         if (mine := {source: of[bundle.spec.name] for source, of in kept.items() if bundle.spec.name in of})
     ]
     if not made:
-        raise command_line.BenchError("no committed bundle was judged yet.", "quarl study cells --keep")
+        raise command_line.BenchError("no committed bundle was evaluated yet.", "quarl study cells --keep")
     return sorted(made, key=lambda point: point.range)
 
 

@@ -139,7 +139,7 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
     raise ChangedHostKeyError(
         f"THE HOST KEY OF {endpoint.host_key_name} HAS CHANGED: it shows {key.kind} {key.fingerprint}, but {where}. "
         "Another machine may be answering in its place. Nothing was sent.",
-        f"Find out why. Only if the device was really set up anew, type: {forget}",
+        f"Find out why. Only if the device was really set up again, type: {forget}",
     )
 
 

@@ -136,7 +136,7 @@ def _read(connection: Connection, kind: Any, found: Any) -> Any:
         return read(kind, found, "releases")
     except (JsonValueError, KeyError) as error:
         raise RemoteCommandError(
-            f"{connection.name} told something else than its releases: {error}.",
+            f"{connection.name} reported something other than its releases: {error}.",
             "Try again: what reads them is sent each time.",
         ) from error
 

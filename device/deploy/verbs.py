@@ -363,7 +363,7 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
         where = "; ".join(f"{entry.file}:{entry.line}" for entry in finding.entries)
         raise ChangedHostKeyError(
             f"Another key of {endpoint.host_key_name} was accepted earlier, or this one is revoked ({where}).",
-            "Only if the device was really set up anew: the same command with --replace.",
+            "Only if the device was really set up again: the same command with --replace.",
         )
     known_hosts.accept(endpoint.host_key_name, key, replace=options.replace)
     left = known_hosts.check(endpoint.host_key_name, key)

@@ -47,7 +47,7 @@ class Image:
 
     folder: Path
     build: str
-    """Which build: changes whenever an image is made anew, and with it both keys."""
+    """Which build: changes whenever an image is made again, and with it both keys."""
     built_unix: int
     kernel_version: str
 

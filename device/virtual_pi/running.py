@@ -167,7 +167,7 @@ def prepare_card(folder: Path, image: Image, fresh: bool, tell: Tell) -> bool:
     if build == image.build and not fresh:
         return False
     if build is not None and not fresh:
-        tell("the image was built anew, so the machine gets an empty card …")
+        tell("the image was rebuilt, so the machine gets an empty card …")
     note.unlink(missing_ok=True)
     part = folder / "card.part"
     made = subprocess.run(
@@ -209,7 +209,7 @@ def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) ->
         facts = dataclasses.asdict(machine)
         facts |= {name: facts["settings"].pop(name).value for name in ("kind", "init")}
         (folder / "machine.json").write_text(json.dumps(facts))
-        # A copy: the image may be built anew, with another key, while this machine runs.
+        # A copy: the image may be rebuilt, with another key, while this machine runs.
         key = folder / image.client_key.name
         key.unlink(missing_ok=True)
         shutil.copy2(image.client_key, key)

@@ -179,7 +179,7 @@ def test_a_command_is_turned_by_the_yaw_at_the_call_and_kept_while_it_holds() ->
     velocity, yaw = simulator.motion.velocity[:, 0], simulator.motion.yaw[0]
     assert yaw > 2.0 and abs(np.arctan2(velocity[1], velocity[0])) < 0.15
     again = called((3.0, 0.0, 1.5), 8).motion.velocity[:, 0]
-    assert abs(np.arctan2(again[1], again[0])) > 0.8, "called anew each period, it turns with the drone"
+    assert abs(np.arctan2(again[1], again[0])) > 0.8, "called again each period, it turns with the drone"
 
 
 def test_the_action_table() -> None:

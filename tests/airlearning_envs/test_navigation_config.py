@@ -112,7 +112,7 @@ def test_the_curriculum_advances_at_thirty_percent_of_a_full_window() -> None:
     assert not curriculum.record([True] * 999), "the window is not full"
     assert curriculum.record([False]), "999 of 1000 succeeded"
     assert curriculum.zone == 1
-    assert not curriculum.record([True] * 999), "the window starts anew with the zone"
+    assert not curriculum.record([True] * 999), "the window starts again with the zone"
     assert not curriculum.record([False] * 701 + [True] * 299), "29.9 %"
     assert curriculum.record([True]), "the oldest failure left: 300 of 1000"
     assert curriculum.zone == 2 and curriculum.config.goal_distance_m == (8, 32)

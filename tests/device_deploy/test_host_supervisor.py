@@ -199,7 +199,7 @@ def test_a_release_without_the_artifact_that_is_served_is_refused(kept: Kept) ->
 
 @pytest.mark.parametrize("text", ["", "argument", "enable maybe\n", "\x00\x01", "{}"])
 def test_damaged_settings_are_named_and_replaced(kept: Kept, text: str) -> None:
-    """They keep nobody from ending the loop, or from serving it anew."""
+    """They keep nobody from ending the loop, or from serving it again."""
     kept.deploy("one")
     kept.serve()
     (kept.services / f"{POLICY}.settings").write_text(text)

@@ -170,7 +170,7 @@ def test_what_was_accepted_is_damaged_and_the_next_deployment_repairs_it(
     own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, text: str
 ) -> None:
     (own.home / "quarl/trust/accepted").write_text(text)
-    assert install(line, stand_in_payload(name, "old"), bare).release.startswith("0002-"), "signed and sent anew"
+    assert install(line, stand_in_payload(name, "old"), bare).release.startswith("0002-"), "signed and sent again"
     assert served_text(line, name) == "old" and not own.leftovers(name)
 
 

@@ -223,7 +223,7 @@ def in_place(name: str, make: Callable[[Path, Path], object]) -> Tamper:
 
 
 def changed(pi: Pi, folder: Path, key: SigningKey, **values: str | int) -> None:
-    """Signed anew and accepted, since it is the signature that is asked."""
+    """Signed again and accepted, since it is the signature that is asked."""
     pi.lay(str(folder.relative_to(pi.policy)), CODE, key, **values)
 
 

@@ -27,7 +27,7 @@ class Interrupted:
 
     Attributes:
         command: that is typed.
-        moments: pattern of the line at which Ctrl-C is pressed, each time that the command is typed anew.
+        moments: pattern of the line at which Ctrl-C is pressed, each time that the command is typed again.
         before: command that is typed first, so that there is something to lose.
         wait_s: seconds after that line.
     """
@@ -66,7 +66,7 @@ def test_ctrl_c_loses_nothing_and_the_command_typed_again_works(workshop: Worksh
         print(ended.text)
         ended.is_one_clear_message()
         assert "nterrupt" in ended.text
-        # (Of a copy that is converted again the manifest is written anew.)
+        # (Of a copy that is converted again the manifest is written again.)
         assert not [
             name for name in workshop.lost_since(held) if not re.fullmatch("artifacts/III?/manifest.json", name)
         ]

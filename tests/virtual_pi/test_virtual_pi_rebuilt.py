@@ -1,4 +1,4 @@
-"""The image is built anew: other keys, an empty card. Whoever knew the old host key is told."""
+"""The image is rebuilt: other keys, an empty card. Whoever knew the old host key is told."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class LearnerLoop:
     def _watch(self) -> None:
         """Compare what actors chose lately with what this policy would choose in the same states."""
         since = self._watched = time.perf_counter()
-        rows = self._recent(WATCHED_ROWS)  # empty where a replay has just begun anew
+        rows = self._recent(WATCHED_ROWS)  # empty where a replay has just begun again
         acted = rows["updates"] >= 0 if rows else np.zeros(0, np.bool_)
         if acted.any():
             chosen = self._greedy(rows["observation"][acted])

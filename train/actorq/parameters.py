@@ -58,7 +58,7 @@ class ParameterServer:
         Building the newest begins here, if it has not.
 
         Raises:
-            QuantizationError: the parameters could not be quantized; the next version is tried anew.
+            QuantizationError: the parameters could not be quantized; the next version is tried again.
         """
         with self._lock:
             self._told["pulls"] += 1
@@ -102,7 +102,7 @@ class ParameterServer:
         return self._pushed
 
     def forget(self) -> None:
-        """The next learner begins anew: :meth:`newest` is not its policy. Actors act on with what they have."""
+        """The next learner starts over: :meth:`newest` is not its policy. Actors act on with what they have."""
         with self._lock:
             self._pushed = None
 

@@ -57,7 +57,7 @@ class Plan:
     source: str = ""
 
     def make_task(self) -> Task:
-        """The task, anew."""
+        """The task, again."""
         return make_task(self.request.task, self.preset, self.task_options)
 
 

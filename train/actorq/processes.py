@@ -86,7 +86,7 @@ class ParameterProcess(ParameterServer):
     """The parameter server; a version is put into the object store once, whoever asks for it how often."""
 
     def __init__(self, quantize: int, communication: int, artifact_format: ArtifactFormat) -> None:
-        # A server that was started anew numbers its versions on: actors take any they do not have.
+        # A server that was restarted numbers its versions on: actors take any they do not have.
         super().__init__(quantize, communication, time.time_ns() // 1_000_000, artifact_format)
         self._born = time.time()
         self._stored: Published | None = None
@@ -185,7 +185,7 @@ class Inserter:
 
 
 def onward(before: Reply, reply: Reply) -> Reply:
-    """A reply whose steps are no fewer than before: a shard that began anew does not know them yet."""
+    """A reply whose steps are no fewer than before: a shard that started over does not know them yet."""
     return reply._replace(step=max(reply.step, before.step))
 
 
@@ -231,7 +231,7 @@ def cause_of(error: RayTaskError) -> Exception:
 
 
 def called(method: Any, *arguments: Any, first: Any = None) -> Any:
-    """Call a process and return its answer; it is called again while it is being started anew.
+    """Call a process and return its answer; it is called again while it is being restarted.
 
     Args:
         method: of a Ray actor.

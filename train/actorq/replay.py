@@ -131,7 +131,7 @@ class Shard:
         if self._tree is None:
             return
         rows, errors = rows.ravel(), errors.ravel()
-        there = (rows >= self._written - len(self)) & (rows < self._written)  # of a ring that began anew: none
+        there = (rows >= self._written - len(self)) & (rows < self._written)  # of a ring that started over: none
         values = (np.abs(errors[there]).astype(np.float64) + SMALLEST_ERROR) ** self._exponent
         self._tree[rows[there] % self._capacity] = values
         if len(values):

@@ -6,8 +6,8 @@ provenance:
 
 - an actor: replaced; its unsent transitions are lost (at most ``insert_every`` and an n-step window).
 - the learner: replaced, and goes on from the last checkpoint; the replay is a process of its own and keeps its rows.
-- a replay process: Ray starts it anew, empty.
-- this process: the same command goes on from the checkpoint on the disk; the replay is lost and filled anew first.
+- a replay process: Ray starts it again, empty.
+- this process: the same command goes on from the checkpoint on the disk; the replay is lost and filled again first.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Supervisor:
         return sum(shard["size"] for shard in self._shards)
 
     def _look(self) -> None:
-        """Gather the figures of all processes; one that is being started anew is left out this time."""
+        """Gather the figures of all processes; one that is being restarted is left out this time."""
         processes = {f"replay {index}": shard for index, shard in enumerate(self._processes.shards)}
         processes[SERVER] = self._processes.server
         if any(who is None for who, _ in self._running.values()):
@@ -184,12 +184,12 @@ class Supervisor:
         if name == SERVER:
             self._deaths.note(name, self._step)
             self._past = added(self._past, sums_of({}, before, []))
-            self._run.progress.say(f"step {self._step:,}: {name} died and began anew.")
+            self._run.progress.say(f"step {self._step:,}: {name} died and was restarted.")
             return {}
         self._deaths.note(name, self._step, replay_rows=before["size"])
         self._past = added(self._past, sums_of({}, {}, [before]))
         self._run.progress.say(
-            f"step {self._step:,}: {name} died and began anew; its {before['size']:,} transitions are lost."
+            f"step {self._step:,}: {name} died and was restarted; its {before['size']:,} transitions are lost."
         )
         process.go_on.remote(before["step"])
         return {"step": before["step"]}
@@ -308,7 +308,7 @@ def train(run: Run, plan: Plan, is_local: bool) -> Trained:
     Raises:
         DivergenceError: the learner's numbers are no longer finite.
         GaveUpError: a process died again and again, or the run ended before there was a policy.
-        GoneError: a process is gone that cannot be started anew.
+        GoneError: a process is gone that cannot be restarted.
     """
     with cluster.Cluster(plan, is_local, run.start_step) as processes:
         return Supervisor(run, plan, processes).train()

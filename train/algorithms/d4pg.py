@@ -152,7 +152,7 @@ class AtomWatch:
         return (
             f"{100 * mass:.0f} % of the critic's probability falls outside its atoms {settings.value_min:g} … "
             f"{settings.value_max:g} and is cut to their ends: it cannot learn such returns. Rewards like these need "
-            f"--set value_min={low:g} --set value_max={high:g} (or another --set reward_scale=…): begin anew with them."
+            f"--set value_min={low:g} --set value_max={high:g} (or another --set reward_scale=…): start over with them."
         )
 
 

@@ -289,7 +289,7 @@ class Student:
         """Greedy actions (batch − first,) for normalised observations (batch, size) but for the first."""
         if not self._image:
             return self._outputs(weights, observations[first:]).argmax(axis=1)
-        # All of them: a graph of convolutions is made anew for every size of a batch.
+        # All of them: a graph of convolutions is made again for every size of a batch.
         images = observations[:, : self._image].reshape(-1, *self._shape)
         return self._outputs(weights, (images, observations[:, self._image :])).argmax(axis=1)[first:]
 
@@ -324,7 +324,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
                 f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
-                "started with (--teacher), or begin anew with --fresh."
+                "started with (--teacher), or start over with --fresh."
             )
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, checkpointed)
         learner.put(groups)

@@ -2,7 +2,7 @@
 
 As ``ppo.py``, whose losses these are; what differs is what an episode remembers. A rollout is cut into sequences of
 ``unroll`` steps. Each begins with the state that the policy had there when it acted, and the update computes the states
-behind it anew, so that gradients reach back through at most ``unroll`` steps (Williams & Peng 1990). Where an episode
+behind it again, so that gradients reach back through at most ``unroll`` steps (Williams & Peng 1990). Where an episode
 begins within a sequence, the state is zero. Minibatches are of whole sequences.
 
 The value network is a perceptron that is given the policy's state beside the observation, as it was when the policy

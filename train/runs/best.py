@@ -32,7 +32,7 @@ class BestPolicy:
             self._policy, self._value, self._step = policy(), values[0], step
 
     def forget(self) -> None:
-        """Begin anew: what was kept is of another kind than what follows."""
+        """Start over: what was kept is of another kind than what follows."""
         self._policy, self._value, self._step = None, -math.inf, 0
 
     def policy(self, last: Callable[[], Policy]) -> Policy:

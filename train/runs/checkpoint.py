@@ -24,7 +24,7 @@ from quarl.policy.files import write_atomically
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
-ANEW = "Begin anew with --fresh, or go on with the version of the program that wrote it."
+ANEW = "Start over with --fresh, or go on with the version of the program that wrote it."
 
 
 class CheckpointError(QuarlError, ValueError):
@@ -136,7 +136,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}). Begin anew with --fresh.") from error
+        raise CheckpointError(f"{path} cannot be read ({error}). Start over with --fresh.") from error
     version = facts.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise CheckpointError(

@@ -19,7 +19,7 @@ class ResumedRun:
     """The point where a run begins.
 
     Attributes:
-        checkpoint: the one that the run goes on from; None: it begins anew.
+        checkpoint: the one that the run goes on from; None: it starts over.
         replanned: where it was given another number of steps: for the provenance.
         sentence: what was decided without being asked for, or "".
     """
@@ -51,7 +51,7 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
         saved["steps"] = request.steps
     changed = [different(name, saved.get(name), now) for name, now in identity.items() if saved.get(name) != now]
     if not changed:
-        sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh begins anew."
+        sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh starts over."
         return ResumedRun(checkpoint, replanned, "" if request.resume else sentence)
     what, before, now = changed[0]
     if request.resume:
@@ -60,13 +60,13 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
             "Resume with the options it was started with, or type --fresh instead of --resume."
         )
     return ResumedRun(
-        sentence=f"Beginning anew: the run that was interrupted at step {step:,} has {what} = {before!r}, asked for is "
+        sentence=f"Starting over: the run that was interrupted at step {step:,} has {what} = {before!r}, asked for is "
         f"{now!r}. It is put aside in {folder}.previous."
     )
 
 
 def put_aside(folder: Path) -> None:
-    """Keep the last run of the same name: whoever begins anew by mistake has not lost it."""
+    """Keep the last run of the same name: whoever starts over by mistake has not lost it."""
     if (folder / FILE_NAME).is_file():
         previous = folder.with_name(folder.name + ".previous")
         shutil.rmtree(previous, ignore_errors=True)

@@ -54,7 +54,7 @@ def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
 class DeepMindEpisodes(OneByOne):
     """Environments of one task.
 
-    Each is loaded once; before each episode its generator is seeded anew, and MuJoCo's state is reset as a whole, so
+    Each is loaded once; before each episode its generator is seeded again, and MuJoCo's state is reset as a whole, so
     that an episode has the same bits in an environment that was used and in a new one.
     """
 

@@ -89,5 +89,5 @@ def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[
 def make_episodes(
     name: str, preset: str | None, options: Mapping[str, Any] | None, environments: int, seed: int
 ) -> Episodes:
-    """The training episodes of a task that is made anew, for another process; see :func:`make_task`."""
+    """The training episodes of a task that is made again, for another process; see :func:`make_task`."""
     return make_task(name, preset, options).make(environments, seed)

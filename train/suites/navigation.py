@@ -99,6 +99,9 @@ class DepthEpisodes(NavigationEpisodes):
         return np.concatenate([depth_observation(core, observation[part]) for part, core in self._parts])
 
 
+OPTIONS = {"arenas", "settings", "judged", "curriculum"}
+
+
 def _begin(core: NavigationTask, observation: Floats, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> None:
     """Begin the masked episodes and put their observations into their rows."""
     if mask.any():
@@ -118,8 +121,8 @@ def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool 
     Raises:
         TaskError: a preset or a setting is not known.
     """
-    if unknown := set(options) - {"arenas", "settings", "judged", "curriculum"}:
-        raise TaskError(f"navigation has no options {sorted(unknown)}; it has arenas, settings, judged and curriculum.")
+    if unknown := set(options) - OPTIONS:
+        raise TaskError(f"navigation has no options {sorted(unknown)}; it has {', '.join(sorted(OPTIONS))}.")
     arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
     changes = dict(options.get("settings", {}))
     configs: dict[str, NavigationConfig] = {}

@@ -155,7 +155,7 @@ class VectorEpisodes:
         if self.batch.num_envs != environments:
             raise TaskError(
                 f"--task {task} made {self.batch.num_envs} environments, asked for were {environments}. It has to take "
-                "num_envs; a run asks for --set environments=N, a judgement for fewer."
+                "num_envs; a run asks for --set environments=N, an evaluation for fewer."
             )
         mode = self.batch.metadata.get(MODE)
         if not isinstance(mode, AutoresetMode):
@@ -230,7 +230,7 @@ class VectorEpisodes:
                 last[place] = np.reshape(final[place], last.shape[1:])
         elif (ended & ~terminated).any():
             raise TaskError(
-                f"--task {self._task} begins anew in the same step and its info has no final_obs: what the state was "
+                f"--task {self._task} starts over in the same step and its info has no final_obs: what the state was "
                 "worth in which a time limit cut an episode cannot be learned. Add it (one observation for each "
                 "environment that ended), or call that end terminated."
             )

@@ -130,7 +130,7 @@ class Arena:
             yield name, Piece(self._assets[shape], (width, width, self._config.arena_height_m), x, y)
 
     def _stand(self, name: str, piece: Piece) -> None:
-        """Move what stands there under that name; where it cannot be moved or is another thing, spawn it anew."""
+        """Move what stands there under that name; where it cannot be moved or is another thing, spawn it again."""
         known = self._standing.get(name)
         if known is not None:
             theirs, before = known

@@ -222,7 +222,7 @@ class ClientLink(Link):
     def _ended(self) -> AirSimError:
         return ConnectionLostError(
             f"{self.through} ended. Try it by hand: {CLIENTS_PYTHON.relative_to(PROJECT_ROOT)} -c 'import "
-            f"{PACKAGES[self.dialect]}'; `make airsim` installs it anew."
+            f"{PACKAGES[self.dialect]}'; `make airsim` reinstalls it."
         )
 
 

@@ -116,7 +116,7 @@ class AirSimSimulator(Simulator):
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """Connect again where the connection is lost within the block, and raise: the flight has to begin anew."""
+        """Connect again where the connection is lost within the block, and raise: the flight has to start over."""
         try:
             yield
         except ConnectionLostError as lost:

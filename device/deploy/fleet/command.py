@@ -15,7 +15,6 @@ from quarl import cli
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet import journal, measuring, tables
 from quarl.device.deploy.fleet.board import shown_board
-from quarl.device.deploy.fleet.crew import Crew, error_facts
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.fleet.journal import Event, Memory
 from quarl.device.deploy.fleet.payloads import Payloads, typed_over
@@ -26,6 +25,7 @@ from quarl.device.deploy.fleet.rollout import Settings
 from quarl.device.deploy.fleet.selecting import Chosen, chosen
 from quarl.device.deploy.fleet.states import COUNTED, State
 from quarl.device.deploy.fleet.status import not_seen, status_of
+from quarl.device.deploy.fleet.worker_pool import WorkerPool, error_facts
 from quarl.device.deploy.golden import Progress
 from quarl.device.deploy.signing.record import Signing
 from quarl.policy.locate import working_bundle
@@ -137,7 +137,7 @@ def deploy(options: Rollout) -> tuple[Any, str]:
     )
     with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
         memory = Memory(journal.events(journal.journal_file(fleet)), bundle.spec.name)
-        rollout = Rolling(members, payloads, settings, writing, memory, Crew(options.parallel, board))
+        rollout = Rolling(members, payloads, settings, writing, memory, WorkerPool(options.parallel, board))
         try:
             result = rollout.run()
         except KeyboardInterrupt:
@@ -187,8 +187,8 @@ def status(options: Look) -> tuple[Any, str]:
     with shown_board(not options.json) as board:
         board.phase("status", len(members))
         told: dict[str, Any] = {"memories": memories, "only": options.policy}
-        crew = Crew(options.parallel, board)
-        for member, entries in crew.each(members, partial(status_of, **told), partial(not_seen, **told)):
+        pool = WorkerPool(options.parallel, board)
+        for member, entries in pool.each(members, partial(status_of, **told), partial(not_seen, **told)):
             found[member.target] = entries
             if options.json:
                 for entry in entries:
@@ -230,7 +230,7 @@ def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) 
             writing.write(policy=options.policy, device=member.target, kind=kind, **event)
             return event
 
-        for member, event in Crew(options.parallel, board).each(members, work, not_measured):
+        for member, event in WorkerPool(options.parallel, board).each(members, work, not_measured):
             if event["state"] != "measured":
                 failed.append(f"  {member.target}: {event['error']}")
         of = {row.device: row for row in measuring.joined(journal.events(journal.journal_file(fleet)), options.policy)}

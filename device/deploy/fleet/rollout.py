@@ -13,7 +13,6 @@ from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import install
 from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import CheckFailedError, HostError, ServiceError, VerificationError
-from quarl.device.deploy.fleet.crew import Crew, StoppedError, error_facts
 from quarl.device.deploy.fleet.identity import DeviceInRolloutError, Identity, Mark, in_rollout
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.fleet.journal import Journal, Memory
@@ -22,6 +21,7 @@ from quarl.device.deploy.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batch
 from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.soak import Health, ReplacedError, SoakError, look, replaced
 from quarl.device.deploy.fleet.states import COUNTED, State
+from quarl.device.deploy.fleet.worker_pool import StoppedError, WorkerPool, error_facts
 from quarl.device.deploy.golden import Progress, Step
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import remove_releases, rollback
@@ -88,10 +88,10 @@ class Rollout:
         settings: Settings,
         journal: Journal,
         memory: Memory,
-        crew: Crew,
+        pool: WorkerPool,
     ) -> None:
         self.members, self.payloads, self.settings = tuple(members), payloads, settings
-        self.journal, self.memory, self.crew = journal, memory, crew
+        self.journal, self.memory, self.pool = journal, memory, pool
         self.policy = payloads.bundle.spec.name
         self.result = Result(self.policy, dict.fromkeys((each.target for each in members), State.NOT_BEGUN))
         self._begun: set[str] = set()
@@ -130,7 +130,7 @@ class Rollout:
 
     def _look_for_others(self) -> None:
         """See that no device is in another rollout, or note those that are taken over."""
-        self.crew.board.phase("who rolls out", len(self.members))
+        self.pool.board.phase("who rolls out", len(self.members))
 
         def work(member: Member, tell: Progress) -> Mark | None:
             tell(Step("look", 0, 0))
@@ -143,7 +143,7 @@ class Rollout:
             return mark if isinstance(mark, dict) else None
 
         # One that cannot be looked at says why when its turn comes.
-        found = {member.target: mark for member, mark in self.crew.each(self.members, work, lambda *_: None) if mark}
+        found = {member.target: mark for member, mark in self.pool.each(self.members, work, lambda *_: None) if mark}
         others = {target: mark for target, mark in found.items() if self.identity.is_at_work(mark)}
         if others and not self.settings.take_over:
             raise in_rollout(dict(sorted(others.items())))
@@ -156,8 +156,8 @@ class Rollout:
         members = [each for each in self.members if each.target in self._switching or states[each.target] in looked_at]
         if not members:
             return
-        self.crew.go_on()
-        self.crew.board.phase("last look", len(members))
+        self.pool.go_on()
+        self.pool.board.phase("last look", len(members))
 
         def work(member: Member, tell: Progress) -> None:
             tell(Step("look", 0, 0))
@@ -179,7 +179,7 @@ class Rollout:
             if states[member.target] is State.PROVED:
                 self.result.unseen[member.target] = error_facts(error)["error"]
 
-        for _ in self.crew.each(members, work, failed):
+        for _ in self.pool.each(members, work, failed):
             pass
 
     def _canaries(self) -> tuple[Member, ...]:
@@ -200,15 +200,15 @@ class Rollout:
 
         Those on which the release fails are taken back, and all of them when too many fail.
         """
-        self.crew.board.phase(name, len(members))
+        self.pool.board.phase(name, len(members))
         changed: list[_Device] = []
-        work = self.crew.each(members, partial(self._change, name), partial(self._not_changed, name))
+        work = self.pool.each(members, partial(self._change, name), partial(self._not_changed, name))
         for _, device in work:
             if device is not None:
                 changed.append(device)
                 self.result.sent_bytes += device.sent_bytes
             if self._too_many:
-                self.crew.stop()  # of this phase, those that wait are not begun
+                self.pool.stop()  # of this phase, those that wait are not begun
         changed = self._left(each for each in changed if each.member.target not in self._fallen)
         if not self._too_many:
             self._soak(name, [each for each in changed if not each.is_proved])
@@ -307,13 +307,13 @@ class Rollout:
 
     def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
         """Watch the devices that were changed, until the time is over or too many have fallen."""
-        # A switch starts the loop anew: from then on it has no restarts.
+        # A switch starts the loop again: from then on it has no restarts.
         seen = {each.member.target: Health() for each in devices if each.is_new}
         watched = {each.member.target: each for each in devices}
         end = time.monotonic() + self.settings.soak_s
         every = max(LOOK_EVERY_S, self.settings.soak_s / LOOKS)
         if watched:
-            self.crew.board.phase(f"{phase}, watched for {self.settings.soak_s:g} s", len(devices))
+            self.pool.board.phase(f"{phase}, watched for {self.settings.soak_s:g} s", len(devices))
         while watched and not self._too_many:
             last = end - time.monotonic() <= 0 or not self.settings.soak_s
 
@@ -321,7 +321,7 @@ class Rollout:
                 return self._looked(watched[member.target], seen.get(member.target), tell, tries)
 
             members = [each.member for each in watched.values()]
-            for member, found in self.crew.each(members, work, self._error):
+            for member, found in self.pool.each(members, work, self._error):
                 if isinstance(found, Health):
                     seen[member.target] = found
                 elif not isinstance(found, StoppedError) and (last or isinstance(found, SoakError)):
@@ -331,10 +331,10 @@ class Rollout:
                     if state is State.REPLACED:
                         self.result.stopped = f"somebody else changed {member.target} meanwhile"
                 if self._too_many:
-                    self.crew.stop()
+                    self.pool.stop()
             if last:
                 return
-            self.crew.rest(min(every, max(0.0, end - time.monotonic())))
+            self.pool.rest(min(every, max(0.0, end - time.monotonic())))
 
     @staticmethod
     def _error(member: Member, error: Exception) -> Health | Exception:
@@ -350,15 +350,15 @@ class Rollout:
             except HostError as error:
                 if isinstance(error, SoakError | StoppedError) or tries <= 0:
                     raise
-                self.crew.rest(PAUSE_S)
+                self.pool.rest(PAUSE_S)
 
     def _take_back(self, phase: str, devices: Sequence[_Device]) -> None:
         """Let devices serve what they served before this release; not those that no rollout brought it to."""
         of = {each.member.target: each for each in devices if each.previous is not None}
         if not of:
             return
-        self.crew.go_on()
-        self.crew.board.phase(f"{phase}, taken back", len(of))
+        self.pool.go_on()
+        self.pool.board.phase(f"{phase}, taken back", len(of))
 
         def work(member: Member, tell: Progress) -> None:
             device, fell = of[member.target], member.target in self._fallen
@@ -374,7 +374,7 @@ class Rollout:
             release = of[member.target].release
             self._event(phase, member, State.ROLLBACK_FAILED, release=release, **error_facts(error))
 
-        for _ in self.crew.each([each.member for each in of.values()], work, failed):
+        for _ in self.pool.each([each.member for each in of.values()], work, failed):
             pass
 
     def _gone_back(self, connection: Connection, device: _Device, fell: bool) -> tuple[str, list[str]]:

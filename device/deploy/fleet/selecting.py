@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from quarl.device.deploy.errors import HostError
-from quarl.device.deploy.fleet.crew import PARALLEL
 from quarl.device.deploy.fleet.inventory import ALL, FLEET_FILE, GROUP_SIGN, Fleet, Member
+from quarl.device.deploy.fleet.worker_pool import PARALLEL
 from quarl.policy.places import PROJECT_ROOT
 
 VARIABLE = "QUARL_FLEET"

@@ -127,5 +127,5 @@ def _loop(state: Mapping[str, Any], before: Health | None) -> Health:
         raise SoakError(f"Its loop {fault}.")
     now = Health(state["pid"], state["restarts"])
     if before is not None and (now.restarts > before.restarts or before.pid not in (0, now.pid)):
-        raise SoakError(f"Its loop was started anew ({state['why'] or 'process ended'}).")
+        raise SoakError(f"Its loop was restarted ({state['why'] or 'process ended'}).")
     return now

@@ -35,8 +35,8 @@ def on_groups(run: Run) -> Run:
 
 def _each(options: Any, run: Run) -> tuple[Any, str]:
     from quarl.device.deploy.fleet.board import shown_board
-    from quarl.device.deploy.fleet.crew import PARALLEL, Crew
     from quarl.device.deploy.fleet.selecting import named_fleet
+    from quarl.device.deploy.fleet.worker_pool import PARALLEL, WorkerPool
 
     name = run.__name__.replace("_", "-")
     if name == "deploy":
@@ -62,7 +62,7 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
     found: dict[str, tuple[Any, str] | Exception] = {}
     with shown_board(not options.json) as board:
         board.phase(name, len(members))
-        for member, outcome in Crew(PARALLEL, board).each(members, work, lambda member, error: error):
+        for member, outcome in WorkerPool(PARALLEL, board).each(members, work, lambda member, error: error):
             found[member.target] = outcome
             if options.json:
                 print(json.dumps({"device": member.target, **_as_json(outcome)}, default=plain), flush=True)
@@ -82,7 +82,7 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
 
 
 def _sentence(error: Exception) -> str:
-    from quarl.device.deploy.fleet.crew import error_facts
+    from quarl.device.deploy.fleet.worker_pool import error_facts
 
     return str(error) if isinstance(error, HostError) else error_facts(error)["error"]
 
@@ -91,7 +91,7 @@ def _as_json(outcome: tuple[Any, str] | Exception) -> dict[str, Any]:
     if isinstance(outcome, HostError):
         return {"ok": False, "error": outcome.to_json()}
     if isinstance(outcome, Exception):
-        from quarl.device.deploy.fleet.crew import error_facts
+        from quarl.device.deploy.fleet.worker_pool import error_facts
 
         facts = error_facts(outcome)
         return {"ok": False, "error": {"code": facts["code"], "message": facts["error"], "next": facts["next"]}}

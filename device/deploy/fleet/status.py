@@ -10,11 +10,11 @@ from typing import Any
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import HostError
-from quarl.device.deploy.fleet.crew import error_facts
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.fleet.journal import Memory
 from quarl.device.deploy.fleet.soak import NOT_AS_EXPECTED, loop_fault
 from quarl.device.deploy.fleet.states import CHANGING, UNTOUCHED, State
+from quarl.device.deploy.fleet.worker_pool import error_facts
 from quarl.device.deploy.golden import Progress, Step
 from quarl.device.deploy.loops import serving
 from quarl.device.deploy.probe import TargetFacts, probe

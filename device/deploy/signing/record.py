@@ -53,7 +53,7 @@ class Signing:
         if self.serial <= highest and not self.allow_serial:
             raise TrustError(
                 f"Serial {self.serial} is not above {highest}, which this device has accepted. Nothing was sent.",
-                "Leave --serial out, or, to begin anew at a lower one, add --allow-serial.",
+                "Leave --serial out, or, to start over at a lower one, add --allow-serial.",
             )
         return self.serial, highest if self.serial <= highest else None
 

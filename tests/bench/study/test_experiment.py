@@ -111,7 +111,7 @@ def test_what_is_missing_and_what_is_stale(
     assert missing(longer, kept) == longer, "of other episodes"
     named = dataclasses.replace(EXPERIMENT, identity=lambda subject: "0" * 64)
     assert current(named, kept) == kept
-    assert current(dataclasses.replace(named, identity=lambda subject: "1" * 64), kept) == [], "trained anew"
+    assert current(dataclasses.replace(named, identity=lambda subject: "1" * 64), kept) == [], "trained again"
     assert current(dataclasses.replace(named, version=2), kept) == []
 
     def gone(subject: str) -> str:
@@ -230,7 +230,7 @@ def test_a_bundle_of_ones_own_is_measured_kept_and_not_measured_again(
     assert typed(own, *fewer) == cli.EXIT_OK
     counts = {row["bits"]: row["episodes"] for row in json.loads(capsys.readouterr().out)["rows"]}
     assert counts[2] == 2 and counts[3] == 8, "no episodes of the last time among them"
-    balancing(tmp_path / "by-hand", sign=-1.0)  # trained anew
+    balancing(tmp_path / "by-hand", sign=-1.0)  # trained again
     assert typed(own, "--stored") == cli.EXIT_FAILED
     message = capsys.readouterr().err
     assert f"left out, measured of other weights: {own}" in message and "--keep" in message

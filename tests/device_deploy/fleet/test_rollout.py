@@ -12,11 +12,11 @@ from quarl.device.deploy.connection import connect
 from quarl.device.deploy.deploy import install
 from quarl.device.deploy.errors import ReleaseError
 from quarl.device.deploy.fleet.board import Board
-from quarl.device.deploy.fleet.crew import Crew
 from quarl.device.deploy.fleet.inventory import Fleet, Member
 from quarl.device.deploy.fleet.journal import Memory, opened
 from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.rollout import Rollout, Settings
+from quarl.device.deploy.fleet.worker_pool import WorkerPool
 from quarl.device.deploy.payload import Payload
 from quarl.device.deploy.probe import TargetFacts, probe
 from quarl.device.deploy.releases import list_releases, remove_releases, rollback
@@ -185,7 +185,7 @@ def roll_out(arena: Arena, payload: Payload) -> Result:
     with opened(fleet) as journal:
         payloads: Any = OnePayload(payload)
         settings = Settings(soak_s=0, deadline_ms=1e3)
-        return Rollout(fleet.members, payloads, settings, journal, Memory([], "S"), Crew(4, Board())).run()
+        return Rollout(fleet.members, payloads, settings, journal, Memory([], "S"), WorkerPool(4, Board())).run()
 
 
 def test_two_rollouts_at_once_are_refused_and_a_torn_line_is_skipped(arena: Arena) -> None:

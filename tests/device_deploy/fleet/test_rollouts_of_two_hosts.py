@@ -91,7 +91,7 @@ def test_who_came_and_ended_meanwhile_is_not_replaced(
     assert status == 1 and of(lines, ALL[1]) == ["device_in_rollout"]
     assert states == {ALL[0]: "proved", ALL[1]: "not changed", **dict.fromkeys(ALL[2:], "not begun")}
     assert one.served(ALL) == {ALL[0]: INT8, ALL[1]: INT4, **dict.fromkeys(ALL[2:])}
-    assert one.deploy(8)[2] == dict.fromkeys(ALL, "proved"), "it begins anew, and knows of the other"
+    assert one.deploy(8)[2] == dict.fromkeys(ALL, "proved"), "it starts over, and knows of the other"
 
 
 def test_a_rollout_whose_host_died_goes_on_and_keeps_others_away_for_a_day(

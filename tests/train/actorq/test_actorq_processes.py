@@ -88,7 +88,7 @@ def test_steps_that_an_actor_knows_of_do_not_become_fewer() -> None:
     insert = Inserter(shard)
     insert({}, FACTS)
     assert insert(make_rows(4), FACTS).step == 12
-    shard.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), 0)  # it began anew
+    shard.service = ReplayService(make_plan(n_actors=2, replay_shards=2, samples_per_insert=0.0), 0)  # it started over
     assert [insert(make_rows(4), FACTS).step for _ in range(3)] == [16, 16, 16]
     assert shard.numbers == [1, 2, 3, 4, 5]
 

@@ -115,10 +115,10 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     run.until("the learner died after ")
     run.until_step(4500)
     run.kill("ReplayProcess")
-    run.until("died and began anew")
+    run.until("died and was restarted")
     run.until_step(6500)
     run.kill("ParameterProcess")
-    run.until("the parameter server died and began anew")
+    run.until("the parameter server died and was restarted")
     assert run.ended() == 0, run.printed
     assert_only_ours(run.printed)
     deaths = run.reported["deaths"]
@@ -132,9 +132,9 @@ def test_processes_that_die_are_replaced_and_the_losses_told(started: Callable[.
     assert f"its {replay['replay_rows']:,} transitions are lost" in run.printed
     origin = Bundle.load(run.output).spec.provenance
     assert origin["updates"] > learner["updates"]
-    assert origin["steps"] >= 9000  # a replay that began anew goes on counting
+    assert origin["steps"] >= 9000  # a replay that started over goes on counting
     assert sorted(each["life"] for each in run.reported["actors"])[-1] == 1  # the replacement acted
-    # Actors renew from a server that began anew, whatever they had from the one before.
+    # Actors renew from a server that started over, whatever they had from the one before.
     assert run.reported["parameters"]["bytes_served"] > 0
     assert run.reported["mismatch"]["staleness_updates"] < 2000
 

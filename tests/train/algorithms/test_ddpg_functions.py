@@ -76,7 +76,7 @@ def draw(noise: ExplorationNoise, scale: float) -> list[float]:
 
 
 def test_the_ornstein_uhlenbeck_process_by_hand() -> None:
-    # θ = ¼, σ = 2, ε = 1: x = 2;  ¾ · 2 + 2 = 3.5;  ¾ · 3.5 + 2 = 4.625. The second environment begins anew after two.
+    # θ = ¼, σ = 2, ε = 1: x = 2;  ¾ · 2 + 2 = 3.5;  ¾ · 3.5 + 2 = 4.625. The second environment starts over after two.
     noise = ExplorationNoise(environments=2, size=1, reversion=0.25, repeat=1)
     assert draw(noise, 2.0) == [2.0, 2.0]
     assert draw(noise, 2.0) == [3.5, 3.5]

@@ -115,7 +115,7 @@ def test_a_learner_of_another_layout_is_refused_by_the_parts_name(
     group: str, name: str, shape: tuple[int, ...], part: str
 ) -> None:
     checkpoint, _ = resumable()
-    with pytest.raises(CheckpointError, match=rf"older format: its {part}.* Begin anew with --fresh"):
+    with pytest.raises(CheckpointError, match=rf"older format: its {part}.* Start over with --fresh"):
         checkpoint.put_back({group: {name: np.zeros(shape, np.float32)}}, {})
 
 
@@ -127,5 +127,5 @@ def test_a_replay_of_an_older_layout_is_refused_by_its_name() -> None:
     _, facts = gathered({}, {}, 0, np.random.default_rng())
     for written in ([4], [4, 9]):
         checkpoint = Checkpoint(flattened({"replay": {**old, "written": np.array(written)}}), facts)
-        with pytest.raises(CheckpointError, match=r"older format: its replay .* Begin anew with --fresh"):
+        with pytest.raises(CheckpointError, match=r"older format: its replay .* Start over with --fresh"):
             checkpoint.put_back({}, {"replay": Replay(8, 2, (3,))})

@@ -80,7 +80,7 @@ def test_an_interrupted_run_replaces_nothing_and_the_same_command_goes_on(
     assert train(tmp_path / "whole", *RUN) == 0
     assert_same_weights(tmp_path / "whole", output)
     assert curve(tmp_path / "whole") == curve(output)
-    # A run that has ended is not gone on with: the same command trains anew.
+    # A run that has ended is not gone on with: the same command trains again.
     assert train(output, *RUN) == 0
     assert "Going on" not in capsys.readouterr().err
     assert "resumed_at" not in Bundle.load(output).spec.provenance
@@ -105,7 +105,7 @@ def test_other_options_and_fresh_begin_anew_and_put_the_unfinished_run_aside(
     capsys.readouterr()
     assert interrupted(tmp_path / "I", *RUN, "--seed", "4") == 130
     printed = capsys.readouterr().err
-    assert printed.startswith("Beginning anew: the run that was interrupted at step 512 has seed = 3, asked for is 4.")
+    assert printed.startswith("Starting over: the run that was interrupted at step 512 has seed = 3, asked for is 4.")
     assert (folder / "I.previous" / "checkpoint.safetensors").read_bytes() == checkpoint
     assert train(tmp_path / "I", *RUN, "--seed", "4", "--fresh") == 0
     assert "Going on" not in capsys.readouterr().err

@@ -115,7 +115,7 @@ def test_firing_scoring_and_losing_a_life_keep_a_game_going() -> None:
         sometimes.append(bool(result.truncated[1]))
     assert any(nothing) and not any(sometimes)
     episodes.reset(np.ones(2, np.bool_), np.arange(2, 4))
-    assert not episodes.step(np.zeros(2, np.int64)).truncated.any()  # a new game begins anew
+    assert not episodes.step(np.zeros(2, np.int64)).truncated.any()  # a new game starts over
 
 
 def test_training_waits_for_whoever_does_not_fire() -> None:

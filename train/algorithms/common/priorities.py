@@ -21,7 +21,7 @@ class SumTree:
     """Non-negative leaves under nodes that hold the sum of their two children; all operations take whole batches.
 
     Node 1 is the root, the children of k are 2k and 2k + 1, and the leaves come last. A node is always the sum of its
-    present children, never a running sum: a tree built anew from the same leaves has the same bits.
+    present children, never a running sum: a tree rebuilt from the same leaves has the same bits.
     """
 
     def __init__(self, leaves: int) -> None:

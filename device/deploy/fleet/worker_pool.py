@@ -23,7 +23,7 @@ class StoppedError(HostError):
     """The work on the other devices was stopped before this one was changed."""
 
 
-class Crew:
+class WorkerPool:
     """Threads that work on devices.
 
     Attributes:
