@@ -51,11 +51,12 @@ def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
     return {
         "file": recording.name,
         "altitude_m": recording.altitude_m,
-        **_rounded(Squares.total(squares)),
-        "states": sum(each.rows for each in squares),
+        **_round_errors(Squares.total(squares)),
+        "states": sum(flight_squares.rows for flight_squares in squares),
         "settings": settings(recording.config()),
         "sequences": [
-            {"kind": flown.kind, **_rounded(each)} for flown, each in zip(recording.flights, squares, strict=True)
+            {"kind": flown.kind, **_round_errors(flight_squares)}
+            for flown, flight_squares in zip(recording.flights, squares, strict=True)
         ],
     }
 
@@ -65,27 +66,27 @@ def settings(config: NavigationConfig) -> dict[str, float]:
     return {name: getattr(config, name) for name in DYNAMICS}
 
 
-def _rounded(squares: Squares) -> dict[str, float]:
+def _round_errors(squares: Squares) -> dict[str, float]:
     return {name: round(value, 4) for name, value in squares.root_mean().items()}
 
 
 def table(recording: Recording, squares: Sequence[Squares]) -> str:
     """Lines for the terminal: errors by kind of flight, and of all."""
-    count, rows = len(squares), sum(each.rows for each in squares)
+    count, rows = len(squares), sum(flight_squares.rows for flight_squares in squares)
     flights = f"{count} flight{'s' * (count > 1)}"
     lines = [f"{recording.name}: {flights}, {recording.altitude_m:g} m high, {rows:,} states; root mean square errors"]
     kinds = [flown.kind for flown in recording.flights]
     width = max(map(len, (*kinds, "flights")))
     lines.append(f"{'flights':<{width}} {'':>4}" + "".join(f"  {name:>14}" for name in COLUMNS))
     for kind in (*dict.fromkeys(kinds), None):
-        own = [each for each, its in zip(squares, kinds, strict=True) if kind in (its, None)]
+        own = [flight_squares for flight_squares, its in zip(squares, kinds, strict=True) if kind in (its, None)]
         errors = Squares.total(own).root_mean()
         name = "all" if kind is None else kind
         lines.append(f"{name:<{width}} {len(own):>4}" + "".join(f"  {errors[key]:>14.4f}" for key in COLUMNS.values()))
     return "\n".join(lines)
 
 
-def kept(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def build_keep_document(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What ``--keep`` stores: the reports, and the rise times beside the recorded ones."""
     rises = []
     for altitude, *recorded in RECORDED_RISES:
@@ -130,7 +131,7 @@ def run(options: Options) -> None:
         last = len(recordings[0].flights) - 1
         raise SettingsError(f"--sequence is {options.sequence}; in {options.file[0]} allowed is 0 to {last}.")
     compared = [(recording, compare(recording)) for recording in recordings]
-    reports = [report(*each) for each in compared]
+    reports = [report(*pair) for pair in compared]
     written = []
     if options.plot is not None:
         recording, squares = compared[0]
@@ -141,12 +142,12 @@ def run(options: Options) -> None:
         comparing.save_picture(comparing.altitude_picture(), options.altitudes)
         written.append(options.altitudes)
     if options.keep is not None:
-        options.keep.write_text(json.dumps(kept(reports), indent=1) + "\n", encoding="utf-8")
+        options.keep.write_text(json.dumps(build_keep_document(reports), indent=1) + "\n", encoding="utf-8")
         written.append(options.keep)
     if options.json:
         print(json.dumps(reports[0] if len(reports) == 1 else reports))
         return
-    texts = [table(*each) for each in compared] + ["\n".join(f"written: {path}" for path in written)] * bool(written)
+    texts = [table(*pair) for pair in compared] + ["\n".join(f"written: {path}" for path in written)] * bool(written)
     print("\n\n".join(texts))
 
 

@@ -115,24 +115,24 @@ def read_recording(path: Path) -> Recording:
 
 def _recording(name: str, document: Any) -> Recording:
     if not isinstance(document, dict):
-        raise SettingsError(f"it holds {_shown(document)}; allowed is a JSON object.")
+        raise SettingsError(f"it holds {_format_value(document)}; allowed is a JSON object.")
     for key in ("z", "command_columns", "state_columns", "sequences"):
         if key not in document:
             raise SettingsError(f"there is no {key!r}, only {', '.join(map(repr, document)) or 'nothing'}.")
     z, sequences = document["z"], document["sequences"]
     if not _is_number(z) or not z < 0.0:
-        raise SettingsError(f"z is {_shown(z)}; allowed is a negative number of metres: z points down.")
+        raise SettingsError(f"z is {_format_value(z)}; allowed is a negative number of metres: z points down.")
     try:
         config_at(-float(z))
     except (SettingsError, OverflowError) as error:
-        raise SettingsError(f"z is {_shown(z)}: {error}") from error
+        raise SettingsError(f"z is {_format_value(z)}: {error}") from error
     if not isinstance(sequences, list) or not sequences:
-        raise SettingsError(f"sequences is {_shown(sequences)}; allowed is a list of one flight or more.")
+        raise SettingsError(f"sequences is {_format_value(sequences)}; allowed is a list of one flight or more.")
     states = _columns("state_columns", document["state_columns"], STATE_COLUMNS)
     world = not _has(document["command_columns"], BODY) or _has(document["command_columns"], WORLD)
     wanted = ("t", *(WORLD if world else BODY), "yaw_rate_deg")
     commands = _columns("command_columns", document["command_columns"], wanted)
-    flights = [_flown(f"sequence {n}", each, commands, states) for n, each in enumerate(sequences)]
+    flights = [_read_flight(f"sequence {n}", sequence, commands, states) for n, sequence in enumerate(sequences)]
     return Recording(name, -float(z), world, tuple(flights))
 
 
@@ -150,7 +150,7 @@ class _Columns:
 
 def _columns(key: str, names: Any, wanted: Sequence[str]) -> _Columns:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise SettingsError(f"{key} is {_shown(names)}; allowed is a list of names.")
+        raise SettingsError(f"{key} is {_format_value(names)}; allowed is a list of names.")
     missing = [name for name in wanted if name not in names]
     if missing:
         raise SettingsError(f"{key} lacks {', '.join(missing)}; it has {', '.join(names) or 'nothing'}.")
@@ -160,12 +160,12 @@ def _columns(key: str, names: Any, wanted: Sequence[str]) -> _Columns:
     return _Columns(len(names), {name: names.index(name) for name in wanted})
 
 
-def _flown(where: str, sequence: Any, command_columns: _Columns, state_columns: _Columns) -> Flown:
+def _read_flight(where: str, sequence: Any, command_columns: _Columns, state_columns: _Columns) -> Flown:
     if not isinstance(sequence, dict):
-        raise SettingsError(f"{where} is {_shown(sequence)}; allowed is an object with commands and states.")
+        raise SettingsError(f"{where} is {_format_value(sequence)}; allowed is an object with commands and states.")
     kind = sequence.get("kind", "flight")
     if not isinstance(kind, str):
-        raise SettingsError(f"{where}: kind is {_shown(kind)}; allowed is a word.")
+        raise SettingsError(f"{where}: kind is {_format_value(kind)}; allowed is a word.")
     commands = _rows(f"{where}, commands", sequence.get("commands"), command_columns, 1)
     states = _rows(f"{where}, states", sequence.get("states"), state_columns, 2)
     if not (np.diff(states[0]) > 0.0).all() or not (np.diff(commands[0]) >= 0.0).all():
@@ -189,17 +189,19 @@ def _flown(where: str, sequence: Any, command_columns: _Columns, state_columns: 
 def _rows(where: str, rows: Any, columns: _Columns, fewest: int) -> Doubles:
     """(wanted columns, rows)."""
     if not isinstance(rows, list) or len(rows) < fewest:
-        raise SettingsError(f"{where}: received {_shown(rows)}; allowed is a list of {fewest} rows or more.")
+        raise SettingsError(f"{where}: received {_format_value(rows)}; allowed is a list of {fewest} rows or more.")
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != columns.width:
-            length = len(row) if isinstance(row, list) else _shown(row)
+            length = len(row) if isinstance(row, list) else _format_value(row)
             raise SettingsError(
                 f"{where}: row {number} has {length} numbers; allowed is {columns.width}, one for each column."
             )
         for name, place in columns.places.items():
             value = row[place]
             if not _is_number(value):
-                raise SettingsError(f"{where}: row {number} has {name} {_shown(value)}; allowed is a finite number.")
+                raise SettingsError(
+                    f"{where}: row {number} has {name} {_format_value(value)}; allowed is a finite number."
+                )
     return np.array([[row[place] for row in rows] for place in columns.places.values()], np.float64)
 
 
@@ -208,7 +210,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value of a file, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
@@ -239,8 +241,8 @@ class Squares:
     @classmethod
     def total(cls, parts: Iterable[Squares]) -> Squares:
         """Add up the rows and squared differences of all parts."""
-        found = [(each.rows, each.velocity, each.position, each.yaw_rate, each.altitude) for each in parts]
-        rows, *sums = (math.fsum(column) for column in zip(*found, strict=True))
+        terms = [(part.rows, part.velocity, part.position, part.yaw_rate, part.altitude) for part in parts]
+        rows, *sums = (math.fsum(column) for column in zip(*terms, strict=True))
         return cls(int(rows), *sums)
 
     def root_mean(self) -> dict[str, float]:
@@ -397,7 +399,7 @@ def velocity_picture(recording: Recording, number: int, squares: Squares) -> Fig
 
     flown = recording.flights[number]
     steps_s, states = follow([flown], recording.config(), recording.world)
-    commanded, end = _commanded(recording, flown), flown.times_s[-1]
+    commanded, end = _rotate_commands(recording, flown), flown.times_s[-1]
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True)
     for row, (axes, letter) in enumerate(zip(panels, "xy", strict=True)):
@@ -422,7 +424,7 @@ def velocity_picture(recording: Recording, number: int, squares: Squares) -> Fig
     return figure
 
 
-def _commanded(recording: Recording, flown: Flown) -> NDArray[np.float64]:
+def _rotate_commands(recording: Recording, flown: Flown) -> NDArray[np.float64]:
     """(2, C) m/s, world frame; commands in the body's are turned by the recorded yaw at the call."""
     x, y = flown.commands[:2]
     if recording.world:

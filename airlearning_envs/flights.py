@@ -81,7 +81,7 @@ class FlightResults:
         """95 % interval of the success rate (Wilson)."""
         return wilson_interval(int(self.success.sum()), self.episodes)
 
-    def paired_with(self, other: FlightResults) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def pair_episodes(self, other: FlightResults) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Success of both, episode by episode.
 
         Raises:
@@ -129,7 +129,7 @@ def depth_observation(core: NavigationTask, observation: Floats) -> Floats:
     return np.concatenate([pictures.reshape(len(pictures), -1), vector_part(observation)], axis=1)
 
 
-def shown_to(
+def select_observation(
     observation: Sequence[ObservationField], config: NavigationConfig
 ) -> tuple[tuple[ObservationField, ...], Observe]:
     """Fields and values that the task shows to a policy of an observation: depth where the observation begins with it,
@@ -169,7 +169,7 @@ def fly(
         progress: called with (episodes done, episodes) now and then.
         simulator: where; the embedded one by default. It is of as many drones as fly at once, or of its own batch.
         watch: called with the task as it is at first and after every step.
-        observe: what is decided on; :func:`shown_to` gives it for a policy.
+        observe: what is decided on; :func:`select_observation` gives it for a policy.
 
     Raises:
         CutShortError: a simulator of one drone was lost, or Ctrl-C was typed, after at least one episode.

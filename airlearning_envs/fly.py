@@ -139,11 +139,11 @@ def run(options: Options) -> int:
     finally:
         if simulator is not None:
             simulator.close()
-    found = report(options, simulator, results)
+    summary = report(options, simulator, results)
     if options.record is not None:
         film.save(options.record, config, decide, observe, options)
-        found["record"] = str(options.record)
-    print(json.dumps(found, indent=1) if options.json else in_words(found))
+        summary["record"] = str(options.record)
+    print(json.dumps(summary, indent=1) if options.json else in_words(summary))
     return status
 
 
@@ -165,14 +165,14 @@ class _Film:
     ) -> None:
         """Draw and write it; the embedded simulator flies the episode once more."""
         if not self._scenes:
-            fly(config, decide, 1, arguments.seed, 1, None, _embedded(config), self.watch, observe)
+            fly(config, decide, 1, arguments.seed, 1, None, _open_embedded(config), self.watch, observe)
         caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
         with progress_bar("drawing", len(self._scenes)) as progress:
             pictures = frames(config, self._scenes, caption, progress=progress)
         save_film(path, pictures)
 
 
-def _embedded(config: NavigationConfig) -> Any:
+def _open_embedded(config: NavigationConfig) -> Any:
     from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 
     return EmbeddedSimulator(config, 1)

@@ -179,7 +179,7 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
         observation = self.core.reset(np.array([episode]), self._seed)
         if self.render_mode is not None:
             self._follow(start=True)
-        return self._observed(observation), self._info()
+        return self._build_observation(observation), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Hold the action's command for one control period; see the class."""
@@ -187,7 +187,7 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
         if self.render_mode is not None:
             self._follow(start=False)
         reward, terminated, truncated = float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0])
-        return self._observed(step.observation), reward, terminated, truncated, self._info()
+        return self._build_observation(step.observation), reward, terminated, truncated, self._info()
 
     def close(self) -> None:
         """Give back what the simulator holds."""
@@ -201,7 +201,7 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
             raise SettingsError("render was called before reset; call reset first.")
         return self._picture.draw()
 
-    def _observed(self, observation: NDArray[np.float32]) -> Any:
+    def _build_observation(self, observation: NDArray[np.float32]) -> Any:
         if not self.depth:
             return observation[0]
         picture = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)[0]

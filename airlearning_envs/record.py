@@ -19,7 +19,7 @@ from PIL import Image
 from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, shown_to
+from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, select_observation
 from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
 from quarl.airlearning_envs.simulators.opening import json_object
@@ -47,7 +47,7 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decid
     from quarl.policy.reference import forward_float
 
     bundle = working_bundle(policy)
-    fields, observe = shown_to(bundle.spec.observation, config)
+    fields, observe = select_observation(bundle.spec.observation, config)
     bundle.spec.check_observation(fields)
     weights = bundle.weights()
     return deciding(bundle.spec, lambda observation: forward_float(bundle.spec, weights, observation)), observe

@@ -38,7 +38,7 @@ from quarl.airlearning_envs.rules.causes import EndCause
 from quarl.airlearning_envs.rules.ends import Ends
 from quarl.airlearning_envs.rules.energy import power_w
 from quarl.airlearning_envs.rules.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy, ray_angles
-from quarl.airlearning_envs.rules.rewards import air_learning_reward, shaped_reward
+from quarl.airlearning_envs.rules.rewards import air_learning_reward, compute_reward
 from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Simulator
 from quarl.airlearning_envs.simulators.simulator import Rows as Ids
@@ -248,10 +248,10 @@ class NavigationTask:
             self._wind, self.command, self.steps, self.cause, self.goal_distance, self.flight_time, self.distance,
             self.energy,
         )  # fmt: skip
-        kept = [array[..., ended] for array in arrays]
+        saved = [array[..., ended] for array in arrays]
         observation = self._observe(np.flatnonzero(ended))
         step = self._step_all(commands, ended)
-        for array, before in zip(arrays, kept, strict=True):
+        for array, before in zip(arrays, saved, strict=True):
             array[..., ended] = before
         step.observation[ended] = observation
         step.reward[ended] = 0.0
@@ -341,7 +341,7 @@ class NavigationTask:
     def _reward(self, before: Floats) -> Floats:
         progress = before - self.goal_distance
         if self.config.reward_style is RewardStyle.SHAPED:
-            return shaped_reward(self.config, self.cause, progress)
+            return compute_reward(self.config, self.cause, progress)
         vx, vy = self.simulator.motion.velocity
         return air_learning_reward(self.cause, progress, self.goal_distance, np.sqrt(vx * vx + vy * vy))
 

@@ -115,7 +115,7 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         self._ended = self._ended & ~mask
         if self.render_mode is not None:
             self._follow(mask)
-        return self._observed(observation), self._info()
+        return self._build_observation(observation), self._info()
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Step all drones; see the class for what happens at an episode's end."""
@@ -129,7 +129,7 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
             newly = ended if self.autoreset_mode is not AutoresetMode.DISABLED else ended & ~self._ended
             if self.curriculum.record(step.info["success"][newly]):
                 core.use(self.curriculum.config)
-        observation = self._observed(step.observation)
+        observation = self._build_observation(step.observation)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             started = ended
             info = self._info()
@@ -147,11 +147,11 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         for row in np.flatnonzero(ended):
             part = {k: v[row].copy() for k, v in observation.items()} if self.depth else observation[row].copy()
             final[row] = part
-        final_info = _masked(self.core.info(), ended)
+        final_info = _add_masks(self.core.info(), ended)
         raw[ended] = self.core.reset_where(ended, self._new_ids(int(ended.sum())))
         info = self._info()
         info.update({"final_obs": final, "_final_obs": ended, "final_info": final_info, "_final_info": ended})
-        return self._observed(raw), info
+        return self._build_observation(raw), info
 
     def render(self) -> Any:
         """A tuple of one picture (640, 640, 3) for each drone, or None without a render mode."""
@@ -159,7 +159,7 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
             return None
         return tuple(picture.draw() for picture in self._pictures)
 
-    def _observed(self, observation: NDArray[np.float32]) -> Any:
+    def _build_observation(self, observation: NDArray[np.float32]) -> Any:
         if not self.depth:
             return observation
         pictures = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)
@@ -169,7 +169,7 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         arrays = self.core.info()
         if self.curriculum is not None:
             arrays["zone"] = np.full(self.num_envs, self.curriculum.zone)
-        return _masked(arrays, self._everywhere)
+        return _add_masks(arrays, self._everywhere)
 
     def _new_ids(self, count: int) -> NDArray[np.int64]:
         ids = np.arange(self._next_id, self._next_id + count)
@@ -197,6 +197,6 @@ class NavigationDepthVectorEnv(NavigationVectorEnv):
     depth = True
 
 
-def _masked(arrays: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> dict[str, Any]:
+def _add_masks(arrays: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> dict[str, Any]:
     """A Gymnasium vector info: each array and, under its name with an underscore, where it is valid."""
     return {**arrays, **{f"_{name}": mask for name in arrays}}

@@ -97,9 +97,9 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
             of: dict[str, Any] = {"policy": policy, "precision": precision}
             of |= {"runtime": latency.runtime, "sha256": latency.sha256} if latency else {}
             memory = selection.last(Kind.MEMORY, **of)
-            flights = [selection.best_success(preset=each, **of) for each in presets]
-            found = [report for report in (latency, memory, *flights) if report is not None]
-            if not found or found[0].artifact is None:
+            flights = [selection.best_success(preset=preset_name, **of) for preset_name in presets]
+            reports = [report for report in (latency, memory, *flights) if report is not None]
+            if not reports or reports[0].artifact is None:
                 continue
             fp32 = flights[0] if precision == FP32 else fp32
             partner = selection.fp32_partner(latency)
@@ -110,23 +110,23 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
             of_policies = True
             yield {
                 **shared,
-                "reports": [*found, partner, keras, compiled],
+                "reports": [*reports, partner, keras, compiled],
                 "policy": policy,
                 "precision": precision,
-                "runtime": found[0].runtime,
+                "runtime": reports[0].runtime,
                 "p50": percentile(latency, "p50", partner),
                 "p99": percentile(latency, "p99", partner),
                 "over_fp32": ratio_cell(partner, latency),
                 "over_keras": ratio_cell(keras, latency),
                 "memory": memory.memory if memory else None,
-                "bytes": found[0].artifact.bytes,
+                "bytes": reports[0].artifact.bytes,
                 "success": list(map(rate, flights)),
                 "to_fp32": success_gain(flights[0], fp32) if precision != FP32 else None,
                 "paper": PAPER.get((policy, precision)),
                 "papers_speed_up": SPEED_UPS.get(policy),
                 "measured": join_distinct(circumstances(latency, memory, flights[0])),
             }
-    flights = [selection.best_success(BLIND, None, each) for each in presets]
+    flights = [selection.best_success(BLIND, None, preset_name) for preset_name in presets]
     if of_policies and any(flights):
         yield {
             **shared,
@@ -214,7 +214,7 @@ def summary(selection: Selection, preset: str = "hard") -> Table:
         success += f": {percent(row['to_fp32'], '+')} points" if row["to_fp32"] else ""
         success += f" (paper: {100 * row['fp32']['paper'][1]:.0f} → {100 * paper[1]:.0f})" if paper else ""
         speed_up = row["papers_speed_up"]
-        residents = (megabytes(each.resident if each else None) for each in (before, memory))
+        residents = (megabytes(usage.resident if usage else None) for usage in (before, memory))
         lines.append(
             {
                 "policy": row["policy"],

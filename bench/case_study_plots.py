@@ -15,7 +15,7 @@ from quarl.bench.report.notes import circumstances
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.text import join_distinct, machine, nanoseconds
-from quarl.device.agent.measure import required_runs
+from quarl.device.agent.measure import compute_required_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,22 +40,22 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     Raises:
         StoreError: no success of a policy is stored.
     """
-    found: dict[str, list[tuple[Report, Success]]] = {}
+    flights_by_policy: dict[str, list[tuple[Report, Success]]] = {}
     for policy in selection.policies():
         reports = [selection.best_success(policy, precision, preset) for precision in selection.precisions(policy)]
         if flown := [(report, report.success) for report in reports if report and report.success]:
-            found[policy] = flown
-    if not found:
+            flights_by_policy[policy] = flown
+    if not flights_by_policy:
         raise StoreError("no success is stored yet.\n  next: quarl bench success --policy I")
     best = selection.best_success(BLIND, None, preset)
     blind = _percent(best.success) if best is not None and best.success else None
-    figure = new_figure(max(7.0, 2.2 + 2.3 * len(found)), 4.6)
-    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-    for axes, (policy, flown) in zip(panels, found.items(), strict=True):
+    figure = new_figure(max(7.0, 2.2 + 2.3 * len(flights_by_policy)), 4.6)
+    panels = figure.subplots(1, len(flights_by_policy), sharey=True, squeeze=False)[0]
+    for axes, (policy, flown) in zip(panels, flights_by_policy.items(), strict=True):
         _success_panel(axes, policy, flown, blind)
     panels[0].set_ylabel(f"success on preset {preset}, %")
-    ends = [_percent(success).low or 0.0 for flown in found.values() for _, success in flown]
-    ends += [100 * success for (policy, _), (_, success) in PAPER.items() if policy in found]
+    ends = [_percent(success).low or 0.0 for flown in flights_by_policy.values() for _, success in flown]
+    ends += [100 * success for (policy, _), (_, success) in PAPER.items() if policy in flights_by_policy]
     ends += [blind.low or 0.0] if blind else []
     lowest = max(0.0, 10 * math.floor(min(ends) / 10 - 0.5))  # nothing drawn is cut off, and intervals stay visible
     panels[0].set_ylim(lowest, 100 + 0.1 * (100 - lowest))  # room for the labels above a point near 100
@@ -63,7 +63,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle("Success against precision")
-    subtitle = _describe_machine([report for flown in found.values() for report, _ in flown])
+    subtitle = _describe_machine([report for flown in flights_by_policy.values() for report, _ in flown])
     figure.text(0.5, 0.94, subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
 
@@ -76,14 +76,14 @@ def _success_panel(axes: Axes, policy: str, flown: Sequence[tuple[Report, Succes
     if blind is not None:
         band(axes, blind, GREY, "blind fly-to-goal, 95 % interval")
     for x, (report, success) in enumerate(flown):
-        ours, first = _percent(success), x == 0
-        marks(axes, [(x, ours)], _style(report), "ours, 95 % interval" if first else None, joined=False)
-        words = f"{ours.value:.1f}\n[{ours.low:.1f}, {ours.high:.1f}]"
-        axes.annotate(words, (x, ours.high or ours.value), (0, 5), ha="center", **ABOVE)
-        if (theirs := PAPER.get((policy, report.precision or ""))) is not None:
+        success_percent, first = _percent(success), x == 0
+        marks(axes, [(x, success_percent)], _style(report), "ours, 95 % interval" if first else None, joined=False)
+        words = f"{success_percent.value:.1f}\n[{success_percent.low:.1f}, {success_percent.high:.1f}]"
+        axes.annotate(words, (x, success_percent.high or success_percent.value), (0, 5), ha="center", **ABOVE)
+        if (paper_figures := PAPER.get((policy, report.precision or ""))) is not None:
             label = f"the paper's ({PAPER_DEVICE}; other networks and task)" if first else None
-            axes.plot([x], [100 * theirs[1]], label=label, **PAPER_STYLE)
-            axes.annotate(f"{100 * theirs[1]:.0f}", (x, 100 * theirs[1]), (8, -3), **ABOVE)
+            axes.plot([x], [100 * paper_figures[1]], label=label, **PAPER_STYLE)
+            axes.annotate(f"{100 * paper_figures[1]:.0f}", (x, 100 * paper_figures[1]), (8, -3), **ABOVE)
     axes.set_xticks(range(len(flown)), [f"{r.precision}\nn={success.episodes:,}" for r, success in flown], fontsize=8)
     axes.set_xlim(-0.6, len(flown) - 0.4)
     axes.set_title(f"\n\nPolicy {policy}")
@@ -139,10 +139,10 @@ def _latency_rows(selection: Selection) -> list[tuple[str, str, Report]]:
             selection.last(Kind.LATENCY, policy=policy, precision=precision, path=PATH)
             for precision in selection.precisions(policy)
         )
-        found = [report for report in timed if report is not None]
-        rows += [(policy, f"{report.precision} {report.runtime}", report) for report in found]
+        reports = [report for report in timed if report is not None]
+        rows += [(policy, f"{report.precision} {report.runtime}", report) for report in reports]
         for name, label in (("tf.function", "fp32 tf.function (host)"), ("keras", "fp32 Keras model(x) (host)")):
-            if found and (call := selection.last(Kind.LATENCY, run=found[-1].run, policy=policy, runtime=name)):
+            if reports and (call := selection.last(Kind.LATENCY, run=reports[-1].run, policy=policy, runtime=name)):
                 rows.append((policy, label, call))
     return rows
 
@@ -155,7 +155,7 @@ def _latency_row(axes: Axes, y: float, report: Report) -> None:
     samples = latency.samples_ns
     p5, p95 = (samples[round(share * (len(samples) - 1))] for share in (0.05, 0.95))
     p50, p99 = latency.percentiles_ns.get("p50", latency.mean_ns), latency.percentiles_ns.get("p99")
-    if latency.runs >= required_runs(0.95):
+    if latency.runs >= compute_required_runs(0.95):
         axes.plot([p5, p95], [y, y], color=colour, linewidth=6, alpha=0.45, solid_capstyle="butt")
     else:  # too few runs for percentiles
         p95 = samples[-1]
@@ -165,8 +165,8 @@ def _latency_row(axes: Axes, y: float, report: Report) -> None:
         axes.plot([p99], [y], marker="|", color=colour, markersize=8, linestyle="none")
     axes.plot([p50], [y], marker=marker, color=colour, markersize=5, linestyle="none")
     axes.annotate(f"{nanoseconds(p50)}  n={latency.runs:,}", (max(p99 or p95, p50), y), (7, 0), va="center", **ABOVE)
-    if on_device and (theirs := PAPER.get((report.policy, report.precision or ""))) is not None:
-        axes.plot([theirs[0] * 1e6], [y], markersize=5, **PAPER_STYLE)
+    if on_device and (paper_figures := PAPER.get((report.policy, report.precision or ""))) is not None:
+        axes.plot([paper_figures[0] * 1e6], [y], markersize=5, **PAPER_STYLE)
 
 
 def figures(selection: Selection, preset: str = "hard") -> dict[str, Figure]:

@@ -42,9 +42,9 @@ class UsageError(BenchError):
 
 def words(text: str) -> tuple[str, ...]:
     """Read ``I,II``."""
-    if not (found := tuple(text.replace(",", " ").split())):
+    if not (parts := tuple(text.replace(",", " ").split())):
         raise ValueError("it is empty; type III, or I,II,III")
-    return found
+    return parts
 
 
 def read_precisions(text: str) -> tuple[Precision, ...]:
@@ -87,17 +87,17 @@ Runtimes = Annotated[tuple[RuntimeName, ...], cli.reads(read_runtimes, "litert,n
 
 def read_seeds(text: str) -> tuple[int, ...]:
     """Read ``0,2,4`` as different seeds."""
-    found = tuple(read_not_negative(word) for word in words(text))
-    if len(set(found)) < len(found):
+    seeds = tuple(read_not_negative(word) for word in words(text))
+    if len(set(seeds)) < len(seeds):
         raise ValueError(f"{text!r} names a seed twice: its episodes would be counted twice")
-    return found
+    return seeds
 
 
 def read_bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
     """A reader of ``4,3,2`` or ``2-8`` as different widths, a range being every whole number in it."""
 
     def read(text: str) -> tuple[int, ...]:
-        found: list[int] = []
+        widths: list[int] = []
         for word in words(text):
             first, dash, last = word.partition("-")
             if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -105,8 +105,8 @@ def read_bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
             ends = int(first), int(last) if dash else int(first)
             if not fewest <= ends[0] <= ends[1] <= most:
                 raise ValueError(f"{word!r} is no width; allowed are {fewest} … {most}")
-            found += range(ends[0], ends[1] + 1)
-        return tuple(dict.fromkeys(found))
+            widths += range(ends[0], ends[1] + 1)
+        return tuple(dict.fromkeys(widths))
 
     return read
 
@@ -114,12 +114,12 @@ def read_bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
 def read_numbers(text: str) -> tuple[float, ...]:
     """``0,0.5,1`` as different numbers, none of them negative, sorted."""
     try:
-        found = sorted({float(word) for word in words(text)})
+        numbers = sorted({float(word) for word in words(text)})
     except ValueError:
-        found = [-1.0]
-    if not all(0.0 <= value < math.inf for value in found):
+        numbers = [-1.0]
+    if not all(0.0 <= value < math.inf for value in numbers):
         raise ValueError(f"{text!r} is no list of numbers from 0 on; type 0,0.5,1")
-    return tuple(found)
+    return tuple(numbers)
 
 
 MEASUREMENTS = Parameter(group=Group("Which measurements", validator=validators.MutuallyExclusive()))
@@ -276,8 +276,8 @@ def console(stderr: bool = False) -> Console:
     """A console that never cuts a table when its output goes to a file."""
     from rich.console import Console
 
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=FILE_WIDTH)
+    terminal = Console(stderr=stderr)
+    return terminal if terminal.is_terminal else Console(stderr=stderr, width=FILE_WIDTH)
 
 
 @contextmanager

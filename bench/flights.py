@@ -23,7 +23,7 @@ from quarl.bench.report.notes import (
 from quarl.bench.report.selection import FP32, MEASURED, Selection, latency_of_flights, policy_order, precision_order
 from quarl.bench.report.text import NOT_KNOWN, figure_words, format_fixed, join_distinct, percent
 from quarl.bench.tables import Table, group_by, tabulate
-from quarl.policy.locate import shipped_folder
+from quarl.policy.locate import find_shipped
 from quarl.policy.places import ZOO as ZOO_FOLDER
 
 LATENCY_FLOWN, ZOO, AIRSIM_FLIGHTS = "latency-flown", "zoo", "airsim-flights"
@@ -103,16 +103,18 @@ def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
     """
     flights = [(latency_of_flights(report), report) for report in selection.of(Kind.SUCCESS, preset=preset)]
     runs = {(report.policy, report.precision): report.run for late, report in flights if late}  # oldest first
-    shown = [(late, r) for late, r in flights if late is not None and runs.get((r.policy, r.precision)) == r.run]
+    late_flights = [(late, r) for late, r in flights if late is not None and runs.get((r.policy, r.precision)) == r.run]
     columns: dict[float | str, str] = {
-        late: f"{1000 * late:g} ms" for late in sorted({late for late, _ in shown if not isinstance(late, str)})
+        late: f"{1000 * late:g} ms" for late in sorted({late for late, _ in late_flights if not isinstance(late, str)})
     }
-    columns |= {MEASURED: "as measured"} if MEASURED in dict(shown) else {}
+    columns |= {MEASURED: "as measured"} if MEASURED in dict(late_flights) else {}
     for policy, precision in sorted(runs, key=lambda key: (policy_order(key[0]), precision_order(key[1]))):
-        mine = {late: report for late, report in shown if (report.policy, report.precision) == (policy, precision)}
+        mine = {
+            late: report for late, report in late_flights if (report.policy, report.precision) == (policy, precision)
+        }
         for late, header in columns.items():
             yield {
-                "reports": [report for _, report in shown],
+                "reports": [report for _, report in late_flights],
                 "preset": preset,
                 "policy": policy,
                 "precision": precision or NOT_KNOWN,
@@ -126,7 +128,7 @@ def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
 def describe_trained_latency(policies: Iterable[str]) -> Iterator[str]:
     """Which of some policies were trained with late commands, as their bundles say."""
     for name in dict.fromkeys(policies):
-        folder = shipped_folder(name)
+        folder = find_shipped(name)
         spec = json.loads((folder / "policy.json").read_text(encoding="utf-8")) if folder is not None else {}
         if latency := CommandLatency.from_settings(spec.get("environment", {}).get("settings", {}).get("latency")):
             yield f"{name} was trained with {latency}"
@@ -142,12 +144,12 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
     rows = require_rows(late_rows(selection, preset), missing)
     lines = []
     for (policy, precision), of in group_by(rows, lambda row: (row["policy"], row["precision"])).items():
-        shown = {
+        cells_by_measure = {
             "% success": {row["header"]: percent(row["success"]) for row in of},
             "points to 0 ms": {row["header"]: percent(row["loss"], "+") for row in of},
         }
-        for what, cells in shown.items():
-            lead = {"policy": policy, "precision": precision, "late by": what}
+        for measure, cells in cells_by_measure.items():
+            lead = {"policy": policy, "precision": precision, "late by": measure}
             lines.append({**lead, **cells, "measured": of[0]["measured"]})
     table = tabulate(
         LATENCY_FLOWN,
@@ -168,9 +170,9 @@ def origins(zoo: Path, selection: Selection) -> Iterator[dict[str, Any]]:
     """A row for each bundle, from its policy.json, and one for each baseline, with what their flights reached."""
 
     def flights(policy: str, precision: str | None) -> dict[str, Any]:
-        found = {preset: selection.best_success(policy, precision, preset) for preset in ("shipped", "hard")}
-        rates = {preset: rate(report) for preset, report in found.items()}
-        return {"policy": policy, "preset": "hard", "reports": list(found.values()), **rates}
+        reports = {preset: selection.best_success(policy, precision, preset) for preset in ("shipped", "hard")}
+        rates = {preset: rate(report) for preset, report in reports.items()}
+        return {"policy": policy, "preset": "hard", "reports": list(reports.values()), **rates}
 
     folders = sorted((path.parent for path in zoo.glob("*/policy.json")), key=lambda path: policy_order(path.name))
     for folder in folders:
@@ -209,7 +211,7 @@ def _origin_line(row: Mapping[str, Any]) -> dict[str, str]:
 # --- the policies that an algorithm trained ---------------------------------------------------------------------------
 
 
-def trained_table(method: str, zoo: Path = ZOO_FOLDER) -> Table:
+def tabulate_trained_bundles(method: str, zoo: Path = ZOO_FOLDER) -> Table:
     """Every committed bundle that this algorithm trained.
 
     Raises:
@@ -221,7 +223,7 @@ def trained_table(method: str, zoo: Path = ZOO_FOLDER) -> Table:
     lines = []
     for spec in require_rows(sorted(mine, key=lambda each: policy_order(each["name"])), missing):
         network, origin = spec["network"], spec["provenance"]
-        recurrences = [f"{each['cell']} {each['units']}" for each in network.get("recurrences", [])]
+        recurrences = [f"{entry['cell']} {entry['units']}" for entry in network.get("recurrences", [])]
         lines.append(
             {
                 "policy": spec["name"],
@@ -274,12 +276,18 @@ def airsim_flights(reports: Iterable[Report], preset: str = "hard") -> tuple[Tab
 
 def _simulator_line(report: Report, embedded: Report) -> dict[str, str]:
     """Cells of a report's flights, compared with the embedded ones where it is another."""
-    mine, ours = report.success, embedded.success
-    assert mine is not None and ours is not None
+    mine, embedded_success = report.success, embedded.success
+    assert mine is not None and embedded_success is not None
     difference, ended_alike = None, ""
     if report is not embedded:
-        difference = Estimate(*independent_difference(mine.successes, mine.episodes, ours.successes, ours.episodes))
-        ended_alike = f"{sum(a == b for a, b in zip(mine.bits(), ours.bits(), strict=True))} of {mine.episodes}"
+        difference = Estimate(
+            *independent_difference(
+                mine.successes, mine.episodes, embedded_success.successes, embedded_success.episodes
+            )
+        )
+        ended_alike = (
+            f"{sum(a == b for a, b in zip(mine.bits(), embedded_success.bits(), strict=True))} of {mine.episodes}"
+        )
     return {
         "policy": report.policy,
         "precision": report.precision or "",
@@ -297,19 +305,23 @@ def _simulator_line(report: Report, embedded: Report) -> dict[str, str]:
 
 def dynamics_tables(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Table]:
     """Errors against recorded flights, and the rise of the speed, of the simulator now and of an earlier one."""
-    earlier = {each["file"]: each for each in before["recordings"]}
+    earlier = {measurement["file"]: measurement for measurement in before["recordings"]}
     recordings = []
-    for each in sorted(now["recordings"], key=lambda recording: recording["altitude_m"]):
-        line = {"recording": each["file"], "altitude": f"{each['altitude_m']:g} m", "states": f"{each['states']:,}"}
+    for measurement in sorted(now["recordings"], key=lambda recording: recording["altitude_m"]):
+        line = {
+            "recording": measurement["file"],
+            "altitude": f"{measurement['altitude_m']:g} m",
+            "states": f"{measurement['states']:,}",
+        }
         for name, key in ERRORS.items():
-            line[f"{name}, before"] = format_fixed(earlier.get(each["file"], {}).get(key), 3)
-            line[f"{name}, now"] = format_fixed(each[key], 3)
+            line[f"{name}, before"] = format_fixed(earlier.get(measurement["file"], {}).get(key), 3)
+            line[f"{name}, now"] = format_fixed(measurement[key], 3)
         recordings.append(line)
     rises = []
-    for each in now["rises"]:
-        line = {"altitude": f"{each['altitude_m']:g} m"}
+    for measurement in now["rises"]:
+        line = {"altitude": f"{measurement['altitude_m']:g} m"}
         for n, share in enumerate((63, 90)):
-            of = {"recorded": each["recorded_s"], "before": before["rise_s"], "now": each["simulated_s"]}
+            of = {"recorded": measurement["recorded_s"], "before": before["rise_s"], "now": measurement["simulated_s"]}
             seconds = {name: times[n] for name, times in of.items()}
             line |= {f"{share} %, {name}": "" if s is None else f"{s:.2f} s" for name, s in seconds.items()}
         rises.append(line)

@@ -59,15 +59,15 @@ def _ask(options: Options) -> dict[str, Any]:
 
     with options.files.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    found: list[dict[str, Any]] = []
+    policies: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         device = stack.enter_context(Device("local")) if options.deploy else None
         for row in rows:
-            kinds = {each["kind"] for each in found if each.get("deployed")}
+            kinds = {policy["kind"] for policy in policies if policy.get("deployed")}
             folder = Path(scratch) / row["id"]
             folder.mkdir()
-            found.append(try_import(row, options, folder, None if row["kind"] in kinds else device))
-    return {"policies": found}
+            policies.append(try_import(row, options, folder, None if row["kind"] in kinds else device))
+    return {"policies": policies}
 
 
 def try_import(row: Mapping[str, str], options: Options, folder: Path, device: Any) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def _export(path: Path, words: str, python: Path, folder: Path) -> tuple[Path, P
     from quarl.convert.importers.chain import ForeignError
 
     script, name = Path(run_export_torch.__file__).with_name("export_torch.py"), folder / "exported"
-    given = [] if words == "-" else words.split()
+    extra_arguments = [] if words == "-" else words.split()
     done = subprocess.run(
-        [str(python), str(script), str(path), "--output-path", str(name), *given],
+        [str(python), str(script), str(path), "--output-path", str(name), *extra_arguments],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -146,10 +146,10 @@ def _int8(path: Path, words: list[str], floats: Any, folder: Path) -> float | No
     np.savez(folder / "rows.npz", observations=floats.golden().observations)
     done = _import(path, [*words, "--observations", str(folder / "rows.npz")], folder / "int8")
     try:
-        (made,) = convert_all([Bundle.load(done.path)], [Precision.INT8], [ArtifactFormat.ONNX], accept=True)
+        (artifact,) = convert_all([Bundle.load(done.path)], [Precision.INT8], [ArtifactFormat.ONNX], accept=True)
     except QuantizationError:
         return None
-    return made.entry.fp32_agreement
+    return artifact.entry.fp32_agreement
 
 
 def _deploy(device: Any, bundle: Any) -> bool:
@@ -200,7 +200,7 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    return {(each["id"],): 1 for each in document["policies"]}
+    return {(policy["id"],): 1 for policy in document["policies"]}
 
 
 @heartbeat()

@@ -75,13 +75,13 @@ def instructions(options: Options) -> int:
     reports: list[Report] = []
     with command_line.progress_bar("counting") as progress:
         for policy, runtime in wanted:
-            precisions = [each for each in options.precision if runtime.artifact_format.holds(each)]
+            precisions = [candidate for candidate in options.precision if runtime.artifact_format.holds(candidate)]
             bundle = access.bundle_with(policy, precisions, runtime)
             for precision in precisions:
                 progress(len(reports), len(wanted) * len(options.precision))
-                made = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
-                store.add([made], where)
-                reports.append(made)
+                report = counts_report(bundle, precision, count(bundle.path, precision, runtime), run)
+                store.add([report], where)
+                reports.append(report)
     return session.answer(options, reports, *counts_tables(reports))
 
 
@@ -121,11 +121,11 @@ def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str
     if is_native and not bundle.spec.network.convolutions:
         read = read_share(activities(bundle, precision))
         sparse = {"roofline_sparse_ns": round(cost_model.roofline_ns(weights, precision, read))}
-    bounds = {path: cost_model.bounds(found) for path, found in counted.paths.items()}
+    bounds = {path: cost_model.bounds(path_counts) for path, path_counts in counted.paths.items()}
     counts = Counts(
         warmup=counted.warmup,
         runs=counted.runs,
-        paths={path: asdict(found) for path, found in counted.paths.items()},
+        paths={path: asdict(path_counts) for path, path_counts in counted.paths.items()},
         weights={"macs": weights.macs, "bytes": weights.bytes, "level": weights.level.value},
         model={
             "bounds_ns": {path: [round(b.lower_ns), round(b.upper_ns)] for path, b in bounds.items()},

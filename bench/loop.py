@@ -84,21 +84,21 @@ def _ask(options: Options) -> dict[str, Any]:
 
     require_reachable(options.target)
     precision = options.precision[0]
-    found: dict[str, Any] = {"pairs": [], "clock": []}
+    measurements: dict[str, Any] = {"pairs": [], "clock": []}
     with access.connect(options.target) as device:
         for runtime in options.runtime:
             bundle = access.bundle_with(options.policy, [precision], runtime)
             device.deploy(bundle, [precision], runtime)
             with device.serving(bundle.spec.name, precision, runtime) as served:
-                found["device"] = served.device
+                measurements["device"] = served.device
             probe = _Probe(device, bundle, precision, runtime)
             with probe:
-                found["pairs"] += _round_trips(probe, options)
+                measurements["pairs"] += _round_trips(probe, options)
                 if runtime is options.runtime[0]:
-                    found["clock"] += _at_rates(probe, options)
+                    measurements["clock"] += _at_rates(probe, options)
     loads = {name: LOADS[name] for name in options.loads}
     wanted = {"target": options.target, "loads": loads, "policy": options.policy, "precision": precision.value}
-    return {**wanted, "runtime": options.runtime[0].value, "seconds": options.seconds, **found}
+    return {**wanted, "runtime": options.runtime[0].value, "seconds": options.seconds, **measurements}
 
 
 def _round_trips(probe: _Probe, options: Options) -> Iterator[dict[str, Any]]:

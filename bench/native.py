@@ -47,12 +47,12 @@ class Options(command_line.Answering):
 
 
 def _ask(options: Options) -> dict[str, Any]:
-    from quarl.device.agent.runtimes import installed_runtimes
+    from quarl.device.agent.runtimes import find_installed_runtimes
 
-    if floats := [each.value for each in options.precision if not each.is_integer]:
+    if floats := [precision.value for precision in options.precision if not precision.is_integer]:
         raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
     return {
-        "versions": ", ".join(f"{name.value} {version}" for name, version in installed_runtimes().items()),
+        "versions": ", ".join(f"{name.value} {version}" for name, version in find_installed_runtimes().items()),
         "rows": [row for name in options.policy for row in _measure(load_committed(name), options.precision)],
     }
 
@@ -64,23 +64,23 @@ def _measure(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[s
 
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     for precision in precisions:
-        made = {each: build_graph(spec, weights, calibration, precision, each) for each in precision.formats}
+        graphs = {item: build_graph(spec, weights, calibration, precision, item) for item in precision.formats}
         with prepare_folder(spec, bundle.golden().observations) as folder:
             contestants = [
-                of_runtime(folder, runtime, kernels, made[runtime.artifact_format])
+                of_runtime(folder, runtime, kernels, graphs[runtime.artifact_format])
                 for runtime in precision.runtimes
                 for kernels in (kernels_here(library()) if runtime is RuntimeName.NATIVE else ("",))
                 if kernels != "plain"
             ]
             with command_line.progress_bar(f"timing {spec.name} {precision.value}") as progress:
-                found = time_in_turns(contestants, progress)
-        for contestant, timed in zip(contestants, found, strict=True):
+                timings = time_in_turns(contestants, progress)
+        for contestant, timed in zip(contestants, timings, strict=True):
             yield {
                 "policy": spec.name,
                 "precision": precision.value,
                 "runtime": contestant.name,
                 "bytes": timed.bytes,
-                "turns_ns": [round(each, 1) for each in timed.turns_ns],
+                "turns_ns": [round(item, 1) for item in timed.turns_ns],
             }
 
 

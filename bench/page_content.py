@@ -40,22 +40,22 @@ POLICIES, INT8 = ("I", "II", "III"), "int8"
 
 def collect(preset: Preset) -> dict[str, Any]:
     """Return what the template shows; ``missing`` maps what is not stored to the command that measures it."""
-    shown, own_file = store.results_for("case-study", store.RESULTS), store.RESULTS / store.DEFAULT_STORE.name
-    reports, mine = read_reports(shown), read_reports(own_file)
+    results_path, own_file = store.results_for("case-study", store.RESULTS), store.RESULTS / store.DEFAULT_STORE.name
+    reports, mine = read_reports(results_path), read_reports(own_file)
     selection = Selection.of_target(reports)
     rows = list(case_study.rows_of(selection, preset))
     missing = missing_measurements(rows)
-    if not any("Raspberry Pi" in str(each.device.get("model")) for each in (*reports, *mine) if each.latency):
+    if not any("Raspberry Pi" in str(report.device.get("model")) for report in (*reports, *mine) if report.latency):
         missing["Times on a Raspberry Pi"] = "make bench TARGET=pi@raspberrypi"
     if not mine:
         missing["This machine's own measurements"] = "make demo"
-    targets = [] if shown == own_file else dict.fromkeys(each.target for each in mine if each.artifact)
+    targets = [] if results_path == own_file else dict.fromkeys(report.target for report in mine if report.artifact)
     tables = make_tables(("recommend", *THEMES), preset, missing)
     claims = [shorten(tables[name]) for name in THEMES if name in tables]
     devices = [describe_recommendation(tables["recommend"])] if "recommend" in tables else []
     return {
         "finding": case_study.finding(selection, preset),
-        "machines": machine_notes([each for each in selection.reports if each.artifact]),
+        "machines": machine_notes([report for report in selection.reports if report.artifact]),
         "questions": [answer(question, rows) for question in QUESTIONS if rows],
         "devices": [*devices, *describe_counts(preset, missing)],
         "own": [own_table(Selection.of_target(mine, target), target, rows, preset) for target in targets],
@@ -72,14 +72,14 @@ def read_reports(path: Path) -> list[Report]:
 
 def make_tables(names: tuple[str, ...], preset: Preset, missing: dict[str, str]) -> dict[str, Table]:
     """Return the tables that can be made; of each other one ``missing`` gets the command that measures for it."""
-    found, skipped = table_command.tables(table_command.Options(name=names, preset=preset))
+    tables_with_reports, skipped = table_command.tables(table_command.Options(name=names, preset=preset))
     missing |= {f"Table {name}": why.partition("next: ")[2] for name, why in skipped.items()}
-    return {name: made for name, (made, _) in found.items()}
+    return {name: table for name, (table, _) in tables_with_reports.items()}
 
 
 def missing_measurements(rows: Sequence[Row]) -> dict[str, str]:
     """Return the commands that measure what no row has of policies I, II and III in fp32 and int8."""
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     for policy in POLICIES:
         of = [row for row in rows if row["policy"] == policy]
         has = {
@@ -88,8 +88,8 @@ def missing_measurements(rows: Sequence[Row]) -> dict[str, str]:
             "success": {row["precision"] for row in of if row["success"][0]},
         }
         lacking = [kind for kind, precisions in has.items() if not {FP32, INT8} <= precisions]
-        found |= {f"Policy {policy}, {kind}": f"quarl bench {kind} --policy {policy}" for kind in lacking}
-    return found
+        commands |= {f"Policy {policy}, {kind}": f"quarl bench {kind} --policy {policy}" for kind in lacking}
+    return commands
 
 
 # --- three questions --------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class Section:
 def latency_of(row: Row, precision: str = "") -> Report | None:
     """Return the latency of a row's artifact, or of its partner of another precision in the same run."""
     wanted = precision or row["precision"]
-    found = (each for each in row["reports"] if each and each.latency and each.artifact)
-    return next((each for each in found if each.precision == wanted), None)
+    candidates = (report for report in row["reports"] if report and report.latency and report.artifact)
+    return next((report for report in candidates if report.precision == wanted), None)
 
 
 def p50_to_p99(row: Row) -> Estimate | None:
@@ -255,8 +255,12 @@ def answer(question: Question, rows: Sequence[Row]) -> Section:
 
 def facts(rows: Sequence[Row]) -> dict[str, Any]:
     """Return what the sentences name: a phrase for each policy that has both fp32 and int8."""
-    found = {(row["policy"], row["precision"]): row for row in rows}
-    pairs = [(found[name, FP32], row) for (name, each), row in found.items() if each == INT8 and (name, FP32) in found]
+    rows_by_key = {(row["policy"], row["precision"]): row for row in rows}
+    pairs = [
+        (rows_by_key[name, FP32], row)
+        for (name, precision), row in rows_by_key.items()
+        if precision == INT8 and (name, FP32) in rows_by_key
+    ]
 
     def phrases(of: Callable[[Row, Row], str]) -> list[str]:
         return [f"{words} ({int8['policy']})" for fp32, int8 in pairs if (words := of(fp32, int8))]
@@ -265,7 +269,7 @@ def facts(rows: Sequence[Row]) -> dict[str, Any]:
         turns = turn_ratios(latency_of(int8, FP32), latency_of(int8))
         return bool(turns) and min(turns) < 1.0 < max(turns)
 
-    def saved(fp32: Row, int8: Row) -> str:
+    def format_memory_saving(fp32: Row, int8: Row) -> str:
         before, after = resident(fp32), resident(int8)
         return megabytes(before - after).replace("-", "−") if before and after else ""
 
@@ -280,7 +284,7 @@ def facts(rows: Sequence[Row]) -> dict[str, Any]:
         "unclear": [int8["policy"] for _, int8 in pairs if is_unclear(int8)],
         "speeds": phrases(lambda _, int8: f"{int8['papers_speed_up']:g}×" if int8["papers_speed_up"] else ""),
         "smaller": phrases(lambda fp32, int8: times(fp32["bytes"] / int8["bytes"])),
-        "saved": phrases(saved),
+        "saved": phrases(format_memory_saving),
         "resident": [size for row in rows if (size := resident(row))],
         "before": [row["memory"].before_load for row in rows if row["memory"] and row["memory"].before_load],
         "changed": phrases(lambda _, int8: percent(int8["to_fp32"], "+").strip(NOT_KNOWN)),
@@ -321,14 +325,14 @@ def describe_counts(preset: str, missing: dict[str, str]) -> list[Section]:
     if not rows:
         missing["Instructions on a Raspberry Pi's processor"] = "quarl bench instructions --policy I,II,III"
         return []
-    shown, fewest, ratios = list[Row](), list[str](), list[str]()
+    table_rows, fewest, ratios = list[Row](), list[str](), list[str]()
     for policy in dict.fromkeys(row["policy"] for row in rows):
         of = [row for row in rows if row["policy"] == policy]
         least = min(of, key=lambda row: int(row["warm"]["instructions"]))
         litert = {
             row["precision"]: row for row in of if row["runtime"] == "litert" and row["precision"] in (FP32, INT8)
         }
-        shown += [*litert.values(), *([] if least in litert.values() else [least])]
+        table_rows += [*litert.values(), *([] if least in litert.values() else [least])]
         fewest.append(f"{least['precision']} with {least['runtime']} ({policy})")
         ratios.append(times(litert.get(FP32, least)["warm"]["instructions"] / least["warm"]["instructions"]))
     lines = [
@@ -341,7 +345,7 @@ def describe_counts(preset: str, missing: dict[str, str]) -> list[Section]:
             "MB resident": megabytes(row["resident"]),
             "% success": percent(row["success"]),
         }
-        for row in shown
+        for row in table_rows
     ]
     table = tabulate("counted", "Counted for a Raspberry Pi 3b", lines, left=3)
     return [
@@ -351,10 +355,10 @@ def describe_counts(preset: str, missing: dict[str, str]) -> list[Section]:
 
 def own_table(mine: Selection, target: str, committed: Sequence[Row], preset: str) -> Table:
     """Return what this machine measured on a device, and below each row the committed one."""
-    theirs = {(row["policy"], row["precision"]): {**row, "measured_on": "committed"} for row in committed}
+    committed_rows = {(row["policy"], row["precision"]): {**row, "measured_on": "committed"} for row in committed}
     own = [{**row, "measured_on": target} for row in case_study.rows_of(mine, preset) if row["policy"] != BLIND]
-    rows = [each for row in own for each in (row, theirs.get((row["policy"], row["precision"]))) if each]
-    notes = machine_notes([each for each in mine.reports if each.artifact])
+    rows = [item for row in own for item in (row, committed_rows.get((row["policy"], row["precision"]))) if item]
+    notes = machine_notes([item for item in mine.reports if item.artifact])
     lines = [
         {
             **lead_cells(row),
@@ -371,7 +375,10 @@ def own_table(mine: Selection, target: str, committed: Sequence[Row], preset: st
 
 def shorten(claims: Table) -> Table:
     """Return a theme of the paper with the first figure of each answer; docs/paper.md has all of it."""
-    rows = ((claim, same, ours.partition(";")[0], paper) for claim, paper, ours, same in filter(None, claims.rows))
+    rows = (
+        (claim, same, our_figure.partition(";")[0], paper)
+        for claim, paper, our_figure, same in filter(None, claims.rows)
+    )
     return Table(claims.name, claims.title, ("the paper's claim", "verdict", "here", "the paper's"), tuple(rows), (), 4)
 
 
@@ -393,7 +400,7 @@ def chart(panels: Sequence[Panel], rows: Sequence[Row]) -> Figure | None:
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, panel in zip(grid, panels, strict=True):
         axes.set_xscale(panel.scale)
-        for blind in (each for row in rows if row["policy"] == BLIND and (each := panel.value(row))):
+        for blind in (item for row in rows if row["policy"] == BLIND and (item := panel.value(row))):
             axes.axvline(blind.value, color=GREY, linestyle="--", linewidth=1.2, label="ignores obstacles")
         for place, row in zip(places, lines, strict=True):
             colour, marker = STYLES[STYLE_OF.get(row["precision"], OTHER_STYLE)]
@@ -412,7 +419,7 @@ def chart(panels: Sequence[Panel], rows: Sequence[Row]) -> Figure | None:
         axes.set_xlabel(panel.label, fontsize=POINTS)
         axes.tick_params(labelsize=POINTS, length=0)
         axes.spines["left"].set_visible(False)
-    firsts = [row["policy"] not in [each["policy"] for each in lines[:at]] for at, row in enumerate(lines)]
+    firsts = [row["policy"] not in [item["policy"] for item in lines[:at]] for at, row in enumerate(lines)]
     leads = [f"{row['policy'][:12]}\u2002" * is_first for is_first, row in zip(firsts, lines, strict=True)]
     grid[0].set_yticks(places, [lead + row["precision"] for lead, row in zip(leads, lines, strict=True)])
     grid[0].set_ylim(places[-1] + 0.6, -0.6)

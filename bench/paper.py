@@ -207,8 +207,13 @@ def theme_table(name: str, kept: Kept) -> tuple[Table, list[Report]]:
     except (LookupError, ValueError, StopIteration, BenchError) as error:
         raise StoreError(f"rows that docs/paper.md needs are not stored ({error}).\n  next: {COMMAND}") from error
     lines = (
-        {"claim": each.claim, "paper": each.paper, "ours": f"{found.ours}; n: {found.n}", "same?": found.same.value}
-        for each, found in answered
+        {
+            "claim": paper_claim.claim,
+            "paper": paper_claim.paper,
+            "ours": f"{answer.ours}; n: {answer.n}",
+            "same?": answer.same.value,
+        }
+        for paper_claim, answer in answered
     )
     rules = RULES if name == next(iter(THEMES)) else ()
     return tabulate(name, "\n".join([title, *rules]), lines, left=4), []

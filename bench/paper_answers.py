@@ -19,7 +19,7 @@ from quarl.bench.report.document import Kind
 from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell
 from quarl.bench.report.selection import FP32, Kept, Selection, pair_successes, speed_up, turn_ratios
-from quarl.bench.report.text import correlation, format_fixed, lost, percent, span, times
+from quarl.bench.report.text import correlation, format_fixed, format_loss, percent, span, times
 from quarl.bench.report.verdicts import (
     LIMIT_PERCENT,
     Verdict,
@@ -66,7 +66,7 @@ class Rows:
         return self.read[experiment.name]
 
     @property
-    def judged(self) -> list[cells.JudgedBundle]:
+    def evaluated_bundles(self) -> list[cells.JudgedBundle]:
         """The cells whose artifacts were judged."""
         return cells.collect_bundles(self.of(cells.EXPERIMENT))
 
@@ -76,10 +76,10 @@ class Rows:
         return [row for row in sweep.of_several(self.of(sweep.EXPERIMENT)) if row[ERROR] is not None]
 
     @property
-    def learned(self) -> list[dict[str, Any]]:
+    def qat_rows(self) -> list[dict[str, Any]]:
         """The cells and widths that learned with quantizers."""
-        found = qat.policies(self.of(qat.EXPERIMENT))
-        return [row for row in found if row["way"] == qat.SHORT[qat.LEARNED] and row[ERROR] is not None]
+        rows = qat.policies(self.of(qat.EXPERIMENT))
+        return [row for row in rows if row["way"] == qat.SHORT[qat.LEARNED] and row[ERROR] is not None]
 
     @functools.cached_property
     def points(self) -> list[width.Point]:
@@ -98,7 +98,7 @@ class Rows:
         return self.kept.selection(case_study.CASE_STUDY)
 
     @functools.cached_property
-    def counted(self) -> list[dict[str, Any]]:
+    def virtual_pi_rows(self) -> list[dict[str, Any]]:
         """The rows of the virtual Pi."""
         reports = self.kept.reports(virtual_pi.VIRTUAL_PI)
         return list(virtual_pi.rows_of(reports, self.kept.preset, virtual_pi.TARGET))
@@ -121,7 +121,7 @@ def describe_losses(errors: Sequence[Estimate]) -> str:
 def extreme(errors: Mapping[str, Estimate], pick: Callable[..., str] = max) -> str:
     """The name of the largest or the smallest relative error, and the error."""
     name = pick(errors, key=lambda each: errors[each].value)
-    return f"{name} {lost(errors[name], '+')} %"
+    return f"{name} {format_loss(errors[name], '+')} %"
 
 
 def middle(values: Sequence[float]) -> Estimate:
@@ -137,32 +137,37 @@ def at_bits(bits: int, rows: Rows) -> Answer:
     own, weights_only, _, symmetric, _ = (
         [row for row in rows.swept if row["bits"] == bits and row["name"] == name] for name in sweep.STYLED
     )
-    errors, *others = ([row[ERROR] for row in found] for found in (own, weights_only, symmetric))
+    errors, *others = ([row[ERROR] for row in scheme_rows] for scheme_rows in (own, weights_only, symmetric))
     words = zip(("weights only", "one scale a channel"), others, strict=True)
-    text = [describe_losses(errors), *(f"{name} {count_lossless(each)} of {len(each)}" for name, each in words)]
+    text = [describe_losses(errors), *(f"{name} {count_lossless(losses)} of {len(losses)}" for name, losses in words)]
     n = f"{len(own)} policies and arenas × {span(row['episodes'] for row in own)} episodes"
     return Answer("; ".join(text), n, verdict_of_losses(errors))
 
 
 def artifacts(precision: str, rows: Rows) -> tuple[dict[str, Estimate], str]:
     """Return the errors of the cells' artifacts, and how much they rest on."""
-    errors = {each.subject: error for each in rows.judged if (error := each.error(precision)) is not None}
-    return errors, f"{len(errors)} cells × {span(each.fp32['episodes'] for each in rows.judged)} episodes"
+    errors = {
+        bundle.subject: error for bundle in rows.evaluated_bundles if (error := bundle.error(precision)) is not None
+    }
+    return (
+        errors,
+        f"{len(errors)} cells × {span(bundle.fp32['episodes'] for bundle in rows.evaluated_bundles)} episodes",
+    )
 
 
 def cost(precision: str, rows: Rows) -> Answer:
     """Count the cells whose artifact loses nothing."""
     errors, n = artifacts(precision, rows)
-    found = list(errors.values())
-    return Answer(f"{describe_losses(found)}; most: {extreme(errors)}", n, verdict_of_losses(found))
+    losses = list(errors.values())
+    return Answer(f"{describe_losses(losses)}; most: {extreme(errors)}", n, verdict_of_losses(losses))
 
 
 def of_method(method: str, rows: Rows) -> Answer:
     """Average an algorithm's int8 errors over the paper's cells that are trained here."""
-    shared = [each for each in rows.judged if each.cell.method == method and each.cell.paper]
-    theirs, ours = ptq_table.papers_mean([each.cell for each in shared]), ptq_table.mean_error(shared)
-    text = f"{lost(ours, '+')} % (paper, these cells: {ptq_table.single(theirs)} %)"
-    return Answer(text, f"{len(shared)} cell{'s' * (len(shared) != 1)}", verdict(ours, theirs))
+    shared = [bundle for bundle in rows.evaluated_bundles if bundle.cell.method == method and bundle.cell.paper]
+    paper_error, our_error = ptq_table.papers_mean([bundle.cell for bundle in shared]), ptq_table.mean_error(shared)
+    text = f"{format_loss(our_error, '+')} % (paper, these cells: {ptq_table.single(paper_error)} %)"
+    return Answer(text, f"{len(shared)} cell{'s' * (len(shared) != 1)}", verdict(our_error, paper_error))
 
 
 def gains_of_artifacts(rows: Rows) -> Answer:
@@ -186,17 +191,17 @@ def gains(errors: Mapping[str, Estimate], n: str, claimed: float | None = None) 
 
 def gains_of_sweep(rows: Rows) -> Answer:
     """Count them among all policies, schemes and widths of 2 … 8 bits."""
-    found = [row for row in rows.swept if row["bits"] in sweep.NARROW]
-    names = [(row["label"], row["preset"], row["name"], f"{row['bits']} bits") for row in found]
-    errors = {", ".join(filter(None, name)): row[ERROR] for name, row in zip(names, found, strict=True)}
+    narrow_rows = [row for row in rows.swept if row["bits"] in sweep.NARROW]
+    names = [(row["label"], row["preset"], row["name"], f"{row['bits']} bits") for row in narrow_rows]
+    errors = {", ".join(filter(None, name)): row[ERROR] for name, row in zip(names, narrow_rows, strict=True)}
     return gains(errors, f"{len(errors)} settings, 2 … 8 bits", papers_best())
 
 
 def sweet_spot(rows: Rows) -> Answer:
     """Compare the policies that lose least and most at 4 bits by the released script."""
-    found = [row for row in rows.swept if row["bits"] == 4 and row["name"] == sweep.SCHEMES[1]]
-    found = [row for row in found if row["preset"] in ("", rows.kept.preset)]
-    errors = {row["label"]: row[ERROR] for row in found}
+    four_bit_rows = [row for row in rows.swept if row["bits"] == 4 and row["name"] == sweep.SCHEMES[1]]
+    four_bit_rows = [row for row in four_bit_rows if row["preset"] in ("", rows.kept.preset)]
+    errors = {row["label"]: row[ERROR] for row in four_bit_rows}
     differs = count_lossless(errors.values()) > 0 and any(error.is_above(LIMIT_PERCENT) for error in errors.values())
     text = f"at 4 bits {extreme(errors)}, {extreme(errors, min)}"
     return Answer(text, f"{len(errors)} policies", Verdict.SAME if differs else Verdict.UNDECIDED)
@@ -212,27 +217,27 @@ def of_trainings(found: Sequence[Mapping[str, Any]]) -> str:
 
 def answer_qat_bits(rows: Rows) -> Answer:
     """Count the cells that learned with 6 or 5 bits and lose nothing, and find the fewest bits of which that holds."""
-    found = [row for row in rows.learned if row["bits"] in (6, 5)]
-    lossy = max((row["bits"] for row in rows.learned if not count_lossless([row[ERROR]])), default=0)
-    fewest = min(row["bits"] for row in rows.learned if row["bits"] > lossy)
-    errors = [row[ERROR] for row in found]
+    selected_rows = [row for row in rows.qat_rows if row["bits"] in (6, 5)]
+    lossy = max((row["bits"] for row in rows.qat_rows if not count_lossless([row[ERROR]])), default=0)
+    fewest = min(row["bits"] for row in rows.qat_rows if row["bits"] > lossy)
+    errors = [row[ERROR] for row in selected_rows]
     text = f"{describe_losses(errors)}; nor in any cell down to {fewest} bits"
-    return Answer(text, of_trainings(found), verdict_of_losses(errors))
+    return Answer(text, of_trainings(selected_rows), verdict_of_losses(errors))
 
 
 def answer_qat_gain(rows: Rows) -> Answer:
     """Count the widths at which learning with quantizers beats quantizing afterwards."""
-    found = {f"{row['cell']} at {row['bits']} bits": row["gain"] for row in rows.learned if row["gain"]}
-    better, worse = ([gain for gain in found.values() if gain.side == side] for side in (1, -1))
-    refuted = count_lossless(gain for gain in found.values() if gain not in better)
-    text = f"better in {len(better)}, worse in {len(worse)} of {len(found)}; most: {extreme(found)}"
-    return Answer(text, of_trainings(rows.learned), verdict_of_counts(len(better), refuted, len(found)))
+    gains_by_cell = {f"{row['cell']} at {row['bits']} bits": row["gain"] for row in rows.qat_rows if row["gain"]}
+    better, worse = ([gain for gain in gains_by_cell.values() if gain.side == side] for side in (1, -1))
+    refuted = count_lossless(gain for gain in gains_by_cell.values() if gain not in better)
+    text = f"better in {len(better)}, worse in {len(worse)} of {len(gains_by_cell)}; most: {extreme(gains_by_cell)}"
+    return Answer(text, of_trainings(rows.qat_rows), verdict_of_counts(len(better), refuted, len(gains_by_cell)))
 
 
 def answer_qat_above(rows: Rows) -> Answer:
     """Count the widths at which learning with quantizers beats floats."""
-    errors = {f"{row['cell']} at {row['bits']} bits": row[ERROR] for row in rows.learned}
-    return gains(errors, of_trainings(rows.learned))
+    errors = {f"{row['cell']} at {row['bits']} bits": row[ERROR] for row in rows.qat_rows}
+    return gains(errors, of_trainings(rows.qat_rows))
 
 
 # --- what decides how many bits are enough ----------------------------------------------------------------------------
@@ -240,9 +245,9 @@ def answer_qat_above(rows: Rows) -> Answer:
 
 def wider(source: str, measure: str, rows: Rows) -> Answer:
     """Correlate a measure of the weights' width with an error."""
-    found = width.correlations(rows.points, source)[measure]
-    same = verdict(Estimate(found.rho, found.low, found.high), None)
-    return Answer(f"ρ {correlation(found)}", f"{found.pairs} policies", same)
+    rank_correlation = width.correlations(rows.points, source)[measure]
+    same = verdict(Estimate(rank_correlation.rho, rank_correlation.low, rank_correlation.high), None)
+    return Answer(f"ρ {correlation(rank_correlation)}", f"{rank_correlation.pairs} policies", same)
 
 
 def wider_of_two(rows: Rows) -> Answer:
@@ -255,9 +260,13 @@ def wider_of_two(rows: Rows) -> Answer:
 def order_of_methods(rows: Rows) -> Answer:
     """Compare the ranges of CartPole's weights with the paper's order of algorithms."""
     ranges = {point.name: point.range for point in rows.points}
-    found = [ranges[f"cartpole-{method}"] for method in ("dqn", "ppo", "a2c")]
-    same = Verdict.SAME if found == sorted(found, reverse=True) else Verdict.NOT_SHOWN
-    return Answer(f"ranges on CartPole {', '.join(format_fixed(each, 2) for each in found)}", "1 policy each", same)
+    weight_ranges = [ranges[f"cartpole-{method}"] for method in ("dqn", "ppo", "a2c")]
+    same = Verdict.SAME if weight_ranges == sorted(weight_ranges, reverse=True) else Verdict.NOT_SHOWN
+    return Answer(
+        f"ranges on CartPole {', '.join(format_fixed(weight_range, 2) for weight_range in weight_ranges)}",
+        "1 policy each",
+        same,
+    )
 
 
 # --- speed and memory, the drone --------------------------------------------------------------------------------------
@@ -277,7 +286,7 @@ def answer_mixed_return(rows: Rows) -> Answer:
     full, half = ([curve[side][-1] for curve in curves] for side in (0, 1))
     error = Estimate.of_relative_error(half, full)
     return Answer(
-        f"Catch: loss {lost(error, '+')} %", f"{len(curves)} seeds", verdict_of_losses([error] if error else [])
+        f"Catch: loss {format_loss(error, '+')} %", f"{len(curves)} seeds", verdict_of_losses([error] if error else [])
     )
 
 
@@ -286,10 +295,15 @@ def decision(policy: str, rows: Rows) -> Answer:
     fp32, int8 = (
         rows.cases.last(Kind.LATENCY, policy=policy, precision=name, path=case_study.PATH) for name in (FP32, "int8")
     )
-    turns, runs_each = turn_ratios(fp32, int8), [each.latency.runs for each in (fp32, int8) if each and each.latency]
+    turns, runs_each = (
+        turn_ratios(fp32, int8),
+        [report.latency.runs for report in (fp32, int8) if report and report.latency],
+    )
     speed = Estimate(speed_up(fp32, int8) or 1.0, min(turns), max(turns))
     roofs = {
-        row["precision"]: row["rooflines"][-1] for row in rows.counted if row["policy"] == policy and row["counts"]
+        row["precision"]: row["rooflines"][-1]
+        for row in rows.virtual_pi_rows
+        if row["policy"] == policy and row["counts"]
     }
     text = f"{ratio_cell(fp32, int8)}; modelled A53 {times(roofs[FP32] / roofs['int8'])}"
     if policy == "III":
@@ -302,15 +316,15 @@ def decision(policy: str, rows: Rows) -> Answer:
 
 def memory(part: Callable[[Mapping[str, Any]], float], rows: Rows) -> Answer:
     """Compare how many times as much of something fp32 takes; the verdict is of III, as the paper's."""
-    found = {(row["policy"], row["precision"]): row for row in case_study.rows_of(rows.cases, rows.kept.preset)}
-    ratios = [part(found[policy, FP32]) / part(found[policy, "int8"]) for policy in POLICIES]
+    rows_by_key = {(row["policy"], row["precision"]): row for row in case_study.rows_of(rows.cases, rows.kept.preset)}
+    ratios = [part(rows_by_key[policy, FP32]) / part(rows_by_key[policy, "int8"]) for policy in POLICIES]
     text = ", ".join(f"{policy} {times(ratio)}" for policy, ratio in zip(POLICIES, ratios, strict=True))
     return Answer(text, "1 measurement each", verdict(Estimate(ratios[-1]), 4.0, 1.0))
 
 
 def success(one: tuple[str, str], other: tuple[str, str], rows: Rows) -> Answer:
     """Compare two successes on the same flights, in points."""
-    change = pair_successes(*(rows.cases.best_success(*each, rows.kept.preset) for each in (one, other)))
+    change = pair_successes(*(rows.cases.best_success(*pair, rows.kept.preset) for pair in (one, other)))
     if change is None:
         return Answer("–", "0", Verdict.UNDECIDED)
     same = verdict(change.estimate, PAPER[one][1] - PAPER[other][1])
@@ -325,37 +339,39 @@ LEARNING = tuple(name for name, cell in runs.CELLS.items() if cell.purpose == ru
 def pace(names: Iterable[str], rows: Rows) -> Answer:
     """Compare steps per second with int8 actors."""
     results = rows.of(trainings.EXPERIMENT)
-    found = [rate for name in names for rate in runs.rates(runs.pairs(results, name))]
-    return Answer(runs.spread(found), f"{len(found)} pairs", verdict(middle(found), 1.5, 1.0))
+    speed_ratios = [rate for name in names for rate in runs.rates(runs.pairs(results, name))]
+    return Answer(runs.spread(speed_ratios), f"{len(speed_ratios)} pairs", verdict(middle(speed_ratios), 1.5, 1.0))
 
 
 def actors_return(rows: Rows) -> Answer:
     """Count the tasks whose return does not suffer."""
-    found = list(trainings.summarise_learning(rows.of(trainings.EXPERIMENT)))
-    errors = [row["gain"].times(-100.0 / abs(row["fp32"].value)) for row in found]
-    text = f"{sum(bool(row['gain'].side) for row in found)} of {len(found)} differ; {describe_losses(errors)}"
-    return Answer(text, f"{len(found)} tasks × {span(row['seeds'] for row in found)} pairs", verdict_of_losses(errors))
+    task_rows = list(trainings.summarise_learning(rows.of(trainings.EXPERIMENT)))
+    errors = [row["gain"].times(-100.0 / abs(row["fp32"].value)) for row in task_rows]
+    text = f"{sum(bool(row['gain'].side) for row in task_rows)} of {len(task_rows)} differ; {describe_losses(errors)}"
+    return Answer(
+        text, f"{len(task_rows)} tasks × {span(row['seeds'] for row in task_rows)} pairs", verdict_of_losses(errors)
+    )
 
 
 def energy(rows: Rows) -> Answer:
     """Compare CPU seconds of all processes, to which energy and CO₂ are proportional."""
     both = [pair for name in LEARNING for pair in runs.pairs(rows.of(trainings.EXPERIMENT), name)]
-    found = [other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in both]
-    return Answer(runs.spread(found), f"{len(found)} pairs", verdict(middle(found), 1.9, 1.0))
+    cpu_ratios = [other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in both]
+    return Answer(runs.spread(cpu_ratios), f"{len(cpu_ratios)} pairs", verdict(middle(cpu_ratios), 1.9, 1.0))
 
 
 def papers_seconds(parts: Sequence[str]) -> tuple[float, ...]:
     """Seconds of fp32 and of int8 that these parts take in the paper's picture."""
-    return tuple(sum(found.get(part, 0.0) for part in parts) for found in PICTURE_S.values())
+    return tuple(sum(seconds_by_part.get(part, 0.0) for part in parts) for seconds_by_part in PICTURE_S.values())
 
 
 def actor(parts: Sequence[str], rows: Rows) -> Answer:
     """Compare the time that parts of an actor's step take, in rounds of fp32 and int8."""
     results, period = rows.of(breakdown.EXPERIMENT), {"period": breakdown.PERIODS[0]}
     sides = [results.records_of(BIG, {**period, **runs.WIDTHS[bits]}) for bits in (32, 8)]
-    found = [
-        truediv(*(sum(each["measures"]["microseconds"][part] for part in parts) for each in pair))
+    time_ratios = [
+        truediv(*(sum(record["measures"]["microseconds"][part] for part in parts) for record in pair))
         for pair in zip(*sides, strict=True)
     ]
     claimed = truediv(*papers_seconds(parts))
-    return Answer(runs.spread(found), f"{len(found)} rounds", verdict(middle(found), claimed, 1.0))
+    return Answer(runs.spread(time_ratios), f"{len(time_ratios)} rounds", verdict(middle(time_ratios), claimed, 1.0))

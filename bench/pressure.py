@@ -87,11 +87,11 @@ def pressure(options: Options) -> int:
             device.deploy(bundle, precisions, runtime)
             held = options.held if target == options.target else 0
             cases += measure_on(device, bundle, precisions, runtime, held, options)
-    asked = {name: getattr(options, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
+    settings = {name: getattr(options, name) for name in ("target", "roomy", "runtime", "runs", "warmup", "held")}
     return options.publish(
         "pressure",
         {
-            **asked,
+            **settings,
             "cases": [asdict(case) for case in cases],
             "speed_ups": speed_ups(cases, options.target, options.roomy),
         },

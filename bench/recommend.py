@@ -66,13 +66,13 @@ class Options(command_line.Timing, command_line.Targeting, command_line.Printing
     output: Path | None = None
 
     @property
-    def typed(self) -> tuple[str, ...]:
+    def command_options(self) -> tuple[str, ...]:
         """The options that the answer's commands repeat, where they are not the defaults."""
-        usual = {each.name: each.default for each in fields(self)}
-        given = {name: getattr(self, name) for name in AS_TYPED if getattr(self, name) != usual[name]}
+        usual = {option.name: option.default for option in fields(self)}
+        changed_options = {name: getattr(self, name) for name in AS_TYPED if getattr(self, name) != usual[name]}
         if self.runtime:
-            given["runtime"] = ",".join(name.value for name in self.runtime)
-        return tuple(word for name, value in given.items() for word in (f"--{name}", str(value)))
+            changed_options["runtime"] = ",".join(name.value for name in self.runtime)
+        return tuple(word for name, value in changed_options.items() for word in (f"--{name}", str(value)))
 
 
 @heartbeat()
@@ -146,7 +146,7 @@ def question_of(options: Options, task: Task) -> Question:
         path=options.path,
         target=options.target,
         runtimes=tuple(name for name in PREFERENCE if name in (options.runtime or PREFERENCE)),
-        options=options.typed,
+        options=options.command_options,
     )
 
 

@@ -102,7 +102,7 @@ def success(options: Options) -> int:
     if MEASURED in options.late and options.on != "device":
         raise command_line.UsageError(f"--late {MEASURED} times the device's own decisions.", "Add --on device.")
     for late in options.late or (0.0,):  # refuses what is wrong before anything is deployed
-        preset(options.preset).with_settings(_flights(options, late if late != MEASURED else 0.0).changed)
+        preset(options.preset).with_settings(_flights(options, late if late != MEASURED else 0.0).settings_dict)
     if options.on == "host":
         where = options.results or store.DEFAULT_STORE
         store.prepare(where)
@@ -127,8 +127,8 @@ def _flights(options: Options, late: float | str | dict[str, Any] = 0.0) -> Flig
     from quarl.bench.device_session.host_flights import Flights
 
     settings = {**options.settings, **({"latency": late} if late else {})}
-    theirs = simulator_options(options)
-    return Flights(options.preset, options.episodes, options.seed, settings, options.simulator, theirs)
+    simulator_settings = simulator_options(options)
+    return Flights(options.preset, options.episodes, options.seed, settings, options.simulator, simulator_settings)
 
 
 def _to_embedded(flights: Flights) -> Flights:
@@ -195,12 +195,12 @@ def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
     from quarl.bench.report.selection import FP32, pair_successes
 
     fp32 = {r.policy: r for r in reports if r.precision == FP32}
-    found = []
+    differences = []
     for report in reports:
         change = pair_successes(report, fp32.get(report.policy)) if report.precision not in (None, FP32) else None
         if change is not None:
-            found.append({"policy": report.policy, "precision": report.precision, "minus": FP32, **vars(change)})
-    return found
+            differences.append({"policy": report.policy, "precision": report.precision, "minus": FP32, **vars(change)})
+    return differences
 
 
 def success_table(reports: Sequence[Report]) -> Table:
@@ -243,7 +243,10 @@ def success_table(reports: Sequence[Report]) -> Table:
         first=first,
         changed=f", settings {dict(first.settings)}" if first.settings else "",
         machines="\n".join(machine_notes([report for report, _ in mine])),
-        places=[each.where.value + (f" ({each.simulator})" if each.simulator else "") for _, each in mine],
+        places=[
+            flight_success.where.value + (f" ({flight_success.simulator})" if flight_success.simulator else "")
+            for _, flight_success in mine
+        ],
     )
 
 

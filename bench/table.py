@@ -66,20 +66,20 @@ def table(options: Options) -> int:
     """
     from quarl.bench import tables as rendering
 
-    found, skipped = tables(options)
-    if not found:
+    tables_by_name, skipped = tables(options)
+    if not tables_by_name:
         raise command_line.BenchError("\n".join(f"{name}: {why}" for name, why in skipped.items()))
-    made = [table for table, _ in found.values()]
+    table_list = [table for table, _ in tables_by_name.values()]
     if options.update_docs:
-        _update_docs(options, found)
-    files = _draw(found, options.output_path, options.preset)
+        _update_docs(options, tables_by_name)
+    files = _draw(tables_by_name, options.output_path, options.preset)
     if options.json:
-        tables_too = [_as_json(table) for table in made]
+        tables_too = [_as_json(table) for table in table_list]
         print(json.dumps({"ok": True, "tables": tables_too, "files": list(map(str, files))}, ensure_ascii=False))
     elif options.markdown:
-        print("\n".join(rendering.to_markdown(table) for table in made))
+        print("\n".join(rendering.to_markdown(table) for table in table_list))
     else:
-        for table in made:
+        for table in table_list:
             rendering.print_table(table, command_line.console())
         if files:
             print(f"Pictures: {', '.join(str(file) for file in files if file.suffix == '.png')}")
@@ -100,19 +100,19 @@ def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
     from quarl.bench.report.selection import Kept
     from quarl.policy.places import ZOO
 
-    kept = Kept(options.source, zoo=ZOO, preset=options.preset, target=options.target, say=command_line.say)
+    measurements = Kept(options.source, zoo=ZOO, preset=options.preset, target=options.target, say=command_line.say)
     makers = _makers()
-    asked = [each for name in options.name for each in (THEMES if name == PAPER else (name,))]
-    if unknown := [name for name in asked if name not in makers]:
+    requested_names = [table_name for name in options.name for table_name in (THEMES if name == PAPER else (name,))]
+    if unknown := [name for name in requested_names if name not in makers]:
         raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *makers))}.")
-    found: dict[str, Made] = {}
+    tables_by_name: dict[str, Made] = {}
     skipped: dict[str, str] = {}
-    for name in asked or (MEASURED if options.local or options.results else makers):
+    for name in requested_names or (MEASURED if options.local or options.results else makers):
         try:
-            found[name] = makers[name](kept)
+            tables_by_name[name] = makers[name](measurements)
         except store.StoreError as error:
             skipped[name] = str(error)
-    return found, skipped
+    return tables_by_name, skipped
 
 
 def _makers() -> dict[str, Callable[[Kept], Made]]:
@@ -137,8 +137,8 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         flown = kept.selection(flights.ZOO) if kept.source(flights.ZOO).exists() else Selection(())
         return flights.zoo_table(kept.zoo, flown)
 
-    def trained(method: str, kept: Kept) -> Made:
-        return flights.trained_table(method, kept.zoo), []
+    def make_trained_table(method: str, kept: Kept) -> Made:
+        return flights.tabulate_trained_bundles(method, kept.zoo), []
 
     return {
         case_study.SUMMARY: lambda kept: (case_study.summary(kept.selection("case-study"), kept.preset), []),
@@ -160,7 +160,7 @@ def _makers() -> dict[str, Callable[[Kept], Made]]:
         "loop-punctuality-emulated": of_answer(
             punctuality_table, "device-loop", "quarl bench loop --target pi@virtual"
         ),
-        **{f"trained-{method}": partial(trained, method) for method in flights.METHODS},
+        **{f"trained-{method}": partial(make_trained_table, method) for method in flights.METHODS},
         **{theme: partial(paper.theme_table, theme) for theme in paper.THEMES},
     }
 

@@ -81,17 +81,17 @@ def tabulate(
         exempt: first cell of lines that may have something else there.
     """
     title, *notes = sentences(words, **facts)
-    found = [dict(line) for line in lines]
-    headers = list(dict.fromkeys(header for line in found for header in line))
+    line_list = [dict(line) for line in lines]
+    headers = list(dict.fromkeys(header for line in line_list for header in line))
     for header in titled:
-        alike = {line.get(header) or NOT_KNOWN for line in found if line and line.get(headers[0]) != exempt}
+        alike = {line.get(header) or NOT_KNOWN for line in line_list if line and line.get(headers[0]) != exempt}
         if len(alike) == 1:
             title, left = f"{title} · {alike.pop()}", left - (headers.index(header) < left)
             headers.remove(header)
     grouping = [*rules, *headers[:once]]
     rows: list[tuple[str, ...]] = []
     above: Mapping[str, str] = {}
-    for line in found:
+    for line in line_list:
         is_first = any(line.get(header) != above.get(header) for header in grouping)
         rows += [()] if is_first and line and above else []
         cells = [line.get(header) or NOT_KNOWN for header in headers]
@@ -127,10 +127,10 @@ def pivot(
 
 def group_by(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Gather rows by what a function makes of each, in the order of the first of each."""
-    found: dict[K, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def print_table(table: Table, console: Console) -> None:

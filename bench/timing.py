@@ -74,7 +74,7 @@ def latency(options: Options) -> int:
 
     precisions = list(dict.fromkeys([Precision.FP32, *options.precision]))  # the denominator of every speed-up
     with session.open_session(options, precisions) as asking:
-        for runtime, bundle in asking.deployed():
+        for runtime, bundle in asking.deploy_bundles():
             asking.keep(_measure(asking, runtime, bundle, options))
     return session.answer(options, asking.reports, latency_table(asking.reports))
 
@@ -88,7 +88,7 @@ def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Opt
 
     run, policy = new_run(), bundle.spec.name
     with ExitStack() as stack:
-        pairs = [(each, runtime) for each in asking.executed_by(runtime)]
+        pairs = [(precision, runtime) for precision in asking.list_precisions(runtime)]
         if not asking.device.has_python:
             command_line.say(f"LiteRT's fp32 and int8: left out, {asking.device.name} has no Python.")
         elif not runtime.artifact_format.holds(Precision.FP32):
@@ -96,7 +96,7 @@ def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Opt
             both = list(dict.fromkeys([*BESIDE, *asking.precisions]))
             with_both = access.bundle_with(str(bundle.path), both, RuntimeName.LITERT)
             asking.device.deploy(with_both, both, RuntimeName.LITERT)
-            pairs = [*((each, RuntimeName.LITERT) for each in BESIDE), *pairs]
+            pairs = [*((precision, RuntimeName.LITERT) for precision in BESIDE), *pairs]
         served = [stack.enter_context(asking.device.serving(policy, *pair)) for pair in pairs]
         memory = [ask_memory(one, run) for one in served]
         contestants: list[TimedInTurns] = [*served]

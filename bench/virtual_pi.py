@@ -90,7 +90,7 @@ def collect_counts(report: Report | None, path: str) -> dict[str, Any]:
         "warm": warm,
         "bound": bounds[f"{path}_warm"],
         "cold_bound": bounds[f"{path}_cold"],
-        "rooflines": [each for each in rooflines if each is not None],
+        "rooflines": [roofline for roofline in rooflines if roofline is not None],
         "misses": l2_misses(warm),
         "random_misses": warm.get("l2_random_misses"),
         "cold_misses": l2_misses(cold),
@@ -118,7 +118,7 @@ def order(report: Report) -> tuple[tuple[int, str], int, int]:
     return policy_order(report.policy), precision_order(report.precision), _RUNTIMES.index(report.runtime)
 
 
-def modelled_cells(row: Row) -> dict[str, str]:
+def format_model_cells(row: Row) -> dict[str, str]:
     """Where the weights are, and the model's bounds of a decision's time."""
     ranges = {"modelled bound": "bound", "modelled bound, cold": "cold_bound", "roofline": "rooflines"}
     if row["counts"] is None:
@@ -153,7 +153,7 @@ def _count_cells(row: Row) -> dict[str, str]:
         "L2 misses, random": format_fixed(row["random_misses"]),
         "L2 misses, cold": f"{row['cold_misses']:,}",
         "KB weights": kilobytes(row["counts"].weights["bytes"]),
-        **modelled_cells(row),
+        **format_model_cells(row),
     }
 
 
@@ -174,7 +174,7 @@ def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dic
         of = {**names(report), "sha256": (counting or report).sha256}
         memory, latency = device.last(Kind.MEMORY, **of), device.last(Kind.LATENCY, path="runtime", **of)
         flights = device.of(Kind.SUCCESS, preset=preset, where=Where.DEVICE, **of)
-        success = next((each for each in reversed(flights) if each.success and not each.success.settings), None)
+        success = next((flight for flight in reversed(flights) if flight.success and not flight.success.settings), None)
         partner = device.fp32_partner(latency)
         artifact = (counting or report).artifact
         yield {
@@ -202,10 +202,10 @@ def facts(rows: Sequence[Row]) -> Mapping[str, Any]:
         "flights": any(report.success for report in used),
         "whole_path_of": WHOLE_PATH_OF,
         "whole_path": [
-            f"{report.policy} {times(whole['instructions'] / own['instructions'])}"
+            f"{report.policy} {times(agent_path['instructions'] / own['instructions'])}"
             for report in used
             if report.counts and (report.runtime, report.precision) == WHOLE_PATH_OF
-            for whole, own in [(report.counts.paths["decide_warm"], report.counts.paths["runtime_warm"])]
+            for agent_path, own in [(report.counts.paths["decide_warm"], report.counts.paths["runtime_warm"])]
         ],
     }
 
@@ -225,15 +225,15 @@ def virtual_pi(reports: Sequence[Report], preset: str = "hard", target: str = TA
     for row in rows:
         counts: dict[str, str] = dict.fromkeys(("instructions", "L2 misses", "L2 misses, cold"), "")
         if row["counts"] is not None:
-            misses = {each for each in (row["misses"], row["random_misses"]) if each is not None}
+            misses = {count for count in (row["misses"], row["random_misses"]) if count is not None}
             counts["instructions"] = f"{row['warm']['instructions']:,}"
-            counts["L2 misses"] = " … ".join(f"{each:,}" for each in sorted(misses))
+            counts["L2 misses"] = " … ".join(f"{count:,}" for count in sorted(misses))
             counts["L2 misses, cold"] = f"{row['cold_misses']:,}"
         lines.append(
             {
                 **{name: row[name] for name in ("policy", "precision", "runtime")},
                 **counts,
-                **modelled_cells(row),
+                **format_model_cells(row),
                 "MB resident": megabytes(row["resident"]),
                 "KB artifact": kilobytes(row["bytes"]),
                 f"% success, {preset}": percent(row["success"]),

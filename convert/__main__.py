@@ -78,8 +78,8 @@ def convert(options: Options) -> None:
     except KeyboardInterrupt:
         if done and not options.json:
             print(_table(done), flush=True)
-        kept = f"the {len(done)} above are finished and kept" if done else "no artifact was finished"
-        raise KeyboardInterrupt(f"{kept}.") from None
+        outcome = f"the {len(done)} above are finished and kept" if done else "no artifact was finished"
+        raise KeyboardInterrupt(f"{outcome}.") from None
     if options.json:
         print(json.dumps([_as_json(converted) for converted in done], indent=2))
         return
@@ -88,10 +88,10 @@ def convert(options: Options) -> None:
         return
     print(_table(done))
     print(f"{len(done)} artifacts in {time.perf_counter() - started:.1f} s, each executed in every runtime it names.")
-    for name in dict.fromkeys(name for each in done for name in each.entry.not_tried):
+    for name in dict.fromkeys(name for result in done for name in result.entry.not_tried):
         print(f"not tried: {name.value}, which is not installed here. {_way_to_try(name)}")
     for warning in dict.fromkeys(
-        f"warning: {each.policy}: {warning_text}" for each in done for warning_text in each.entry.warnings
+        f"warning: {result.policy}: {warning_text}" for result in done for warning_text in result.entry.warnings
     ):
         print(warning)
     if options.calibration:
@@ -143,7 +143,7 @@ def _verify(jobs: Sequence[Job], as_json: bool) -> None:
     Raises:
         BundleError: an artifact differs from what weights and calibration make, or there are no artifacts.
     """
-    there = [(each[0], each[0].artifact(*each[1:])) for each in jobs if each[0].has_artifact(*each[1:])]
+    there = [(job[0], job[0].artifact(*job[1:])) for job in jobs if job[0].has_artifact(*job[1:])]
     if not there:
         raise BundleError("there is no such artifact to verify.", "Make it first: leave --verify out.")
     for bundle, entry in there:

@@ -11,7 +11,7 @@ import numpy as np
 
 from quarl.policy.errors import PolicyError
 from quarl.policy.reference import choose_actions, share_of_same_actions
-from quarl.policy.simulate import trained_with
+from quarl.policy.simulate import find_trained_quantizers
 from quarl.policy.spec import ContinuousHead, PolicySpec, Recipe, output_spans
 
 FLOOR = 0.75  # the help of --accept calls it three quarters
@@ -35,7 +35,7 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
     which is 0 or less for an output that is stuck.
     """
     if not isinstance(spec.head, ContinuousHead):
-        return share_of_same_actions(*(choose_actions(spec, each) for each in (outputs, wanted)))
+        return share_of_same_actions(*(choose_actions(spec, values) for values in (outputs, wanted)))
     outputs, wanted = outputs[:, : spec.output_size], wanted[:, : spec.output_size]
     width = np.array(output_spans(spec, float(wanted.min()), float(wanted.max())))
     own = wanted.astype(np.float64)
@@ -51,12 +51,12 @@ def hold_to_floor(spec: PolicySpec, file: str, recipe: Recipe | None, found: flo
     Raises:
         AcceptanceError: says how much it has, what is allowed, and what may be wrong.
     """
-    if found >= FLOOR or (recipe is not None and trained_with(spec, recipe.bits) is not None):
+    if found >= FLOOR or (recipe is not None and find_trained_quantizers(spec, recipe.bits) is not None):
         return
-    what = "same actions" if spec.is_discrete else "explained variance of the worst output"
+    measure = "same actions" if spec.is_discrete else "explained variance of the worst output"
     reasons = f" Its calibration: {' '.join(warnings)}" if warnings else ""
     raise AcceptanceError(
-        f"{spec.name}/{file}: agreement with the trained policy is {found:.1%} ({what}, on the golden observations), "
+        f"{spec.name}/{file}: agreement with the trained policy is {found:.1%} ({measure}, on golden observations), "
         f"below the threshold of {FLOOR:.0%}. It was not written.{reasons}",
         "Use more bits, train with --quantization-method quantization-aware, or write it nevertheless: --accept "
         "(make: ACCEPT=1).",

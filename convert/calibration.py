@@ -22,9 +22,9 @@ from quarl.policy.reference import (
     IntegerNetwork,
     Weights,
     as_batch,
-    hidden_activations,
+    compute_activations,
     layer_names,
-    normalised,
+    normalise_observations,
     normaliser_bounds,
     winning_outputs,
 )
@@ -105,13 +105,13 @@ def inspect(
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     check_finite(observations, "calibration observations")
     # As the ranges were made: what is warned of stands in the manifest, alike wherever it was converted.
-    seen = hidden_activations(spec, weights, observations, exact=COARSE)
-    fresh = hidden_activations(spec, weights, golden, exact=COARSE)
+    seen = compute_activations(spec, weights, observations, exact=COARSE)
+    fresh = compute_activations(spec, weights, golden, exact=COARSE)
     unchecked = units_above_zero(spec, seen).any(axis=0) & ~units_above_zero(spec, fresh).any(axis=0)
     maps = (network.input, *(layer.result for layer in network.layers))
     names = ("input", *layer_names(spec))
-    for found in (seen, fresh):
-        found[-1] = found[-1][:, : spec.output_size]
+    for activations in (seen, fresh):
+        activations[-1] = activations[-1][:, : spec.output_size]
     if spec.is_discrete:
         # Only the winner counts, and the range is made for it: smaller outputs are cut on purpose.
         fresh[-1] = winning_outputs(spec, fresh[-1])
@@ -125,7 +125,7 @@ def still_elements(spec: PolicySpec, observations: np.ndarray) -> Iterator[str]:
     """Yield a sentence for each field of raw observations (n, observation_size) that has elements standing still."""
     moved, start = np.ptp(observations.astype(np.float64), axis=0), 0
     ignored = [place for place, _, _ in spec.normaliser.still]
-    for field in (each for each in spec.observation if not each.is_state):
+    for field in (spec_field for spec_field in spec.observation if not spec_field.is_state):
         part = moved[start : start + field.size]
         still = np.setdiff1d(start + np.flatnonzero(part <= STILL * part.max()), ignored)
         start += field.size
@@ -141,27 +141,27 @@ def still_elements(spec: PolicySpec, observations: np.ndarray) -> Iterator[str]:
 def _warnings(
     spec: PolicySpec, observations: np.ndarray, ranges: tuple[ActivationRange, ...], unchecked: int
 ) -> list[str]:
-    found = []
+    warnings = []
     fewest = FEWEST_IMAGES if spec.network.convolutions else FEWEST_ROWS
     if len(observations) < fewest:
-        found.append(f"only {len(observations)} calibration rows; record {fewest} or more from rollouts.")
+        warnings.append(f"only {len(observations)} calibration rows; record {fewest} or more from rollouts.")
     different = len(np.unique(observations, axis=0))
     if different < len(observations) / 2:
-        found.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
-    found.extend(still_elements(spec, observations))
+        warnings.append(f"only {different} of {len(observations)} calibration rows differ from each other.")
+    warnings.extend(still_elements(spec, observations))
     low, high = normaliser_bounds(spec.normaliser)
-    rows = normalised(spec, observations)
+    rows = normalise_observations(spec, observations)
     start, at_bounds = 0, (rows <= low) | (rows >= high)
-    for field in (each for each in spec.observation if not each.is_state):
+    for field in (spec_field for spec_field in spec.observation if not spec_field.is_state):
         start += field.size
         cut = float((at_bounds[:, start - field.size : start]).mean())
         if cut > CUT_WARNING:
-            found.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
+            warnings.append(f"{cut:.1%} of the recorded values of {field.name!r} are cut by the normaliser's clip.")
     if unchecked:
-        found.append(f"{unchecked} units are excited by the calibration set and by no golden observation.")
-    found.extend(
+        warnings.append(f"{unchecked} units are excited by the calibration set and by no golden observation.")
+    warnings.extend(
         f"{item.name}: {item.clipped:.1%} of the golden observations' values lie outside the calibrated range."
         for item in ranges
         if item.clipped > OUTSIDE_WARNING
     )
-    return found
+    return warnings

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.device.agent.executing import Executor, results
-from quarl.device.agent.runtimes import installed_runtimes, open_artifact
+from quarl.device.agent.runtimes import find_installed_runtimes, open_artifact
 from quarl.policy.errors import PolicyError
 from quarl.policy.places import IMPORTED_FROM
 from quarl.policy.quantize import Floats
@@ -78,22 +78,29 @@ class RuntimeProcess:
     def __init__(self, runtime: RuntimeName) -> None:
         self.runtime = runtime
         self._open = ExitStack()
-        self._artifact, self._policy, self._fed, self._made, self._stderr = (self._unnamed() for _ in range(5))
+        self._artifact, self._policy, self._fed, self._made, self._stderr = (
+            self._open_temporary_file() for _ in range(5)
+        )
         self._process = self._start()
 
-    def _unnamed(self) -> IO[bytes]:
+    def _open_temporary_file(self) -> IO[bytes]:
         return self._open.enter_context(tempfile.TemporaryFile())
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "quarl.convert.executor", self.runtime.value]
         if (other := _other_python(self.runtime)) is not None:
             command = [other, "-c", _IN_ANOTHER_PYTHON, str(IMPORTED_FROM), self.runtime.value]
-        given = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
-        _filled(self._stderr, b"")
+        descriptors = [file.fileno() for file in (self._artifact, self._policy, self._fed, self._made)]
+        _fill_file(self._stderr, b"")
         # A file, not a pipe: a runtime may say much, and nobody reads while it works.
         try:
             return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, pass_fds=given
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                text=True,
+                pass_fds=descriptors,
             )
         except OSError as error:
             raise ExecutionError(
@@ -131,7 +138,7 @@ class RuntimeProcess:
                 what it said.
         """
         self._spec = spec
-        job = {"artifact": _filled(self._artifact, data), "spec": _filled(self._policy, spec.to_json().encode())}
+        job = {"artifact": _fill_file(self._artifact, data), "spec": _fill_file(self._policy, spec.to_json().encode())}
         return self._execute(job, observations, timeout_s or TIMEOUT_S)
 
     def execute_again(self, observations: np.ndarray, timeout_s: float) -> ExecutionResult:
@@ -141,7 +148,7 @@ class RuntimeProcess:
     def _execute(self, job: dict[str, Any], observations: np.ndarray, timeout_s: float) -> ExecutionResult:
         spec, rows = self._spec, len(observations)
         kind = np.dtype(np.uint8 if observations.dtype == np.uint8 else np.float32)
-        fed = _filled(self._fed, observations.astype(kind, copy=False).tobytes())
+        fed = _fill_file(self._fed, observations.astype(kind, copy=False).tobytes())
         job |= {"observations": fed, "type": kind.char, "rows": rows, "made": _path(self._made)}
         reply = self._request(job, timeout_s)
         if "error" in reply:
@@ -195,7 +202,7 @@ class RuntimeProcess:
         return printed
 
 
-def _filled(file: IO[bytes], content: bytes) -> str:
+def _fill_file(file: IO[bytes], content: bytes) -> str:
     """What opens a file that now holds this; it is cut behind it, which is cheaper than to empty it before."""
     file.seek(0)
     file.write(content)
@@ -215,8 +222,8 @@ def _other_python(runtime: RuntimeName) -> str | None:
 
 def available() -> tuple[RuntimeName, ...]:
     """The runtimes that can execute artifacts on this host: those installed here, or in the environment named."""
-    installed = installed_runtimes()
-    return tuple(each for each in RuntimeName if each in installed or _other_python(each) is not None)
+    installed = find_installed_runtimes()
+    return tuple(name for name in RuntimeName if name in installed or _other_python(name) is not None)
 
 
 @contextmanager
@@ -227,12 +234,12 @@ def runtime_processes(runtimes: tuple[RuntimeName, ...] | None = None) -> Iterat
     an error they end at once.
     """
     with ExitStack() as stack:
-        found = {
+        processes = {
             runtime: stack.enter_context(_take(runtime)) for runtime in (available() if runtimes is None else runtimes)
         }
-        yield found
+        yield processes
         stack.pop_all()
-    for runtime, process in found.items():
+    for runtime, process in processes.items():
         if _idle.setdefault(runtime, process) is not process:  # a block within a block had one of its own
             process.close()
 
@@ -275,13 +282,13 @@ def _serve(runtime: RuntimeName, job: dict[str, Any], loaded: list[Any]) -> dict
             loaded.clear()
             spec = PolicySpec.from_json(Path(job["spec"]).read_bytes())
             executor = open_artifact(runtime, Path(job["artifact"]).read_bytes(), spec)
-            loaded += executor, installed_runtimes()[runtime]
+            loaded += executor, find_installed_runtimes()[runtime]
         executor, version = loaded
         if job["rows"]:
             rows = np.fromfile(job["observations"], job["type"]).reshape(job["rows"], 1, -1)
             outputs, actions = decide_all(executor, (row.astype(np.float32, copy=False) for row in rows))
-            with Path(job["made"]).open("r+b") as made:
-                made.write(actions.tobytes() + outputs.tobytes())
+            with Path(job["made"]).open("r+b") as file:
+                file.write(actions.tobytes() + outputs.tobytes())
     except Exception as error:  # whatever a runtime raises is its answer to this artifact, and belongs to the caller
         return {"error": str(error) or type(error).__name__}
     return {"version": version}

@@ -162,7 +162,7 @@ class GraphWriter:
 
 
 def _table(kind: type[Any], **members: Any) -> Any:
-    made = kind()
+    table = kind()
     for name, value in members.items():
-        setattr(made, name, value)
-    return made
+        setattr(table, name, value)
+    return table

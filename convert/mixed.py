@@ -57,10 +57,10 @@ def integers(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
 
 def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, precision: Precision) -> WeightBits:
     """Bits of the weights of an integer precision, those of mixed ones as they are chosen again."""
-    return mixed(spec, weights, calibration) if precision is Precision.MIXED else precision.bits
+    return assign_layer_bits(spec, weights, calibration) if precision is Precision.MIXED else precision.bits
 
 
-def mixed(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[str, int]:
+def assign_layer_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[str, int]:
     """The mixed artifact's assignment, as the module describes it."""
     layers, sizes = Layers(spec, weights, calibration, PACKED), kernel_sizes(spec)
     errors: dict[tuple[int, ...], float] = {}
@@ -72,13 +72,13 @@ def mixed(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[s
         return errors[key]
 
     def cost(narrower: Assignment) -> float:
-        return (error(narrower) - error(found)) / (total_bits(sizes, found) - total_bits(sizes, narrower))
+        return (error(narrower) - error(layer_bits)) / (total_bits(sizes, layer_bits) - total_bits(sizes, narrower))
 
-    found = dict.fromkeys(sizes, max(PACKED))
-    while total_bits(sizes, found) > MOST_BITS * sum(sizes.values()):
-        fewer = [{**found, layer: bits // 2} for layer, bits in found.items() if bits > min(PACKED)]
-        found = min(fewer, key=cost)
-    return min((dict.fromkeys(sizes, Precision.INT4.bits), found), key=error)
+    layer_bits = dict.fromkeys(sizes, max(PACKED))
+    while total_bits(sizes, layer_bits) > MOST_BITS * sum(sizes.values()):
+        fewer = [{**layer_bits, layer: bits // 2} for layer, bits in layer_bits.items() if bits > min(PACKED)]
+        layer_bits = min(fewer, key=cost)
+    return min((dict.fromkeys(sizes, Precision.INT4.bits), layer_bits), key=error)
 
 
 def kernel_sizes(spec: PolicySpec) -> dict[str, int]:
@@ -116,7 +116,7 @@ class Layers:
         }
         self.reference = forward_float(spec, weights, self.observations)
 
-    def assembled(self, assignment: Assignment) -> Simulated:
+    def assemble(self, assignment: Assignment) -> Simulated:
         """The policy with these widths; the same as :func:`policy.simulate.simulate` makes, without its work."""
         widest = self.uniform[LARGEST_WEIGHT_BITS]
         weights = dict(widest.weights)
@@ -127,7 +127,7 @@ class Layers:
 
     def outputs(self, assignment: Assignment) -> Floats:
         """Outputs on the observations with these widths; of a discrete head before their own 8 bits."""
-        simulated = self.assembled(assignment)
+        simulated = self.assemble(assignment)
         if not isinstance(self.spec.head, ContinuousHead):
             maps = {name: affine for name, affine in simulated.maps.items() if name != "head"}
             simulated = Simulated(simulated.widths, simulated.weights, maps)
@@ -141,7 +141,7 @@ def widths_of(assignment: Assignment) -> Widths:
 
 def output_error(spec: PolicySpec, outputs: Floats, reference: Floats) -> float:
     """The module's estimate, of outputs (n, output_size) against the float policy's on the same observations."""
-    y, f = (_comparable(spec, each) for each in (outputs, reference))
+    y, f = (_comparable(spec, values) for values in (outputs, reference))
     power = float(((f - f.mean(axis=0)) ** 2).sum())
     return float(np.sqrt(float(((y - f) ** 2).sum()) / power)) if power else float(np.any(y != f))
 

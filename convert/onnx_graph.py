@@ -20,12 +20,12 @@ normalisation is LayerNormalization in float, in every precision.
 
 The integer graph is written in standard QDQ form, which any ONNX runtime understands. onnxruntime replaces each
 DequantizeLinear ─ Gemm ─ QuantizeLinear by one QGemm node (int8 × int8 → int32, one weight scale per output channel),
-and likewise a Conv by QLinearConv:
-:func:`executed_operators` shows it, and a test demands it. Such details decide whether that happens and how fast it is
-(onnxruntime 1.31, Policy III, x86): kernels stored as (out, in) with transB (60 µs; 84 µs as (in, out)); QDQ rather
-than QGemm nodes written out (2170 µs: on x86-64 only the QDQ form has its activations moved to uint8, which has the
-fast kernel); and a Clip between the last DequantizeLinear and the logits (else ArgMax shares the quantized head, whose
-Gemm is then left in float), and between the DequantizeLinear of a SiLU and its two readers, likewise.
+and likewise a Conv by QLinearConv: :func:`list_executed_operators` shows it, and a test demands it. Such details decide
+whether that happens and how fast it is (onnxruntime 1.31, Policy III, x86): kernels stored as (out, in) with transB (60
+µs; 84 µs as (in, out)); QDQ rather than QGemm nodes written out (2170 µs: on x86-64 only the QDQ form has its
+activations moved to uint8, which has the fast kernel); and a Clip between the last DequantizeLinear and the logits
+(else ArgMax shares the quantized head, whose Gemm is then left in float), and between the DequantizeLinear of a SiLU
+and its two readers, likewise.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
     """
     graph = GraphBuilder()
     constant = _half_constant if half else GraphBuilder.constant
-    x, vector = _normalised(graph, spec)
+    x, vector = _add_normaliser(graph, spec)
     states = _States(graph, spec)
     for index, name in enumerate(layer_names(spec)):
         fed = x
         if name in spec.network.states:
-            x = states.hidden(name)
+            x = states.select_hidden(name)
         kernel, bias = f"{name}/kernel", f"{name}/bias"
         convolutions = spec.network.convolutions
         if index < len(convolutions):
@@ -114,7 +114,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
     graph = GraphBuilder()
     scales = _affine(graph, "input", network.input)
-    x, vector = _normalised(graph, spec)
+    x, vector = _add_normaliser(graph, spec)
     x = graph.node("QuantizeLinear", [x, *scales], "input/levels")
     states = _States(graph, spec)
     for index, (layer, input_map) in enumerate(network.fed):
@@ -134,7 +134,7 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         if layer.cell is not None:
             fed = _reach(graph, x, f"{layer.name}/fed", layer.cell.fed)
             scales = _affine(graph, f"{layer.name}/hidden", layer.result)
-            x = graph.node("QuantizeLinear", [states.hidden(layer.name), *scales], f"{layer.name}/hidden_levels")
+            x = graph.node("QuantizeLinear", [states.select_hidden(layer.name), *scales], f"{layer.name}/hidden_levels")
             x = graph.node("DequantizeLinear", [x, *scales], f"{layer.name}/hidden_input")
         x, scales = _integer_layer(graph, spec.network, layer, input_map, x)
         if layer.cell is not None:
@@ -154,13 +154,13 @@ class _States:
         self._following: list[str] = []
         self._parts: dict[str, str] = {}
         self.size, start = spec.state_size, 0
-        for name, each in self._recurrences.items():
-            end = start + each.state_size
-            whole = each.state_size == self.size
-            self._parts[name] = STATE if whole else onnx_part(graph, STATE, start, end, f"{name}/before")
+        for name, recurrence in self._recurrences.items():
+            end = start + recurrence.state_size
+            is_whole = recurrence.state_size == self.size
+            self._parts[name] = STATE if is_whole else onnx_part(graph, STATE, start, end, f"{name}/before")
             start = end
 
-    def hidden(self, name: str) -> str:
+    def select_hidden(self, name: str) -> str:
         """The hidden state that a layer's linear part is fed."""
         recurrence = self._recurrences[name]
         if recurrence.units == recurrence.state_size:
@@ -183,7 +183,7 @@ class _States:
         self._graph.node(operator, self._following, NEXT_STATE, **attributes)
 
 
-def executed_operators(data: bytes) -> list[str]:
+def list_executed_operators(data: bytes) -> list[str]:
     """Operators of the graph that onnxruntime really executes on this machine, after its own optimisations."""
     onnxruntime = import_runtime(RuntimeName.ONNXRUNTIME)  # here, because writing a graph does not need it
     with tempfile.TemporaryFile() as optimised:  # it has no name: nothing is left of it if this is killed
@@ -194,7 +194,7 @@ def executed_operators(data: bytes) -> list[str]:
         return [node.op_type for node in onnx.load_from_string(optimised.read()).graph.node]
 
 
-def _normalised(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
+def _add_normaliser(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
     """What the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
@@ -243,8 +243,8 @@ def _activation(graph: GraphBuilder, x: str, network: NetworkSpec, name: str, ou
     record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
     attributes = {"alpha": network.negative_slope} if record.takes_slope else {}
     for operator, part, *operands in record.onnx:
-        made = output if part == "activated" else f"{name}/{part}"
-        results[part] = y = graph.node(operator, [results[each] for each in operands], made, **attributes)
+        output_name = output if part == "activated" else f"{name}/{part}"
+        results[part] = y = graph.node(operator, [results[operand] for operand in operands], output_name, **attributes)
     return y
 
 
@@ -303,13 +303,13 @@ def _policy(graph: GraphBuilder, spec: PolicySpec, raw: str, states: _States) ->
         # The first largest logit, as numpy's argmax.
         graph.node("ArgMax", [LOGITS], ACTION, axis=1, keepdims=0, select_last_index=0)
         outputs.append(helper.make_tensor_value_info(ACTION, TensorProto.INT64, [1]))
-    inputs = [helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.sensed_size])]
+    inputs = [helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, [1, spec.input_size])]
     if states.size:
         states.finish()
         inputs.append(helper.make_tensor_value_info(STATE, TensorProto.FLOAT, [1, states.size]))
         outputs.append(helper.make_tensor_value_info(NEXT_STATE, TensorProto.FLOAT, [1, states.size]))
-    made = helper.make_graph(graph.nodes, f"policy {spec.name}", inputs, outputs, graph.constants)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    policy_graph = helper.make_graph(graph.nodes, f"policy {spec.name}", inputs, outputs, graph.constants)
+    model = helper.make_model(policy_graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data

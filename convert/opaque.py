@@ -76,7 +76,7 @@ def build(spec: PolicySpec, program: np.ndarray, calibration: Floats, precision:
         return program.tobytes()
     if precision is Precision.FP16:
         return with_half_weights(program)
-    return _quantized(spec, program, calibration)
+    return _quantize_program(spec, program, calibration)
 
 
 def reference(spec: PolicySpec, data: bytes, contents: Contents, precision: Precision) -> Reference:
@@ -114,8 +114,8 @@ class _Rows:
 
     def __init__(self, spec: PolicySpec, observations: Floats) -> None:
         self._feeds: Iterator[dict[str, np.ndarray]] = (
-            {OBSERVATION: row[None, : spec.sensed_size]}
-            | ({STATE: row[None, spec.sensed_size :]} if spec.state_size else {})
+            {OBSERVATION: row[None, : spec.input_size]}
+            | ({STATE: row[None, spec.input_size :]} if spec.state_size else {})
             for row in observations
         )
 
@@ -124,17 +124,17 @@ class _Rows:
         return next(self._feeds, None)
 
 
-def _quantized(spec: PolicySpec, program: np.ndarray, calibration: Floats) -> bytes:
+def _quantize_program(spec: PolicySpec, program: np.ndarray, calibration: Floats) -> bytes:
     from onnxruntime import quantization
 
     with tempfile.TemporaryDirectory() as folder:
-        folded, made = Path(folder) / "folded.onnx", Path(folder) / "int8.onnx"
+        folded, int8_path = Path(folder) / "folded.onnx", Path(folder) / "int8.onnx"
         _fold_constants(program.tobytes(), folded)
         logging.getLogger().addFilter(_silent)
         try:
             quantization.quantize_static(
                 _in_opset(onnx.load(folded), PER_CHANNEL_OPSET),
-                made,
+                int8_path,
                 _Rows(spec, calibration),
                 quant_format=quantization.QuantFormat.QDQ,
                 op_types_to_quantize=list(MULTIPLYING),
@@ -149,7 +149,7 @@ def _quantized(spec: PolicySpec, program: np.ndarray, calibration: Floats) -> by
             ) from error
         finally:
             logging.getLogger().removeFilter(_silent)
-        data = made.read_bytes()
+        data = int8_path.read_bytes()
     if not any(node.op_type == "QuantizeLinear" for node in onnx.load_model_from_string(data).graph.node):
         raise QuantizationError(
             f"policy {spec.name!r} has no {', '.join(MULTIPLYING)} with constant weights, which int8 is for.",
@@ -159,7 +159,7 @@ def _quantized(spec: PolicySpec, program: np.ndarray, calibration: Floats) -> by
 
 
 def _in_opset(model: onnx.ModelProto, least: int) -> onnx.ModelProto:
-    versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    versions = [opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")]
     return model if versions[0] >= least else onnx.version_converter.convert_version(model, least)
 
 

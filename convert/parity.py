@@ -40,7 +40,7 @@ def check(
         ParityError: names the artifact, the runtime, the golden vector, the error and the tolerance.
     """
     where = f"{artifact} in {runtime.value} {execution.version}"
-    outputs = _checked_outputs(where, spec, execution, reference.outputs.shape)
+    outputs = _validate_outputs(where, spec, execution, reference.outputs.shape)
     # (references, n, output_size): how far each output is from each reference, and how far of what is allowed
     errors, limits = np.stack([np.abs(outputs - own) for own in reference.own]), np.stack(reference.own_tolerance)
     shares = errors / np.maximum(limits, SMALLEST)
@@ -60,7 +60,7 @@ def check(
     return Parity(execution.version, worst, steps, agreement)
 
 
-def _checked_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, shape: tuple[int, ...]) -> Floats:
+def _validate_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, shape: tuple[int, ...]) -> Floats:
     """The artifact's outputs, (n, output_size), after all checks that need no reference."""
     outputs, actions = execution.outputs, execution.actions
     if outputs.shape != shape or outputs.dtype != np.float32:

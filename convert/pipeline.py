@@ -23,7 +23,7 @@ from quarl.policy.errors import QuantizationError
 from quarl.policy.quantize import to_fp16
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
-from quarl.policy.simulate import quantize_network, trained_with
+from quarl.policy.simulate import find_trained_quantizers, quantize_network
 from quarl.policy.spec import (
     LARGEST_WEIGHT_BITS,
     PROGRAM,
@@ -161,8 +161,8 @@ def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
             message = f"policy {spec.name!r} is an opaque program, whose ranges are minmax."
             raise QuantizationError(message, "Leave --ranges out.")
         data = opaque.build(spec, weights[PROGRAM], contents.calibration, precision)
-        made, recipe = opaque.reference(spec, data, contents, precision), Recipe(precision.bits)
-        return Quantized(precision, contents, made, recipe=recipe if precision.is_integer else None, program=data)
+        expected, recipe = opaque.reference(spec, data, contents, precision), Recipe(precision.bits)
+        return Quantized(precision, contents, expected, recipe=recipe if precision.is_integer else None, program=data)
     if precision.is_integer:
         recipe = recipe or recipe_of(bundle, precision)
         network = quantize_network(spec, weights, contents.calibration, recipe.bits, recipe.ranges)
@@ -181,10 +181,10 @@ def build(
     bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat, recipe: Recipe | None = None
 ) -> ArtifactCandidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    return _built(bundle.spec, quantize(bundle, precision, recipe), artifact_format)
+    return _build_candidate(bundle.spec, quantize(bundle, precision, recipe), artifact_format)
 
 
-def _built(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+def _build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
     if reason := opaque.impossible(spec, artifact_format, quantized.precision):
         raise QuantizationError(reason, "Type --bits 32, 16 or 8, without --format." if quantized.program else "")
     if quantized.program:
@@ -241,10 +241,10 @@ def _convert(
     bundle: Bundle, quantized: Quantized, artifact_format: ArtifactFormat, runtimes: Runtimes, accept: bool
 ) -> Converted:
     precision, contents, reference = quantized.precision, quantized.contents, quantized.reference
-    candidate, recipe = _built(bundle.spec, quantized, artifact_format), quantized.recipe
-    found = agreement(bundle.spec, reference.outputs, contents.golden.outputs)
+    candidate, recipe = _build_candidate(bundle.spec, quantized, artifact_format), quantized.recipe
+    fp32_agreement = agreement(bundle.spec, reference.outputs, contents.golden.outputs)
     if not accept:
-        hold_to_floor(bundle.spec, candidate.file, recipe, found, quantized.warnings)
+        hold_to_floor(bundle.spec, candidate.file, recipe, fp32_agreement, quantized.warnings)
     parities = judge(bundle, candidate, runtimes)
     entry = ArtifactEntry(
         file=candidate.file,
@@ -257,12 +257,12 @@ def _convert(
         output_step=None if reference.step is None else tuple(map(float, reference.step)),
         runtimes=parities,
         most_off=reference.most_off,
-        fp32_agreement=found,
+        fp32_agreement=fp32_agreement,
         layer_bits=recipe.bits if recipe is not None and isinstance(recipe.bits, Mapping) else None,
         ranges=Ranges.MINMAX if recipe is None else recipe.ranges,
         warnings=quantized.warnings,
         not_tried=tuple(
-            each for each in RuntimeName if each.artifact_format is artifact_format and each not in parities
+            name for name in RuntimeName if name.artifact_format is artifact_format and name not in parities
         ),
     )
     written = add_artifact(bundle, entry, candidate.data, Expected(reference.outputs, reference.tolerance))
@@ -345,7 +345,7 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
         return "IEEE half weights and biases; normaliser and action scaling float32"
     ends = "" if recipe.ranges is Ranges.MINMAX else f", {recipe.ranges.value}"
     activations, ranges = "8 bits", f"from recorded rollouts{ends}"
-    if (trained := trained_with(spec, recipe.bits)) is not None:
+    if (trained := find_trained_quantizers(spec, recipe.bits)) is not None:
         activations = f"{trained.bits} bits (8 of the observation and of the head's outputs)"
         ranges = "from quantization-aware training (the head's from recorded rollouts)"
     return (
@@ -373,7 +373,9 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     if recipe is None:
         return "widened to float32 when loaded: half the file, the arithmetic and the running memory of fp32"
     if candidate.quantized.program:
-        kernels = [name for name in onnx_graph.executed_operators(candidate.data) if name.startswith(INTEGER_KERNELS)]
+        kernels = [
+            name for name in onnx_graph.list_executed_operators(candidate.data) if name.startswith(INTEGER_KERNELS)
+        ]
         return f"{len(kernels)} integer kernels (onnxruntime), everything else float32"
     if candidate.format is ArtifactFormat.NATIVE:
         words = "packed, each layer's weights in 8, 4 or 2 bits; int32 sums, float multiplier (the native engine)"
@@ -381,7 +383,7 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
     if candidate.format is ArtifactFormat.TFLITE:
         words = "int8 × int8 → int32 (LiteRT: XNNPACK, float multiplier; tflite-runtime: built-in kernels, fixed point)"
     else:
-        operators = onnx_graph.executed_operators(candidate.data)
+        operators = onnx_graph.list_executed_operators(candidate.data)
         fused, unfused = operators.count("QGemm"), operators.count("Gemm") + operators.count("FusedGemm")
         counts = f"{fused} QGemm, {unfused} float Gemm"
         if convolutions := operators.count("QLinearConv") + operators.count("Conv") + operators.count("FusedConv"):

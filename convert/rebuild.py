@@ -19,14 +19,14 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     Raises:
         BundleError: it is another one, or its expected outputs, tolerance or step are others; names which.
     """
-    next_step = f"Convert it again: quarl convert --bits {entry.precision.typed} --policy {bundle.spec.name}"
+    next_step = f"Convert it again: quarl convert --bits {entry.precision.bits_argument} --policy {bundle.spec.name}"
     try:
         candidate = build(bundle, entry.precision, entry.format, entry.recipe if entry.precision.is_integer else None)
     except QuantizationError as error:
         raise BundleError(f"{bundle.path}: {entry.file} cannot be this policy's: {error}", next_step) from error
     if bundle.artifact_data(entry) != candidate.data:
         raise BundleError(f"{bundle.path / entry.file} is not what these weights and this calibration make.", next_step)
-    wanted, stored, where = candidate.reference, bundle.expected(entry), bundle.path / entry.golden_file
+    wanted, stored, where = candidate.reference, bundle.read_expected(entry), bundle.path / entry.golden_file
     wrong = ~(np.abs(stored.outputs.astype(np.float64) - wanted.outputs) <= wanted.own_tolerance[0])
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
@@ -39,8 +39,8 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     if (stored.tolerance > wanted.tolerance * (1 + ROUNDING)).any():
         raise BundleError(f"{where}: the tolerance is wider than this artifact's.", next_step)
     # Both have steps, or none: Bundle.expected has compared that with the precision.
-    step, stated_step = (np.array([] if each is None else each) for each in (wanted.step, entry.output_step))
-    most_off, allowed = (1.0 if each is None else each for each in (entry.most_off, wanted.most_off))
+    step, stated_step = (np.array([] if value is None else value) for value in (wanted.step, entry.output_step))
+    most_off, allowed = (1.0 if value is None else value for value in (entry.most_off, wanted.most_off))
     if not np.allclose(step, stated_step, rtol=ROUNDING, atol=0.0) or most_off > allowed * (1 + ROUNDING):
         raise BundleError(
             f"{bundle.path}: the manifest says another output_step or tolerance of {entry.file}.", next_step

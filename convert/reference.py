@@ -106,13 +106,13 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
         head_inputs(spec, network, observations, quantize_by_inverse),
         head_inputs(spec, with_float_tables(network), observations),
     )
-    raw, level = [each[:, : spec.output_size] for each in ways], network.output_step
+    raw, level = [way[:, : spec.output_size] for way in ways], network.output_step
     spread = np.max([np.abs(ways[0].astype(np.float64) - other) for other in ways[1:]], axis=0)
     apart = spread[:, : spec.output_size].max(axis=0) / level
     floats = [index for index, layer in enumerate(network.layers) if layer.norm is not None or layer.cell is not None]
     # Each recurrent layer has such floats of its own, all layer normalisations together are as one.
-    more = max(len(spec.network.recurrences), 1) * NORM_STEPS if floats else 0.0
-    own_steps = np.full(spec.output_size, OWN_STEPS + more)
+    float_steps = max(len(spec.network.recurrences), 1) * NORM_STEPS if floats else 0.0
+    own_steps = np.full(spec.output_size, OWN_STEPS + float_steps)
     rounding, wide = (
         _of_states(network, trace.gates, len(raw[0]), min(floats, default=0)),
         _of_states(network, trace.gates, len(raw[0])),
@@ -121,8 +121,8 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
     return Reference(
         observations,
         outputs=apply_head(spec, ways[0], exact=True),
-        own=tuple(apply_head(spec, each, exact=True) for each in ways),
-        own_tolerance=tuple(np.concatenate([_within(spec, each, own_steps * level), rounding], axis=1) for each in raw),
+        own=tuple(apply_head(spec, way, exact=True) for way in ways),
+        own_tolerance=tuple(np.concatenate([_within(spec, way, own_steps * level), rounding], axis=1) for way in raw),
         tolerance=np.concatenate([_within(spec, raw[0], (apart + DEVICE_STEPS + STEP_SLACK) * level), states], axis=1),
         step=np.concatenate([output_steps(spec, network), wide.max(axis=0, initial=0.0)]),
         most_off=None if floats else _most_off(spread, level),
@@ -135,16 +135,16 @@ def _of_states(network: IntegerNetwork, gates: dict[str, list[Floats]], rows: in
 
     Six gates at most make an element of a state: the sum of six errors is at most 2.5 times their root of squares.
     """
-    found = [np.zeros((rows, 0))]
+    errors = [np.zeros((rows, 0))]
     for index, layer in enumerate(network.layers):
         if layer.cell is None:
             continue
-        given, steps = gates[layer.name], (layer.cell.fed.scale, layer.output.scale, 0.0)
+        gate_values, steps = gates[layer.name], (layer.cell.fed.scale, layer.output.scale, 0.0)
         exact = index <= exact_up_to
-        spread = [np.full(each.shape, 0.0 if exact else step**2) for each, step in zip(given, steps, strict=True)]
+        spread = [np.full(gate.shape, 0.0 if exact else step**2) for gate, step in zip(gate_values, steps, strict=True)]
         factor = DEVIATIONS if exact else LEVELS_OFF
-        found.append(factor * np.sqrt(program_variance(layer.cell.steps, given, spread)))
-    return np.concatenate(found, axis=1)
+        errors.append(factor * np.sqrt(program_variance(layer.cell.steps, gate_values, spread)))
+    return np.concatenate(errors, axis=1)
 
 
 def _most_off(spread: Doubles, step: float) -> float:

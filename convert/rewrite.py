@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.policy.bundle import HOST_FILES, Bundle, write_bundle
 from quarl.policy.errors import PolicyError
-from quarl.policy.locate import shown, working_bundle
+from quarl.policy.locate import shorten_path, working_bundle
 from quarl.policy.reference import forward_float
 from quarl.policy.rewrites import MOST, Rewrite, common_share, fitting, rewritten
 from quarl.policy.spec import DiscreteHead
@@ -32,10 +32,10 @@ class RewriteError(PolicyError):
 
 
 def _names(text: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not names:
         raise ValueError("it is empty; type III, or I,II,III")
-    return found
+    return names
 
 
 @Parameter(name="*")
@@ -66,9 +66,9 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
             applicable(bundle)
         for bundle in bundles:
             fit = rewrite(bundle)
-            done[str(shown(bundle.path))] = [each.value for each in fit]
+            done[str(shorten_path(bundle.path))] = [kind.value for kind in fit]
             if not options.json:
-                print(f"{shown(bundle.path)}: {'; '.join(SAID[each] for each in fit)}.", flush=True)
+                print(f"{shorten_path(bundle.path)}: {'; '.join(SAID[kind] for kind in fit)}.", flush=True)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"rewritten: {', '.join(done) or 'nothing'}.") from None
     again = f"Their artifacts are made again: quarl convert --policy {' '.join(options.policy)}"

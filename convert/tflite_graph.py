@@ -56,16 +56,16 @@ class States:
         self._parts: dict[str, int] = {}
         self.tensor = graph.tensor(STATE, [1, spec.state_size], np.float32) if spec.state_size else None
         start = 0
-        for name, each in self._recurrences.items():
+        for name, recurrence in self._recurrences.items():
             assert self.tensor is not None
-            self._parts[name] = self._part(self.tensor, start, each.state_size, f"{name}/before")
-            start += each.state_size
+            self._parts[name] = self._part(self.tensor, start, recurrence.state_size, f"{name}/before")
+            start += recurrence.state_size
 
     def _part(self, x: int, start: int, size: int, name: str) -> int:
-        whole = self._graph.tensors[x].shape[1] == size
-        return x if whole else layers.part(self._graph, x, start, size, name)
+        is_whole = self._graph.tensors[x].shape[1] == size
+        return x if is_whole else layers.part(self._graph, x, start, size, name)
 
-    def hidden(self, name: str) -> int:
+    def select_hidden(self, name: str) -> int:
         """The hidden state that a layer's linear part is fed."""
         return self._part(self._parts[name], 0, self._recurrences[name].units, f"{name}/hidden")
 
@@ -80,11 +80,11 @@ class States:
         """The next states under their name, if there are any."""
         if not self._following:
             return {}
-        graph, whole = self._graph, self._following[0]
+        graph, next_state = self._graph, self._following[0]
         if len(self._following) > 1:
-            whole = join_rows(graph, self._following, NEXT_STATE)
-        graph.tensors[whole].name = NEXT_STATE.encode()
-        return {NEXT_STATE: whole}
+            next_state = join_rows(graph, self._following, NEXT_STATE)
+        graph.tensors[next_state].name = NEXT_STATE.encode()
+        return {NEXT_STATE: next_state}
 
 
 Layers = Callable[[GraphWriter, int, int | None, States], int]
@@ -103,7 +103,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
         for index, name in enumerate(layer_names(spec)):
             fed = x
             if name in spec.network.states:
-                x = states.hidden(name)
+                x = states.select_hidden(name)
             convolutions = spec.network.convolutions
             stride = convolutions[index].stride if index < len(convolutions) else 1
             normalised = f"{name}/gamma" in weights
@@ -136,12 +136,12 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         for index, (layer, input_map) in enumerate(network.fed):
             fed, name = q, layer.name
             if layer.cell is not None:
-                q = layers.quantize(graph, states.hidden(name), f"{name}/hidden_levels", layer.result)
+                q = layers.quantize(graph, states.select_hidden(name), f"{name}/hidden_levels", layer.result)
             q = layers.integer_layer(graph, q, layer, input_map)
             if layer.cell is not None:
                 both = (fed, f"{name}/fed"), (q, f"{name}/sums")
-                given = [layers.dequantize(graph, *each, layers.DEQUANTIZE_INT8) for each in both]
-                q = layers.quantize(graph, states.advance(name, *given), f"{name}/levels", layer.result)
+                floats = [layers.dequantize(graph, *pair, layers.DEQUANTIZE_INT8) for pair in both]
+                q = layers.quantize(graph, states.advance(name, *floats), f"{name}/levels", layer.result)
             if vector is not None and index == len(spec.network.convolutions) - 1:
                 levels = layers.quantize(graph, vector, "vector_levels", layer.result)
                 q = layers.join(graph, q, levels, layer.result, layer.name)
@@ -152,9 +152,9 @@ def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
 
 def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     graph = GraphWriter()
-    observation = graph.tensor(OBSERVATION, [1, spec.sensed_size], np.float32)
+    observation = graph.tensor(OBSERVATION, [1, spec.input_size], np.float32)
     states = States(graph, spec)
-    x = _normalised(graph, spec, observation)
+    x = _add_normaliser(graph, spec, observation)
     vector = None
     if spec.vector_size:
         start = spec.observation_size - spec.vector_size
@@ -176,7 +176,7 @@ def _policy(spec: PolicySpec, add_layers: Layers) -> bytes:
     return graph.serialise(spec.name, inputs, outputs | states.finish(), f"policy {spec.name}, raw observation in")
 
 
-def _normalised(graph: GraphWriter, spec: PolicySpec, x: int) -> int:
+def _add_normaliser(graph: GraphWriter, spec: PolicySpec, x: int) -> int:
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     if mean.any():

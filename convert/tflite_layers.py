@@ -70,7 +70,7 @@ def activation(graph: GraphWriter, x: int, name: str, network: NetworkSpec) -> i
     record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
     slope: dict[str, Any] = {"options": "LeakyRelu", "alpha": network.negative_slope} if record.takes_slope else {}
     for operator, part, *operands in record.tflite:
-        first, *others = (results[each] for each in operands)
+        first, *others = (results[operand] for operand in operands)
         if others:
             y = elementwise(graph, getattr(Operator, operator), first, others[0], f"{name}/{part}")
         else:

@@ -95,19 +95,19 @@ class Vehicle:
         Nothing is farther than the sensor sees: with no obstacle up to max_distance, so much is free and no more. Below
         min_distance something is near, and how near is not known better than the message says.
         """
-        found, attitude = self.newest["OBSTACLE_DISTANCE"], self.newest.get("ATTITUDE")
-        step = found.increment_f or found.increment
-        if found.frame in NORTH_ALIGNED:
-            first = found.angle_offset - (math.nan if attitude is None else math.degrees(attitude.yaw))
+        message, attitude = self.newest["OBSTACLE_DISTANCE"], self.newest.get("ATTITUDE")
+        step = message.increment_f or message.increment
+        if message.frame in NORTH_ALIGNED:
+            first = message.angle_offset - (math.nan if attitude is None else math.degrees(attitude.yaw))
         else:
-            first = found.angle_offset if found.frame == BODY_FRD else math.nan
+            first = message.angle_offset if message.frame == BODY_FRD else math.nan
         if not (step > 0 and math.isfinite(first)):
             return np.full(len(self.angles), np.nan)
         # Sector 0 reaches half a step to either side of its angle, and behind a whole turn the same sectors come again.
         sectors = ((self.angles - first + step / 2) % 360 // step).astype(int)
-        inside = sectors < len(found.distances)
-        values = np.array(found.distances, float)[np.where(inside, sectors, 0)]
-        metres = np.minimum(np.minimum(values, found.max_distance) * CENTIMETRE, self.longest)
+        inside = sectors < len(message.distances)
+        values = np.array(message.distances, float)[np.where(inside, sectors, 0)]
+        metres = np.minimum(np.minimum(values, message.max_distance) * CENTIMETRE, self.longest)
         return np.where(inside & (values != UNKNOWN), metres, np.nan)
 
     def command(self, command):

@@ -46,7 +46,7 @@ class Robot:
             self.observation, _ = self.world.reset()
 
 
-def joined(loop, socket):
+def connect_when_ready(loop, socket):
     """A connection to the loop's process once it listens."""
     while loop.poll() is None:
         try:
@@ -65,7 +65,7 @@ def main(seconds, run_agent):
         socket = f"{folder}/policy.sock"
         loop = subprocess.Popen([run_agent, "loop", "--socket", socket])
         try:
-            fly(robot, joined(loop, socket), socket, seconds)
+            fly(robot, connect_when_ready(loop, socket), socket, seconds)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave the loop
             loop.terminate()
@@ -89,10 +89,10 @@ def fly(robot, policy, socket, seconds):
         policy.send(robot.observation)
     counts = request(socket, op="loop")["counts"]
     print(f"{counts['ticks']} decisions, one every {1000 * period:.0f} ms, {counts['late'] + counts['skipped']} missed")
-    for what, name in (("woke late by", "woke_late_ns"), ("observation to action", "answered_ns")):
+    for label, name in (("woke late by", "woke_late_ns"), ("observation to action", "answered_ns")):
         times = counts[name]
         known = ", ".join(f"{key} {1e-6 * value:.2f}" for key, value in times["percentiles"].items())
-        print(f"{what}, ms: {known}{', ' if known else ''}most {1e-6 * times['max']:.2f}")
+        print(f"{label}, ms: {known}{', ' if known else ''}most {1e-6 * times['max']:.2f}")
     print(f"fallback actions: {fallbacks}; flights ended by: {', '.join(robot.flights) or 'none yet'}")
 
 

@@ -37,10 +37,10 @@ class RclpyTopics:
         rclpy.init()
         self._message, self._rclpy, self._newest = Float32MultiArray, rclpy, None
         self._node = rclpy.create_node("policy")
-        self._node.create_subscription(Float32MultiArray, OBSERVATION, self._heard, KEPT)
+        self._node.create_subscription(Float32MultiArray, OBSERVATION, self._store_message, KEPT)
         self._actions = self._node.create_publisher(Float32MultiArray, ACTION, KEPT)
 
-    def _heard(self, message):
+    def _store_message(self, message):
         self._newest = message.data
 
     def observation(self):

@@ -133,8 +133,8 @@ NONLINEARITIES = {
 def header() -> str:
     """``device/engine/activations.h``: number, name and f of each activation that has one."""
     lines = [
-        f"    X({each.native}, NATIVE_{kind.name}, {each.exact.replace('tanh(', 'tanh64(')})"
-        for kind, each in NONLINEARITIES.items()
+        f"    X({nonlinearity.native}, NATIVE_{kind.name}, {nonlinearity.exact.replace('tanh(', 'tanh64(')})"
+        for kind, nonlinearity in NONLINEARITIES.items()
     ]
     return "\n".join(
         [

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from quarl.policy.errors import BundleError, SpecError
-from quarl.policy.files import PART, locked, write_atomically
+from quarl.policy.files import PART, lock_folder, write_atomically
 from quarl.policy.golden import check_golden_outputs, covering, foreign_tolerance
-from quarl.policy.json_values import is_file_name, shortened
+from quarl.policy.json_values import abbreviate, is_file_name
 from quarl.policy.reading import (
     CALIBRATION_FILE,
     DEVICE_FILES,
@@ -51,8 +51,8 @@ from quarl.policy.reading import (
     FileRecord,
     Manifest,
     Stored,
-    named,
     read_manifest,
+    wrap_read_errors,
 )
 from quarl.policy.reference import Weights, as_batch, check_weights, choose_actions, forward_float, grey_levels
 from quarl.policy.spec import PolicySpec, require
@@ -135,8 +135,8 @@ class Bundle(BundleFiles):
         Raises:
             BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
         """
-        bundle = cls.opened(path, require)
-        with named(bundle.path):
+        bundle = cls.open_verified(path, require)
+        with wrap_read_errors(bundle.path):
             if CALIBRATION_FILE in require:
                 bundle.calibration()
             if WEIGHTS_FILE in require:
@@ -148,31 +148,31 @@ class Bundle(BundleFiles):
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The float32 master weights, verified against their hash and the spec's shapes (host only)."""
-        return dict(self._made(WEIGHTS_FILE, self._weights))
+        return dict(self._load_cached(WEIGHTS_FILE, self._weights))
 
     def calibration(self) -> NDArray[np.float32]:
         """Raw observations recorded from real rollouts, float32 (n, observation_size) (host only)."""
-        return _as_float32(self._made(CALIBRATION_FILE, self._calibration))
+        return _as_float32(self._load_cached(CALIBRATION_FILE, self._calibration))
 
     def golden(self) -> Golden:
         """The golden vectors; their shapes are checked."""
         rows = self.golden_rows()
         return Golden(_as_float32(_array(rows.observations)), _array(rows.outputs), _array(rows.actions))
 
-    def expected(self, entry: ArtifactEntry) -> Expected:
+    def read_expected(self, entry: ArtifactEntry) -> Expected:
         """What this artifact has to compute on the golden observations, float32.
 
         Raises:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
         """
-        rows = self.expected_rows(entry)
+        rows = self.read_expected_rows(entry)
         return Expected(_array(rows.outputs), _array(rows.tolerance))
 
     def _weights(self, data: bytes) -> dict[str, NDArray[np.float32]]:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        with named(self.path / WEIGHTS_FILE):
+        with wrap_read_errors(self.path / WEIGHTS_FILE):
             try:
                 weights: dict[str, NDArray[np.float32]] = load(data)
                 check_weights(self.spec, weights)
@@ -238,7 +238,7 @@ def write_bundle(
     for name in extra_files or {}:
         require(
             is_file_name(name) and name not in (*HOST_FILES, MANIFEST_FILE),
-            f"an extra file is called {shortened(name)}; allowed are plain printable names other than a bundle's own.",
+            f"an extra file is called {abbreviate(name)}; allowed are plain printable names other than a bundle's own.",
         )
     observations = as_batch(spec, golden_observations), as_batch(spec, calibration)
     if golden_outputs is not None:
@@ -247,9 +247,11 @@ def write_bundle(
     contents = {
         SPEC_FILE: spec.to_json().encode(),
         WEIGHTS_FILE: save({name: np.ascontiguousarray(value) for name, value in weights.items()}),
-        CALIBRATION_FILE: npz(observations=_stored(spec, as_batch(spec, calibration))),
+        CALIBRATION_FILE: npz(observations=_compact_observations(spec, as_batch(spec, calibration))),
         GOLDEN_FILE: npz(
-            observations=_stored(spec, golden.observations), outputs=golden.outputs, actions=golden.actions
+            observations=_compact_observations(spec, golden.observations),
+            outputs=golden.outputs,
+            actions=golden.actions,
         ),
         **(extra_files or {}),
     }
@@ -259,7 +261,7 @@ def write_bundle(
         largest = LARGEST_NPZ if name.endswith(".npz") else largest
         require(len(data) <= largest, f"{name} would have {len(data)} bytes; a bundle's has at most {largest}.")
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
-    with locked(Path(path).parent):
+    with lock_folder(Path(path).parent):
         _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
     return Bundle.load(path)
 
@@ -289,7 +291,7 @@ def _check_outputs(spec: PolicySpec, weights: Weights, observations: np.ndarray,
         )
 
 
-def _stored(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
+def _compact_observations(spec: PolicySpec, observations: NDArray[np.float32]) -> np.ndarray:
     """Images as uint8, a quarter of the bytes; observations that are no grey levels stay float32."""
     levels = grey_levels(observations) if spec.is_image else None
     return observations if levels is None else levels
@@ -306,7 +308,7 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Ex
         data: the artifact.
         expected: of it, on the golden observations.
     """
-    with locked(bundle.path):
+    with lock_folder(bundle.path):
         for left in bundle.path.glob(f".*{PART}"):  # by a process that was killed; the lock says it is not at work
             left.unlink(missing_ok=True)
         # Read again: another process may have added another artifact meanwhile.
@@ -333,7 +335,7 @@ def _golden_data(bundle: Bundle, entry: ArtifactEntry, expected: Expected) -> by
     outputs, tolerance = expected.outputs.astype(np.float32), expected.tolerance.astype(np.float32)
     if entry.golden_file in bundle.manifest.files:
         with suppress(BundleError):
-            there = bundle.expected(entry)
+            there = bundle.read_expected(entry)
             if np.array_equal(there.outputs, outputs) and np.array_equal(there.tolerance, tolerance):
                 return bundle.data(entry.golden_file)
     return npz(outputs=outputs, tolerance=tolerance)
@@ -342,7 +344,7 @@ def _golden_data(bundle: Bundle, entry: ArtifactEntry, expected: Expected) -> by
 def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
     """A copy of a bundle's files without its artifacts, whose manifest says where it came from.
 
-    Two that copy to the same path at once have to hold :func:`policy.bundle.locked` of its parent, each.
+    Two that copy to the same path at once have to hold :func:`policy.files.lock_folder` of its parent, each.
     """
     files = {
         name: record

@@ -39,8 +39,8 @@ class QuarlError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """The error as a program reads it."""
-        found: dict[str, Any] = {"code": self.code, "message": self.message, "next": self.next_step}
-        return {**found, "values": self.values} if self.values else found
+        document: dict[str, Any] = {"code": self.code, "message": self.message, "next": self.next_step}
+        return {**document, "values": self.values} if self.values else document
 
 
 class PolicyError(QuarlError, ValueError):

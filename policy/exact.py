@@ -77,7 +77,7 @@ def _products(x: np.ndarray, kernel: np.ndarray, multiply: Multiply, parts: int)
     if bits < 1:
         raise QuantizationError(f"a layer of {summands} inputs is too wide to be summed exactly.")
     largest = np.abs(kernel).reshape(-1, outputs).max(axis=0, initial=0.0)
-    scaled, unit = _scaled(kernel, largest, bits)
+    scaled, unit = _scale_to_unit(kernel, largest, bits)
     factors = np.rint(scaled)
     if parts == FINE:
         factors = np.concatenate([factors, np.rint((scaled - factors) * 2.0**bits)], axis=-1)
@@ -94,11 +94,11 @@ def whole(x: np.ndarray, bits: int) -> tuple[Doubles, Doubles]:
     """x ≈ unit · X: whole numbers X, |X| ≤ 2ᵇⁱᵗˢ, of the shape of x (batch, …), and a power of two a row, (batch,)."""
     axes = tuple(range(1, x.ndim))
     largest = np.maximum(x.max(axis=axes, initial=0.0), -x.min(axis=axes, initial=0.0))
-    scaled, unit = _scaled(x, largest.reshape(-1, *[1] * len(axes)), bits)
+    scaled, unit = _scale_to_unit(x, largest.reshape(-1, *[1] * len(axes)), bits)
     return np.rint(scaled, out=scaled), unit.reshape(-1)
 
 
-def _scaled(x: np.ndarray, largest: np.ndarray, bits: int) -> tuple[Doubles, Doubles]:
+def _scale_to_unit(x: np.ndarray, largest: np.ndarray, bits: int) -> tuple[Doubles, Doubles]:
     """x / unit, not rounded yet, and unit = 2ᵉ⁻ᵇⁱᵗˢ with ``largest`` = m · 2ᵉ, ½ ≤ m < 1."""
     exponents = np.maximum(np.frexp(largest.astype(np.float64))[1], SMALLEST_EXPONENT)
     scaled: Doubles = x * np.ldexp(1.0, bits - exponents)

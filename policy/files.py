@@ -49,7 +49,7 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
-    with locked(path.parent):
+    with lock_folder(path.parent):
         try:
             part.mkdir()
             for name, data in contents.items():
@@ -63,7 +63,7 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def locked(folder: Path, mode: int = 0o777) -> Iterator[None]:
+def lock_folder(folder: Path, mode: int = 0o777) -> Iterator[None]:
     """Hold a folder against other processes that change what is in it; readers need no lock.
 
     The kernel drops the lock when its process ends, however it ends. A file system without locks goes without.

@@ -19,14 +19,14 @@ from quarl.policy.reference import (
     UNIT_ROUNDOFF,
     Weights,
     as_batch,
+    compute_activations,
     convolve,
     exact_program,
     forward_float,
     head_constants,
-    hidden_activations,
     join,
     layer_names,
-    normalised,
+    normalise_observations,
     program_variance,
     split,
     states_of,
@@ -37,16 +37,16 @@ from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpe
 # A unit that no golden vector excites is not checked by any.
 
 
-def excited(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
+def find_active_units(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
     """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
-    return units_above_zero(spec, hidden_activations(spec, weights, observations, exact=COARSE))
+    return units_above_zero(spec, compute_activations(spec, weights, observations, exact=COARSE))
 
 
 def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.bool_]:
-    """:func:`excited`, given :func:`policy.reference.hidden_activations`."""
+    """:func:`find_active_units`, given :func:`policy.reference.compute_activations`."""
     _, *hidden, _ = activations
     vector = spec.vector_size
-    found = []
+    masks = []
     for index, values in enumerate(hidden):
         if vector and index == len(spec.network.convolutions) - 1:
             # flattened, and behind it the vector that joins there, which is no unit
@@ -54,8 +54,8 @@ def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.
         if spec.network.activation_of(spec.network.hidden_names[index]) is not Activation.RELU:
             values = np.ones_like(values)  # all but a ReLU pass on what lies below zero, too
         positions = tuple(range(1, values.ndim - 1))
-        found.append((values > 0).any(axis=positions) if positions else values > 0)
-    return np.concatenate([np.zeros((len(activations[0]), 0), bool), *found], axis=1)  # a linear policy has none
+        masks.append((values > 0).any(axis=positions) if positions else values > 0)
+    return np.concatenate([np.zeros((len(activations[0]), 0), bool), *masks], axis=1)  # a linear policy has none
 
 
 def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:
@@ -65,8 +65,8 @@ def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration
     """
     if spec.network.opaque:  # nobody sees its units
         return golden
-    left = ~excited(spec, weights, golden).any(axis=0)
-    candidates = excited(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
+    left = ~find_active_units(spec, weights, golden).any(axis=0)
+    candidates = find_active_units(spec, weights, calibration) if len(calibration) else np.zeros((0, len(left)), bool)
     chosen: list[int] = []
     while left.any() and len(candidates) and (gain := (candidates & left).sum(axis=1)).max() > 0:
         chosen.append(int(gain.argmax()))
@@ -109,9 +109,9 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
     if spec.network.opaque:
         return opaque_tolerance(forward_float(spec, weights, observations))
     raw = as_batch(spec, observations)
-    x, vector = split(spec, normalised(spec, observations).astype(np.float64))
+    x, vector = split(spec, normalise_observations(spec, observations).astype(np.float64))
     variance = np.zeros_like(x)
-    states, following = states_of(spec, raw.astype(np.float64), spec.sensed_size), [np.zeros((len(raw), 0))]
+    states, following = states_of(spec, raw.astype(np.float64), spec.input_size), [np.zeros((len(raw), 0))]
     for index, name in enumerate(layer_names(spec)):
         kernel, bias = (weights[f"{name}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
         if name in states:
@@ -127,9 +127,9 @@ def float_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarray
             gamma, beta = (weights[f"{name}/{part}"].astype(np.float64) for part in ("gamma", "beta"))
             x, variance = _through_layer_norm(x, variance, gamma, beta)
         if name in states:
-            program, given = spec.network.states[name].program(), (fed, x, state)
-            variance = program_variance(program, given, (spread, variance, np.zeros_like(state)))
-            x = exact_program(program, *given)
+            program, operands = spec.network.states[name].program(), (fed, x, state)
+            variance = program_variance(program, operands, (spread, variance, np.zeros_like(state)))
+            x = exact_program(program, *operands)
             following.append(variance)
             x, variance = x[:, : len(kernel)], variance[:, : len(kernel)]
         elif name != "head":
@@ -146,8 +146,8 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
 
     That program rounds, too, and reading its weights may have multiplied and rounded them. No more than MOST_FOREIGN.
     """
-    both, given = float_tolerance(spec, weights, observations), outputs
-    outputs, following = given[:, : spec.output_size], given[:, spec.output_size :]
+    both, results = float_tolerance(spec, weights, observations), outputs
+    outputs, following = results[:, : spec.output_size], results[:, spec.output_size :]
     rounding = both[: spec.output_size]
     if isinstance(spec.head, ContinuousHead):
         rounding = rounding - head_rounding(spec)
@@ -159,7 +159,7 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
         span = np.full(spec.output_size, np.ptp(outputs))
     rounding = np.concatenate([rounding, both[spec.output_size :]])
     span = np.concatenate([span, np.ptp(following, axis=0)])
-    most = MOST_FOREIGN * np.maximum(span, LEAST_SPAN * np.abs(given).max(axis=0))
+    most = MOST_FOREIGN * np.maximum(span, LEAST_SPAN * np.abs(results).max(axis=0))
     tolerance: Doubles = np.minimum(np.maximum(FOREIGN_ROUNDINGS * rounding, FOREIGN * span), most)
     return tolerance
 
@@ -252,7 +252,7 @@ def check_golden_outputs(
 def _compare_floats(
     spec: PolicySpec, weights: Weights, observations: Floats, stored: Floats, where: Path, whose: str, next_step: str
 ) -> None:
-    computed, few = _computed(lambda part: forward_float(spec, weights, part), observations, stored)
+    computed, few = _recompute(lambda part: forward_float(spec, weights, part), observations, stored)
     apart = np.abs(computed.astype(np.float64) - stored)
     if (apart <= few).all():
         return
@@ -261,7 +261,7 @@ def _compare_floats(
     _refuse(~(apart <= np.maximum(np.max(parts, axis=0), few)), computed, stored, where, whose, next_step)
 
 
-def _computed(
+def _recompute(
     forward: Callable[[Floats], Floats], observations: Floats, stored: Floats
 ) -> tuple[Floats, NDArray[np.float64]]:
     """The outputs computed again, and what a few roundings of each output, (result_size,), are."""

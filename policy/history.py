@@ -31,7 +31,7 @@ class History:
     """The whole observation of each period, from this period's values alone.
 
     ``values`` of a period are those of all fields in their order, of one row each; fields of earlier actions and of
-    recurrent layers' states take none: they are filled by :meth:`acted`.
+    recurrent layers' states take none: they are filled by :meth:`record_action`.
 
         history = History(spec.observation)
         while True:
@@ -64,20 +64,20 @@ class History:
         Raises:
             SpecError: another number of values.
         """
-        brought = array("f", values)
-        if len(brought) != self.values_size:
-            raise SpecError(f"a period brings {self.values_size} values, {len(brought)} were given.")
+        step_inputs = array("f", values)
+        if len(step_inputs) != self.values_size:
+            raise SpecError(f"a period brings {self.values_size} values, {len(step_inputs)} were given.")
         start = 0
         for index, (field, size) in enumerate(self._fields):
             if _is_brought(field):
-                self._push(index, brought[start : start + size])
+                self._push(index, step_inputs[start : start + size])
                 start += size
-        whole = array("f")
+        observation = array("f")
         for rows in self._rows:
-            whole += rows
-        return whole
+            observation += rows
+        return observation
 
-    def acted(self, action: Iterable[float], state: Iterable[float] = ()) -> None:
+    def record_action(self, action: Iterable[float], state: Iterable[float] = ()) -> None:
         """What came of the last observation: the action (outputs,) that was taken, and the next states (state_size,).
 
         Raises:
@@ -104,22 +104,22 @@ class History:
 def _floats(values: Any) -> array[float]:
     """Values as an array; of numpy's or another array's float32 bytes, which is faster, and else one by one."""
     if getattr(values, "dtype", None) == "float32" or (isinstance(values, array) and values.typecode == "f"):
-        made = array("f")
-        made.frombytes(values.tobytes())
-        return made
+        floats = array("f")
+        floats.frombytes(values.tobytes())
+        return floats
     return array("f", values)
 
 
-def brought_of(fields: Sequence[Remembering], observation: Sequence[float]) -> list[float]:
+def extract_step_inputs(fields: Sequence[Remembering], observation: Sequence[float]) -> list[float]:
     """What the last period of a whole observation brought: the newest row of each field that is brought, in order."""
     start = 0
-    brought: list[float] = []
+    step_inputs: list[float] = []
     for field in fields:
         end = start + math.prod(field.shape)
         if _is_brought(field):
-            brought += observation[end - _row_size(field) : end]
+            step_inputs += observation[end - _row_size(field) : end]
         start = end
-    return brought
+    return step_inputs
 
 
 def remembers(fields: Sequence[Remembering]) -> bool:

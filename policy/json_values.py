@@ -37,7 +37,7 @@ def null_is(value: Any) -> dict[str, Any]:
     return {"null": value}
 
 
-def called(name: str) -> dict[str, Any]:
+def rename_in_json(name: str) -> dict[str, Any]:
     """Metadata of a field that has another name in the document."""
     return {"name": name}
 
@@ -108,9 +108,9 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         choices = [choice for choice in arguments if choice is not type(None)]
         return read(choices[0] if len(choices) == 1 else _of_kind(choices, value, name), value, name)
     if dataclasses.is_dataclass(kind):
-        return _object(kind, _typed(value, dict, name, "an object"), name)
+        return _object(kind, _require_type(value, dict, name, "an object"), name)
     if origin is tuple:
-        items = _typed(value, list, name, "a list")
+        items = _require_type(value, list, name, "a list")
         if arguments[1:] != (...,) and len(items) != len(arguments):
             raise JsonValueError(f"{name} has {len(items)} numbers; it must have {len(arguments)}")
         if arguments[0] in _SCALARS:  # the common case, and the long one: without the search for its kind
@@ -119,7 +119,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
         places = [f"{name}[{index}]" if inside else name for index in range(len(items))]
         return tuple(read(arguments[0], item, place) for item, place in zip(items, places))
     if origin is Mapping:
-        members = _typed(value, dict, name, "an object").items()
+        members = _require_type(value, dict, name, "an object").items()
         return {read(arguments[0], key, name): read(arguments[1], item, f"{name}.{key}") for key, item in members}
     if issubclass(kind, Enum):
         return _member(kind, value, name)
@@ -127,7 +127,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
 
 
 def _scalar(kind: type, value: Any, name: str) -> Any:
-    return _number(value, name) if kind is float else _typed(value, kind, name, _SCALARS[kind])
+    return _number(value, name) if kind is float else _require_type(value, kind, name, _SCALARS[kind])
 
 
 def check_free(value: Any, name: str) -> None:
@@ -140,23 +140,23 @@ def check_free(value: Any, name: str) -> None:
     while left:
         item, place, level = left.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            raise JsonValueError(f"{_described(place)} is {item}; it must be finite")
+            raise JsonValueError(f"{_join_path(place)} is {item}; it must be finite")
         if isinstance(item, str) and not item.translate(_LINE_SIGNS).isprintable():
-            raise JsonValueError(f"{_described(place)} is {shortened(item)}; it must be printable")
+            raise JsonValueError(f"{_join_path(place)} is {abbreviate(item)}; it must be printable")
         if level > DEEPEST:
-            raise JsonValueError(f"{_described(place)} lies {level} levels deep; allowed are {DEEPEST}")
+            raise JsonValueError(f"{_join_path(place)} lies {level} levels deep; allowed are {DEEPEST}")
         if isinstance(item, Mapping):
             for key, inner in item.items():
                 if type(key) is not str or not is_text(key, LONGEST_TEXT):
                     raise JsonValueError(
-                        f"{_described(place)} has the member {shortened(key)}; its name must be printable"
+                        f"{_join_path(place)} has the member {abbreviate(key)}; its name must be printable"
                     )
                 left.append((inner, (key, place), level + 1))
         elif isinstance(item, (list, tuple)):
             left += [(inner, place, level + 1) for inner in item]
 
 
-def _described(place: _Place) -> str:
+def _join_path(place: _Place) -> str:
     """NAME.MEMBER.MEMBER, put together only for a message."""
     names = [place[0]]
     while (place := place[1]) is not None:
@@ -165,7 +165,7 @@ def _described(place: _Place) -> str:
 
 
 def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
-    found = {}
+    members = {}
     for field in dataclasses.fields(kind):
         key = field.metadata.get("name", field.name)
         if key not in data and "omitted" in field.metadata:
@@ -173,10 +173,10 @@ def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
         if data[key] is None and "omitted" in field.metadata:
             raise JsonValueError(f"{f'{name}.{key}' if name else key} is null; it must be absent, or have a value")
         if data[key] is None and "null" in field.metadata:
-            found[field.name] = field.metadata["null"]
+            members[field.name] = field.metadata["null"]
         else:
-            found[field.name] = read(_hints(kind)[field.name], data[key], f"{name}.{key}" if name else key)
-    return kind(**found)
+            members[field.name] = read(_hints(kind)[field.name], data[key], f"{name}.{key}" if name else key)
+    return kind(**members)
 
 
 @cache
@@ -186,9 +186,9 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _of_kind(choices: list[Any], value: Any, name: str) -> Any:
     known = {choice.KIND: choice for choice in choices}
-    kind = _typed(value, dict, name, "an object")["kind"]
+    kind = _require_type(value, dict, name, "an object")["kind"]
     if not isinstance(kind, str) or kind not in known:
-        raise JsonValueError(f"{name}.kind {shortened(kind)} is not known; allowed are {', '.join(known)}")
+        raise JsonValueError(f"{name}.kind {abbreviate(kind)} is not known; allowed are {', '.join(known)}")
     return known[kind]
 
 
@@ -197,41 +197,41 @@ def _member(kind: type[Enum], value: Any, name: str) -> Any:
         if member.value == value:
             return member
     allowed = ", ".join(str(member.value) for member in kind)
-    raise JsonValueError(f"{name} {shortened(value)} is not known; allowed are {allowed}")
+    raise JsonValueError(f"{name} {abbreviate(value)} is not known; allowed are {allowed}")
 
 
 def _number(value: Any, name: str) -> float:
     if type(value) not in (int, float):
-        raise JsonValueError(f"{name} is {shortened(value)}; it must be a number")
+        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be a number")
     try:
         read = float(value)
     except OverflowError:
         read = math.inf
     if not math.isfinite(read):  # Python reads NaN and Infinity, and comparisons with NaN let everything pass
-        raise JsonValueError(f"{name} is {shortened(value)}; it must be finite")
+        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be finite")
     return read
 
 
-def _typed(value: Any, kind: type, name: str, wanted: str) -> Any:
+def _require_type(value: Any, kind: type, name: str, wanted: str) -> Any:
     if type(value) is not kind:  # True is no whole number
-        raise JsonValueError(f"{name} is {shortened(value)}; it must be {wanted}")
+        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be {wanted}")
     if isinstance(value, str) and not is_text(value, LONGEST_TEXT):
         raise JsonValueError(
-            f"{name} is {shortened(value)}; it must be printable, of at most {LONGEST_TEXT} characters, "
+            f"{name} is {abbreviate(value)}; it must be printable, of at most {LONGEST_TEXT} characters, "
             "without control signs and line breaks"
         )
     return value
 
 
-def shortened(value: object) -> str:
+def abbreviate(value: object) -> str:
     """A value as messages show it."""
     if isinstance(value, (list, tuple, str, bytes)):
         value = value[:60]  # of millions, those that are shown
     try:
-        shown = repr(value)
+        text = repr(value)
     except ValueError:  # an integer of thousands of digits
-        shown = f"a number of type {type(value).__name__}"
-    return shown if len(shown) <= 60 else f"{shown[:57]}…"
+        text = f"a number of type {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.errors import BundleError, UnknownPolicyError
-from quarl.policy.files import locked
-from quarl.policy.json_values import is_file_name, shortened
+from quarl.policy.files import lock_folder
+from quarl.policy.json_values import abbreviate, is_file_name
 from quarl.policy.places import ARTIFACTS, CODE, IN_CHECKOUT, ZOO
 from quarl.policy.reading import MANIFEST_FILE, WEIGHTS_FILE
 
@@ -41,17 +41,17 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
     if is_path:
         bundle = Bundle.load(Path(name_or_path))
     else:
-        with locked(artifacts):  # two commands at once must not both copy
-            bundle = _named(name_or_path, artifacts, zoo)
+        with lock_folder(artifacts):  # two commands at once must not both copy
+            bundle = _find_by_name(name_or_path, artifacts, zoo)
     by_name = not is_path or bundle.path.resolve().parent == artifacts.resolve()
-    meant_path = meant(bundle, shipped_folder(bundle.path.name, zoo) if by_name else None)
+    meant_path = describe_source(bundle, find_shipped(bundle.path.name, zoo) if by_name else None)
     if meant_path not in _printed and not quiet:  # a command may need its bundle more than once
         _printed.add(meant_path)
         print(meant_path, file=sys.stderr)
     return bundle
 
 
-def meant(bundle: Bundle, shipped: Path | None = None) -> str:
+def describe_source(bundle: Bundle, shipped: Path | None = None) -> str:
     """One line: which bundle it is, where it came from, and what it is not.
 
     Args:
@@ -59,33 +59,33 @@ def meant(bundle: Bundle, shipped: Path | None = None) -> str:
         shipped: the repository's bundle of that name, where a name was typed and there is one.
     """
     if bundle.manifest.origin == "zoo" and shipped is not None:
-        came = f"a copy of {shown(shipped)}"
+        came = f"a copy of {shorten_path(shipped)}"
     elif ZOO in bundle.path.resolve().parents:
         came = "as it comes with the repository"
     else:
         written = datetime.fromtimestamp((bundle.path / WEIGHTS_FILE).stat().st_mtime)
-        made = "imported" if bundle.spec.is_imported else "trained"
-        came = f"{made} here {written:%Y-%m-%d}"
+        origin = "imported" if bundle.spec.is_imported else "trained"
+        came = f"{origin} here {written:%Y-%m-%d}"
         if bundle.spec.provenance.get("ended") == "interrupted":
             came += f", by a run that was interrupted at step {bundle.spec.provenance.get('steps')}"
         if shipped is not None:
-            came += f" ({shown(shipped)} is not used; it is once {shown(bundle.path)} is removed)"
-    return f"Policy {bundle.spec.name}: {shown(bundle.path)}, {came}."
+            came += f" ({shorten_path(shipped)} is not used; it is once {shorten_path(bundle.path)} is removed)"
+    return f"Policy {bundle.spec.name}: {shorten_path(bundle.path)}, {came}."
 
 
-def shown(path: Path) -> Path:
+def shorten_path(path: Path) -> Path:
     """The path as it may be typed in the current folder."""
     full, here = path.resolve(), Path.cwd()
     return full.relative_to(here) if full.is_relative_to(here) else full
 
 
-def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
+def _find_by_name(name: str, artifacts: Path, zoo: Path) -> Bundle:
     if not is_file_name(name):
         raise BundleError(
-            f"there is no policy {shortened(name)}; allowed are printable names of at most 255 bytes, and paths.",
+            f"there is no policy {abbreviate(name)}; allowed are printable names of at most 255 bytes, and paths.",
             "Type: quarl train --help",
         )
-    own, shipped = artifacts / name, shipped_folder(name, zoo)
+    own, shipped = artifacts / name, find_shipped(name, zoo)
     if own.exists():
         bundle = Bundle.load(own)
         if bundle.manifest.origin != "zoo" or shipped is None:
@@ -104,9 +104,9 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
         for path in sorted(root.glob(f"[!.]*/{MANIFEST_FILE}"))
     )
     own_path = shlex.quote(f"artifacts/{name}")
-    meant = similar(name, known)
+    matches = similar(name, known)
     others = "" if IN_CHECKOUT else " The package brings I and II; III and the others come with the repository."
-    there_are = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known) or 'none'}."
+    there_are = f"did you mean {' or '.join(matches)}?" if matches else f"known are {', '.join(known) or 'none'}."
     raise UnknownPolicyError(
         f"there is no policy {name!r}; {there_are}{others}",
         f"Train one of that name: quarl train --task navigation --policy I --output-path {own_path}",
@@ -117,13 +117,13 @@ def _named(name: str, artifacts: Path, zoo: Path) -> Bundle:
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """The names that a mistyped one may stand for: those that differ in case alone, else at most three close ones."""
-    folded = {each.casefold(): each for each in sorted(known)}
+    folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     if name.casefold() in folded:
         return [folded[name.casefold()]]
-    return [folded[each] for each in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)]
+    return [folded[candidate] for candidate in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.7)]
 
 
-def shipped_folder(name: str, zoo: Path = ZOO) -> Path | None:
+def find_shipped(name: str, zoo: Path = ZOO) -> Path | None:
     """Where the repository has the bundle of that name; None where it has none."""
     places = (zoo / name, *(zoo / shelf / name for shelf in SHELVES))
     return next((place for place in places if place.exists() and name not in SHELVES), None)
@@ -136,12 +136,12 @@ def code_version() -> str:
         return f"quarl {metadata.version('quarl')}"
     try:
         version = _git("describe", "--always", "--tags").strip()
-        return f"{version}-dirty" if changed_code() else version or "unknown"
+        return f"{version}-dirty" if list_changed_code() else version or "unknown"
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
 
-def changed_code() -> list[str]:
+def list_changed_code() -> list[str]:
     """Tracked files that differ from the last commit, other than results, pages and pictures, which are no code."""
     listed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!results", ":/!docs", ":/!README.md")
     return [line[3:] for line in listed.splitlines()]

@@ -41,20 +41,20 @@ def execute(spec: PolicySpec, program: np.ndarray, observations: Floats) -> Floa
     Raises:
         ProgramError: onnxruntime refuses the graph or the observation.
     """
-    made = np.empty((len(observations), spec.result_size), np.float32)
+    results = np.empty((len(observations), spec.result_size), np.float32)
     try:
         session = _session(program)
         names = [value.name for value in session.get_inputs()]
         for index, row in enumerate(observations):
-            feeds = {names[0]: row[None, : spec.sensed_size]}
+            feeds = {names[0]: row[None, : spec.input_size]}
             if spec.state_size:
-                feeds[names[1]] = row[None, spec.sensed_size :]
+                feeds[names[1]] = row[None, spec.input_size :]
             outputs = session.run(None, feeds)
-            made[index, : spec.output_size] = outputs[0][0]
-            made[index, spec.output_size :] = outputs[1][0] if spec.state_size else ()
+            results[index, : spec.output_size] = outputs[0][0]
+            results[index, spec.output_size :] = outputs[1][0] if spec.state_size else ()
     except Exception as error:  # onnxruntime documents no exception classes
         raise ProgramError(f"onnxruntime does not execute policy {spec.name!r} ({error}).") from error
-    return made
+    return results
 
 
 def tolerance(results: np.ndarray) -> Doubles:

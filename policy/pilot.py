@@ -68,7 +68,7 @@ class Histories:
             self._rows[~mask] = before[~mask]
         return self._rows.copy()
 
-    def acted(self, actions: NDArray[Any], states: Floats) -> None:
+    def record_action(self, actions: NDArray[Any], states: Floats) -> None:
         """What came of the last observations: continuous actions (n, outputs), and the next states (n, state_size)."""
         start = 0
         for field, place in self._fields:
@@ -103,9 +103,9 @@ class Pilot:
 
     def __call__(self, values: NDArray[Any]) -> NDArray[Any]:
         """What this period brings, (n, values_size), to actions: int64 (n,), or float32 (n, outputs)."""
-        made = self.results(self._histories.observe(values))
-        actions, outputs = choose_actions(self.spec, made), self.spec.output_size
-        self._histories.acted(made[:, :outputs], made[:, outputs:])
+        results = self.results(self._histories.observe(values))
+        actions, outputs = choose_actions(self.spec, results), self.spec.output_size
+        self._histories.record_action(results[:, :outputs], results[:, outputs:])
         return actions
 
 
@@ -116,15 +116,15 @@ def deciding(spec: PolicySpec, results: Results) -> Decide:
     return lambda observations: choose_actions(spec, results(observations))
 
 
-def watched(decide: Decide, watch: Callable[[Any], object]) -> Decide:
+def watch_observations(decide: Decide, watch: Callable[[Any], object]) -> Decide:
     """A policy whose whole raw observations, each batch of them, ``watch`` is shown before it decides."""
 
-    def shown(observations: Any) -> Any:
+    def observe_and_decide(observations: Any) -> Any:
         watch(observations)
         return results(observations)
 
     results = decide.results if isinstance(decide, Pilot) else decide
-    return Pilot(decide.spec, shown) if isinstance(decide, Pilot) else shown
+    return Pilot(decide.spec, observe_and_decide) if isinstance(decide, Pilot) else observe_and_decide
 
 
 def on_rows(decide: Decide) -> Decide:
@@ -136,11 +136,11 @@ def on_rows(decide: Decide) -> Decide:
 
 def begin(decide: Decide, mask: Flags) -> None:
     """Tell a policy that remembers where episodes begin, (n,)."""
-    if (told := getattr(decide, "begin", None)) is not None:
-        told(mask)
+    if (callback := getattr(decide, "begin", None)) is not None:
+        callback(mask)
 
 
 def end(decide: Decide, mask: Flags) -> None:
     """Tell a policy that wants to know in which rows (n,) of its batch episodes have ended and none follows."""
-    if (told := getattr(decide, "end", None)) is not None:
-        told(mask)
+    if (callback := getattr(decide, "end", None)) is not None:
+        callback(mask)

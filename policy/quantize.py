@@ -363,21 +363,21 @@ def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = Fals
     if same_bits:
         return exactly(kind, x.astype(np.float64), network.negative_slope).astype(np.float32)
     with np.errstate(over="ignore"):  # e¹⁰⁰ is infinite, and 1 / (1 + ∞) is 0
-        return _computed(NONLINEARITIES[kind].fast, x, np.float32(network.negative_slope), np.tanh)
+        return _evaluate_expression(NONLINEARITIES[kind].fast, x, np.float32(network.negative_slope), np.tanh)
 
 
 def exactly(kind: Activation, x: Doubles, negative_slope: float) -> Doubles:
     """An activation in double precision, with the same bits on every processor, same shape."""
-    return _computed(NONLINEARITIES[kind].exact, x, float(np.float32(negative_slope)), exact.tanh64)
+    return _evaluate_expression(NONLINEARITIES[kind].exact, x, float(np.float32(negative_slope)), exact.tanh64)
 
 
-def _computed(expression: str, x: np.ndarray, slope: float | np.float32, tanh: Callable[..., Any]) -> Any:
+def _evaluate_expression(expression: str, x: np.ndarray, slope: float | np.float32, tanh: Callable[..., Any]) -> Any:
     """An expression of :mod:`policy.activations`."""
-    return eval(_compiled(expression), _FUNCTIONS, {"x": x, "slope": slope, "tanh": tanh})
+    return eval(_compile_expression(expression), _FUNCTIONS, {"x": x, "slope": slope, "tanh": tanh})
 
 
 @cache
-def _compiled(expression: str) -> CodeType:
+def _compile_expression(expression: str) -> CodeType:
     return compile(expression, "policy/activations.py", "eval")
 
 
@@ -415,7 +415,7 @@ class IntegerTable:
     output: Affine
 
     @classmethod
-    def made(cls, network: NetworkSpec, layer: str, fed: Affine, output: Affine) -> IntegerTable:
+    def build_lookup(cls, network: NetworkSpec, layer: str, fed: Affine, output: Affine) -> IntegerTable:
         """round(f(s (q − z)) / s') + z' for all q of the map ``fed``, with s' and z' of ``output``."""
         kind, slope = network.activation_of(layer), network.negative_slope
         x = float(np.float32(fed.scale)) * (np.arange(INT8_MIN, INT8_MAX + 1) - fed.zero_point).astype(np.float64)
@@ -466,7 +466,7 @@ def linear_map(network: NetworkSpec, layer: str, low: float, high: float, output
 # training quantization.
 
 
-def hidden_map(trained: TrainedQuantization, layer: str) -> Affine:
+def build_hidden_map(trained: TrainedQuantization, layer: str) -> Affine:
     """Map of a hidden layer's output."""
     return unsigned_affine(trained.ranges[layer][1], trained.bits)
 

@@ -24,10 +24,10 @@ from quarl.policy.json_values import (
     OMITTED,
     POLICY_NAMES_ALLOWED,
     JsonValueError,
-    called,
+    abbreviate,
     is_file_name,
     is_policy_name,
-    shortened,
+    rename_in_json,
 )
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -57,12 +57,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class FileRecord:
     """Size in bytes and hash of one file of the bundle."""
 
-    size: int = field(metadata=called("bytes"))
+    size: int = field(metadata=rename_in_json("bytes"))
     sha256: str
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= LARGEST_RECORD or not _SHA256.fullmatch(self.sha256):
-            size, sha256 = json_values.shortened(self.size), json_values.shortened(self.sha256)
+            size, sha256 = json_values.abbreviate(self.size), json_values.abbreviate(self.sha256)
             raise JsonValueError(
                 f"a record has {size} bytes and the sha256 {sha256}; "
                 f"allowed are 0 … {LARGEST_RECORD} bytes and 64 hexadecimal digits"
@@ -153,7 +153,7 @@ class ArtifactEntry:
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
-            steps, least = json_values.shortened(self.output_step), f"it must be at least {SMALLEST_STEP:g}"
+            steps, least = json_values.abbreviate(self.output_step), f"it must be at least {SMALLEST_STEP:g}"
             raise JsonValueError(f"output_step is {steps}; each output needs one, and {least}")
         if (self.precision is Precision.MIXED) is (self.layer_bits is None):
             raise JsonValueError(
@@ -248,7 +248,7 @@ class Manifest:
             data = {**data, "artifacts": []}
         elif type(version) is not int or version != MANIFEST_FORMAT_VERSION:  # True and 1.0 equal 1
             raise BundleError(
-                f"{where} has format_version {shortened(version)}; this program reads {MANIFEST_FORMAT_VERSION}.",
+                f"{where} has format_version {abbreviate(version)}; this program reads {MANIFEST_FORMAT_VERSION}.",
                 "Use the program version that wrote the bundle, or train and convert it again.",
             )
         try:
@@ -290,7 +290,7 @@ def _require_plain(name: str) -> None:
     """Refuse a file name that leaves the bundle or is the manifest's own."""
     if not is_file_name(name) or name == MANIFEST_FILE:
         raise BundleError(
-            f"the manifest names the file {json_values.shortened(name)}; "
+            f"the manifest names the file {json_values.abbreviate(name)}; "
             "only plain names inside the bundle are allowed, printable and of at most 255 bytes."
         )
 
@@ -302,7 +302,7 @@ def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], wh
         raise BundleError(
             f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
             f"artifact; the file of that one is {file}, its golden_file {golden}.",
-            f"Convert again: quarl convert --bits {entry.precision.typed}",
+            f"Convert again: quarl convert --bits {entry.precision.bits_argument}",
         )
     if golden not in files:
         raise BundleError(f"{where} lists {file}, but not its golden_file {golden}.", "Convert again: quarl convert")
@@ -363,17 +363,17 @@ def is_there(path: Path) -> bool:
 
 def is_regular(path: Path) -> bool:
     """Whether it is a regular file, and no link to one."""
-    found = _status(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
+    status = _status(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
 
 
 def file_state(path: Path) -> FileState | None:
     """What becomes another one when a file is written or replaced; None where there is none to look at."""
     try:
-        found = _status(path)
+        status = _status(path)
     except OSError:
         return None
-    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def read_file(path: Path, largest: int, *, follow_links: bool = False) -> bytes:
@@ -382,19 +382,19 @@ def read_file(path: Path, largest: int, *, follow_links: bool = False) -> bytes:
     Raises:
         BundleError: it is missing, no regular file, too large, or cannot be read.
     """
-    with _opened(path, follow_links) as (stream, size):
+    with _open_regular(path, follow_links) as (stream, size):
         _refuse_large(path, size, largest)
         return stream.read(size)  # it may have grown
 
 
-def verified(path: Path, record: FileRecord, largest: int) -> bytes:
+def read_verified(path: Path, record: FileRecord, largest: int) -> bytes:
     """The bytes of a file, which are those that the manifest's record is of.
 
     Raises:
         BundleError: as :func:`read_file`, or its size or hash is another.
     """
     _refuse_large(path, record.size, largest)
-    with _opened(path) as (stream, size):
+    with _open_regular(path) as (stream, size):
         _compare_sizes(path, size, record)
         data = stream.read(record.size + 1)
     _compare_sizes(path, len(data), record)
@@ -403,9 +403,9 @@ def verified(path: Path, record: FileRecord, largest: int) -> bytes:
 
 
 def verify(path: Path, record: FileRecord, largest: int) -> None:
-    """Check a file as :func:`verified` does, a block at a time: memory is little, and the agent's peak is measured."""
+    """Check a file as :func:`read_verified` does, a block at a time: the agent's peak memory is measured."""
     _refuse_large(path, record.size, largest)
-    with _opened(path) as (stream, size):
+    with _open_regular(path) as (stream, size):
         _compare_sizes(path, size, record)
         running, length = new_sha256(), 0
         while length <= record.size and (block := stream.read(min(MIB, record.size + 1 - length))):
@@ -416,18 +416,18 @@ def verify(path: Path, record: FileRecord, largest: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path, follow_links: bool = False) -> Iterator[tuple[BinaryIO, int]]:
+def _open_regular(path: Path, follow_links: bool = False) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file, and its size in bytes."""
     try:
-        found = _status(path, follow_links)
-        if found is None:
+        initial_status = _status(path, follow_links)
+        if initial_status is None:
             hint = (
                 "Train one (quarl train --task navigation --policy I) or name one that exists."
                 if path.name == MANIFEST_FILE
                 else ""
             )
             raise BundleError(f"{path} is missing.", hint)
-        _refuse_special(path, found)  # opening a device may already do something
+        _refuse_special(path, initial_status)  # opening a device may already do something
         # Should it be another one by now: a link is not followed, and a FIFO does not wait for who writes to it.
         link = 0 if follow_links else os.O_NOFOLLOW
         descriptor = os.open(path, os.O_RDONLY | link | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -578,7 +578,7 @@ def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[s
     try:
         _check_end(data)
         members = _members(data, wanted, where)
-        shapes = {name: _checked_shape(members, name, wanted[name], where) for name in wanted}
+        shapes = {name: _read_shape(members, name, wanted[name], where) for name in wanted}
         if len({shape[0] for _, shape in shapes.values()}) > 1:
             rows = ", ".join(f"{shape[0]} of {name}" for name, (_, shape) in shapes.items())
             raise BundleError(f"{where}: its rows do not belong together: there are {rows}.")
@@ -591,8 +591,8 @@ def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[s
     except _UnreadableError as error:
         raise BundleError(f"{where} is no readable npz file: {error}.") from None
     except Exception as error:  # struct, zlib, and whatever else bytes that nobody wrote may bring about
-        shown = shortened(str(error))
-        raise BundleError(f"{where} is no readable npz file: {type(error).__name__} {shown}.") from error
+        reason = abbreviate(str(error))
+        raise BundleError(f"{where} is no readable npz file: {type(error).__name__} {reason}.") from error
 
 
 @dataclass(frozen=True)
@@ -605,16 +605,16 @@ class _Member:
     size: int
     body: memoryview
 
-    def unpacked(self, most: int) -> bytearray:
+    def unpack_bytes(self, most: int) -> bytearray:
         """Its first bytes, at most so many."""
         if self.method == _STORED:
             return bytearray(self.body[:most])
-        unpacker, made = zlib.decompressobj(-zlib.MAX_WBITS), bytearray()
+        unpacker, content = zlib.decompressobj(-zlib.MAX_WBITS), bytearray()
         for start in range(0, len(self.body), _BLOCK):
-            if len(made) == most:
+            if len(content) == most:
                 break
-            made += unpacker.decompress(self.body[start : start + _BLOCK], most - len(made))
-        return made
+            content += unpacker.decompress(self.body[start : start + _BLOCK], most - len(content))
+        return content
 
 
 def _check_end(data: bytes) -> tuple[int, int]:
@@ -631,7 +631,7 @@ def _check_end(data: bytes) -> tuple[int, int]:
 
 
 def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str, _Member]:
-    found: dict[str, _Member] = {}
+    members: dict[str, _Member] = {}
     place, entries = _check_end(data)
     for _ in range(entries):
         signature, _, _, flags, method, _, _, checksum, packed, size, name_size, extra, comment, _, _, _, local = (
@@ -640,10 +640,10 @@ def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str,
         file = data[place + _ENTRY.size : place + _ENTRY.size + name_size].decode()
         place += _ENTRY.size + name_size + extra + comment
         name = file.removesuffix(".npy")
-        if name not in wanted or name == file or name in found:
-            state = "twice" if name in found else "which nobody wants"
+        if name not in wanted or name == file or name in members:
+            state = "twice" if name in members else "which nobody wants"
             allowed = ", ".join(wanted)
-            raise BundleError(f"{where} holds {shortened(file)}, {state}; allowed are {allowed}, once each.")
+            raise BundleError(f"{where} holds {abbreviate(file)}, {state}; allowed are {allowed}, once each.")
         if method not in (_STORED, _DEFLATED):
             raise BundleError(f"{where}: {name!r} is packed by method {method}; allowed is deflate.")
         begin, *_, its_name, its_extra = _LOCAL.unpack_from(data, local)
@@ -651,20 +651,18 @@ def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str,
         its_file = data[local + _LOCAL.size : local + _LOCAL.size + its_name].decode()
         if (signature, begin, its_file) != (b"PK\x01\x02", b"PK\x03\x04", file) or flags & 1:
             raise _UnreadableError(f"the headers of {name!r} do not belong together")
-        found[name] = _Member(name, method, checksum, size, memoryview(data)[start : start + packed])
-    return found
+        members[name] = _Member(name, method, checksum, size, memoryview(data)[start : start + packed])
+    return members
 
 
-def _checked_shape(
-    members: Mapping[str, _Member], name: str, wanted: Wanted, where: str
-) -> tuple[str, tuple[int, ...]]:
+def _read_shape(members: Mapping[str, _Member], name: str, wanted: Wanted, where: str) -> tuple[str, tuple[int, ...]]:
     """Type and shape of a member from its header; the header's size is that of the archive's directory."""
     if name not in members:
         raise BundleError(f"{where}: {name!r} is absent; the spec wants {wanted}.")
     header = _header(members[name])
     parsed = _NPY_HEADER.fullmatch(header)
     if parsed is None:
-        raise _UnreadableError(f"{name!r} has the header {shortened(header)}")
+        raise _UnreadableError(f"{name!r} has the header {abbreviate(header)}")
     described = parsed[1].decode()
     order, kind, size = _DESCRIBED.match(described).groups()  # type: ignore[union-attr]
     if kind not in _KINDS or int(size or 8) > 16:
@@ -676,8 +674,8 @@ def _checked_shape(
     shape = tuple(int(side) for side in sides if side)
     columns = () if wanted.width is None else (wanted.width,)
     if of_type not in wanted.types or not is_native or shape[1:] != columns or not shape:
-        shown = shortened(f"{of_type}{list(shape)}")[1:-1]
-        raise BundleError(f"{where}: {name!r} is {shown}; the spec wants {wanted}.")
+        actual = abbreviate(f"{of_type}{list(shape)}")[1:-1]
+        raise BundleError(f"{where}: {name!r} is {actual}; the spec wants {wanted}.")
     if parsed[2] == b"True" and math.prod(shape) > max(shape):
         raise _UnreadableError(f"{name!r} is in Fortran order")
     held = members[name].size - len(_NPY_MAGIC) - 2 - len(header)
@@ -687,19 +685,19 @@ def _checked_shape(
 
 
 def _header(member: _Member) -> bytes:
-    begin = bytes(member.unpacked(len(_NPY_MAGIC) + 2 + _LARGEST_HEADER))
+    begin = bytes(member.unpack_bytes(len(_NPY_MAGIC) + 2 + _LARGEST_HEADER))
     if not begin.startswith(_NPY_MAGIC):
-        shown = begin[: len(_NPY_MAGIC) + 2]
-        raise _UnreadableError(f"a member begins with {shown!r}, which is no npy file of version 1.0")
+        prefix = begin[: len(_NPY_MAGIC) + 2]
+        raise _UnreadableError(f"a member begins with {prefix!r}, which is no npy file of version 1.0")
     start = len(_NPY_MAGIC) + 2
     size = int.from_bytes(begin[start - 2 : start], "little")
     if len(begin) < start + size:
-        raise _UnreadableError(f"{member.name!r} has the header {shortened(begin[start:])}")
+        raise _UnreadableError(f"{member.name!r} has the header {abbreviate(begin[start:])}")
     return begin[start : start + size]
 
 
 def _array(member: _Member, of_type: str, shape: tuple[int, ...]) -> Stored:
-    data = member.unpacked(member.size + 1)
+    data = member.unpack_bytes(member.size + 1)
     if len(data) != member.size:
         raise _UnreadableError(f"{member.name} is shorter or longer than its header says")
     if zlib.crc32(data) != member.checksum:
@@ -773,7 +771,7 @@ class BundleFiles:
     _kept: dict[str, tuple[FileState | None, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def opened(cls, path: Path | str, require: tuple[str, ...] = DEVICE_FILES, manifest: str = "") -> Self:
+    def open_verified(cls, path: Path | str, require: tuple[str, ...] = DEVICE_FILES, manifest: str = "") -> Self:
         """Open a bundle and verify every file of it that is present.
 
         Args:
@@ -785,13 +783,13 @@ class BundleFiles:
             BundleError: names the file that is missing, truncated, tampered with, of a future version or inconsistent.
         """
         folder = Path(path)
-        with named(folder):
-            found = read_manifest(folder, manifest)
-            records = found.records()
+        with wrap_read_errors(folder):
+            parsed_manifest = read_manifest(folder, manifest)
+            records = parsed_manifest.records()
             for name in (*require, SPEC_FILE):
                 if name not in records:
                     raise BundleError(f"{folder / MANIFEST_FILE} does not list {name}, which is needed here.")
-            bundle = cls(folder, read_spec(folder, found), found)
+            bundle = cls(folder, read_spec(folder, parsed_manifest), parsed_manifest)
             used = {GOLDEN_FILE, *{WEIGHTS_FILE, CALIBRATION_FILE}.intersection(require)}
             for name, record in records.items():
                 if name in used:
@@ -803,7 +801,7 @@ class BundleFiles:
 
     def golden_rows(self) -> GoldenRows:
         """The golden vectors; their shapes are checked, and that each action is the one that its outputs choose."""
-        return self._made(GOLDEN_FILE, self._golden)
+        return self._load_cached(GOLDEN_FILE, self._golden)
 
     def _golden(self, data: bytes) -> GoldenRows:
         spec, where = self.spec, self.path / GOLDEN_FILE
@@ -830,16 +828,16 @@ class BundleFiles:
         self._kept[name] = state, data
         return data
 
-    def _made(self, name: str, make: Callable[[bytes], Made]) -> Made:
+    def _load_cached(self, name: str, make: Callable[[bytes], Made]) -> Made:
         """What ``make`` makes of a file, verified: what it made before, unless the file has been written since."""
-        state, kept = self._kept.get(name, (None, None))
+        state, cached = self._kept.get(name, (None, None))
         if state is None or state != file_state(self.path / name):
-            kept = self._keep(name)
-        if isinstance(kept, bytes):
-            kept = make(kept)
-            self._kept[name] = self._kept[name][0], kept
-        made: Made = kept
-        return made
+            cached = self._keep(name)
+        if isinstance(cached, bytes):
+            cached = make(cached)
+            self._kept[name] = self._kept[name][0], cached
+        result: Made = cached
+        return result
 
     def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
         """The artifact of this precision and format.
@@ -859,7 +857,7 @@ class BundleFiles:
         raise BundleError(
             f"{self.path} has no {precision.value} {artifact_format.value} artifact; "
             f"it has {', '.join(sorted(self.manifest.artifacts)) or 'none'}.",
-            f"Type: quarl convert --bits {precision.typed} --policy {self.spec.name}",
+            f"Type: quarl convert --bits {precision.bits_argument} --policy {self.spec.name}",
         )
 
     def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
@@ -871,13 +869,13 @@ class BundleFiles:
 
     def artifact_data(self, entry: ArtifactEntry) -> bytes:
         """The bytes of an artifact, verified against the manifest."""
-        return verified(self.path / entry.file, entry.record, self._largest(entry.file))
+        return read_verified(self.path / entry.file, entry.record, self._largest(entry.file))
 
     def data(self, name: str) -> bytes:
         """The bytes of a file that the manifest lists, verified."""
-        return verified(self.path / name, self._record(name), self._largest(name))
+        return read_verified(self.path / name, self._record(name), self._largest(name))
 
-    def expected_rows(self, entry: ArtifactEntry) -> ExpectedRows:
+    def read_expected_rows(self, entry: ArtifactEntry) -> ExpectedRows:
         """What this artifact has to compute on the golden observations, float32.
 
         Raises:
@@ -909,7 +907,7 @@ class BundleFiles:
             raise BundleError(
                 f"{self.path / entry.golden_file}: the tolerance is {max(shares):.3g} of what output "
                 f"{shares.index(max(shares))} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
-                f"Type: quarl convert --bits {entry.precision.typed} --policy {self.spec.name}",
+                f"Type: quarl convert --bits {entry.precision.bits_argument} --policy {self.spec.name}",
             )
 
     @property
@@ -942,8 +940,8 @@ class BundleFiles:
 
     def _arrays(self, data: bytes, name: str, wanted: dict[str, Wanted]) -> dict[str, Stored]:
         arrays = read_arrays(data, wanted, str(self.path / name))
-        for key, each in arrays.items():
-            if not each.is_finite():
+        for key, stored in arrays.items():
+            if not stored.is_finite():
                 raise BundleError(f"{self.path / name}: {key!r} holds NaN or infinity.")
         return arrays
 
@@ -959,7 +957,7 @@ def read_manifest(folder: Path, sha256: str = "") -> Manifest:
         BundleError: it is missing, cannot be read, or is another one.
     """
     path = folder / MANIFEST_FILE
-    with named(path):
+    with wrap_read_errors(path):
         data = read_file(path, LARGEST_MANIFEST)
         if sha256 not in ("", new_sha256(data).hexdigest()):
             raise BundleError(f"{path} is not the one that this release was signed with.", "Deploy the policy again.")
@@ -972,10 +970,10 @@ def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
     Raises:
         BundleError: it is not listed, not that of the manifest, or cannot be read.
     """
-    with named(folder):
+    with wrap_read_errors(folder):
         try:
             record = manifest.records()[SPEC_FILE]
-            spec = PolicySpec.from_json(verified(folder / SPEC_FILE, record, LARGEST_SPEC))
+            spec = PolicySpec.from_json(read_verified(folder / SPEC_FILE, record, LARGEST_SPEC))
         except KeyError:
             raise BundleError(f"{folder / MANIFEST_FILE} does not list {SPEC_FILE}, which is needed here.") from None
         except SpecError as error:
@@ -986,12 +984,12 @@ def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
+def wrap_read_errors(path: Path) -> Iterator[None]:
     """Raise a BundleError that names what was read, whatever else reading raised: it is the bundle's fault too."""
     try:
         yield
     except BundleError:
         raise
     except Exception as error:
-        shown = shortened(str(error))
-        raise BundleError(f"{path} cannot be read: {type(error).__name__} {shown}.") from error
+        reason = abbreviate(str(error))
+        raise BundleError(f"{path} cannot be read: {type(error).__name__} {reason}.") from error

@@ -73,7 +73,7 @@ def run_program(steps: tuple[FloatStep, ...], *given: Floats) -> Floats:
 
 def exact_program(steps: tuple[FloatStep, ...], *given: np.ndarray) -> Doubles:
     """Run a program as :func:`run_program` does, in double precision throughout."""
-    rows = [np.asarray(each, np.float64) for each in given]
+    rows = [np.asarray(operand, np.float64) for operand in given]
     return np.concatenate([_values(steps, part)[-1] for part in _chunks(rows)])
 
 
@@ -88,9 +88,9 @@ def program_variance(steps: tuple[FloatStep, ...], given: Sequence[np.ndarray], 
         given: what it is given, (batch, n) each.
         variance: of that, (batch, n) each.
     """
-    parts = zip(_chunks([np.asarray(each, np.float64) for each in given]), _chunks(variance), strict=True)
-    found = np.concatenate([_variance(steps, part, own) for part, own in parts])
-    return np.where(np.isfinite(found), found, np.finfo(np.float32).max)
+    parts = zip(_chunks([np.asarray(operand, np.float64) for operand in given]), _chunks(variance), strict=True)
+    result_variance = np.concatenate([_variance(steps, part, own) for part, own in parts])
+    return np.where(np.isfinite(result_variance), result_variance, np.finfo(np.float32).max)
 
 
 def _chunks(given: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
@@ -103,7 +103,7 @@ def _values(steps: tuple[FloatStep, ...], given: list[np.ndarray]) -> list[np.nd
     values = list(given)
     with np.errstate(over="ignore", invalid="ignore"):
         for step in steps:
-            values.append(_applied(step, [values[place] for place in step.operands]))
+            values.append(_apply_step(step, [values[place] for place in step.operands]))
     return values
 
 
@@ -111,23 +111,23 @@ def _variance(steps: tuple[FloatStep, ...], given: list[Doubles], spread: list[D
     values, variances = _values(steps, given), list(spread)
     with np.errstate(over="ignore", invalid="ignore"):
         for step, y in zip(steps, values[len(given) :], strict=True):
-            x, own = ([each[place] for place in step.operands] for each in (values, variances))
-            variances.append(_carried(step, x, own, y))
+            x, own = ([source[place] for place in step.operands] for source in (values, variances))
+            variances.append(_propagate_variance(step, x, own, y))
     return variances[-1]
 
 
-def _applied(step: FloatStep, x: list[np.ndarray]) -> np.ndarray:
+def _apply_step(step: FloatStep, x: list[np.ndarray]) -> np.ndarray:
     if step.operator in _BINARY:
         return _BINARY[step.operator](x[0], x[1])
     if step.operator is Operator.TAKE:
-        taken: np.ndarray = x[0][:, list(step.places)]
-        return taken
+        selected: np.ndarray = x[0][:, list(step.places)]
+        return selected
     if step.operator is Operator.JOIN:
         return np.concatenate(x, axis=1)
     return _UNARY[step.operator](x[0].astype(np.float64)).astype(x[0].dtype)
 
 
-def _carried(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Doubles) -> Doubles:
+def _propagate_variance(step: FloatStep, x: list[Doubles], spread: list[Doubles], y: Doubles) -> Doubles:
     operator, rounding = step.operator, (UNIT_ROUNDOFF * y) ** 2
     if operator is Operator.TAKE:
         return spread[0][:, list(step.places)]
@@ -215,19 +215,19 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
     return z
 
 
-def normalised(spec: PolicySpec, observations: np.ndarray) -> Floats:
+def normalise_observations(spec: PolicySpec, observations: np.ndarray) -> Floats:
     """Raw observations to what the first layer is fed before it is quantized, float32 (batch, sensed_size)."""
-    return normalise(spec.normaliser, as_batch(spec, observations)[:, : spec.sensed_size])
+    return normalise(spec.normaliser, as_batch(spec, observations)[:, : spec.input_size])
 
 
 def states_of(spec: PolicySpec, rows: np.ndarray, first: int) -> dict[str, np.ndarray]:
     """The recurrent layers' states in the columns from ``first`` on, (batch, state_size) each, by the name of their
     linear layer."""
-    found: dict[str, np.ndarray] = {}
+    states: dict[str, np.ndarray] = {}
     for name, recurrence in spec.network.states.items():
-        found[name] = rows[:, first : first + recurrence.state_size]
+        states[name] = rows[:, first : first + recurrence.state_size]
         first += recurrence.state_size
-    return found
+    return states
 
 
 def normaliser_constants(normaliser: Normaliser) -> tuple[Floats, Floats]:
@@ -249,7 +249,7 @@ def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     The first is (batch, height, width, channels) for convolutions, else (batch, sensed_size); the second is
     (batch, vector_size), so that it is empty without vector fields behind an image.
     """
-    first = spec.sensed_size - spec.vector_size
+    first = spec.input_size - spec.vector_size
     return rows[:, :first].reshape(len(rows), *observation_shape(spec)), rows[:, first:]
 
 
@@ -267,7 +267,7 @@ def join(spec: PolicySpec, layer: str, values: np.ndarray, vector: np.ndarray) -
     return np.concatenate([values.reshape(len(values), -1), vector], axis=1)
 
 
-def hidden_activations(
+def compute_activations(
     spec: PolicySpec,
     weights: Weights,
     observations: np.ndarray,
@@ -287,9 +287,9 @@ def hidden_activations(
             :func:`linear_part` of those that :func:`has_linear_part` names): fake quantization.
         exact: COARSE or FINE of :mod:`policy.exact`, with the same bits on every processor; None for float32 sums.
     """
-    first, vector = split(spec, normalised(spec, observations))
+    first, vector = split(spec, normalise_observations(spec, observations))
     activations = [through(INPUT, first)]
-    states, following = states_of(spec, as_batch(spec, observations), spec.sensed_size), []
+    states, following = states_of(spec, as_batch(spec, observations), spec.input_size), []
     for index, name in enumerate(layer_names(spec)):
         x, kernel, bias = activations[-1], weights[f"{name}/kernel"], weights[f"{name}/bias"]
         if name in states:
@@ -342,7 +342,7 @@ def has_linear_part(network: NetworkSpec, layer: str) -> bool:
 
 
 def before_layer_norm(spec: PolicySpec, weights: Weights, activations: list[Floats]) -> dict[str, Floats]:
-    """x W + b (batch, out) of every layer that is normalised, by its name, given :func:`hidden_activations`."""
+    """x W + b (batch, out) of every layer that is normalised, by its name, given :func:`compute_activations`."""
     if not spec.network.layer_norm:
         return {}
     names = layer_names(spec)
@@ -390,7 +390,7 @@ def forward_float(spec: PolicySpec, weights: Weights, observations: np.ndarray, 
     """
     if spec.network.opaque:
         return execute(spec, weights[PROGRAM], as_batch(spec, observations))
-    activations = hidden_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
+    activations = compute_activations(spec, weights, observations, exact=exactly.FINE if exact else None)
     return apply_head(spec, activations[-1], exact)
 
 
@@ -668,7 +668,7 @@ def input_levels(
 
     The first is (batch, size) or (batch, H, W, C); the second (batch, vector_size) is the vector behind an image.
     """
-    first, vector = split(spec, normalised(spec, observations))
+    first, vector = split(spec, normalise_observations(spec, observations))
     joined = vector_map(spec, network)
     levels = np.zeros(vector.shape, np.int32) if joined is None else quantize(vector, joined)
     return quantize(first, network.input), levels
@@ -709,7 +709,7 @@ def head_inputs(
         trace: gets what every layer was fed, where it is given.
     """
     levels, vector = input_levels(spec, network, observations, quantize)
-    states, following = states_of(spec, as_batch(spec, observations), spec.sensed_size), []
+    states, following = states_of(spec, as_batch(spec, observations), spec.input_size), []
     trace = trace or Trace()
     for layer, input_map in network.fed:
         state, units = states.get(layer.name), len(layer.kernel)
@@ -719,8 +719,8 @@ def head_inputs(
             levels = join(spec, layer.name, sums, vector)
             continue
         both = (levels, layer.cell.fed), (sums, layer.output)
-        given = trace.gates[layer.name] = [*(dequantize_affine(*each) for each in both), state]
-        following.append(run_program(layer.cell.steps, *given))
+        operands = trace.gates[layer.name] = [*(dequantize_affine(*pair) for pair in both), state]
+        following.append(run_program(layer.cell.steps, *operands))
         levels = quantize(following[-1][:, :units], layer.result)
     raw = dequantize_affine(levels, network.layers[-1].result)
     return np.concatenate([raw, *following], axis=1) if following else raw

@@ -36,8 +36,8 @@ from quarl.policy.quantize import Floats
 from quarl.policy.reference import (
     Weights,
     as_batch,
+    compute_activations,
     forward_float,
-    hidden_activations,
     layer_names,
     normaliser_bounds,
 )
@@ -70,7 +70,7 @@ def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
         Rewrite.CENTRED: isinstance(spec.head, DiscreteHead),
         Rewrite.NORMALISED: vector and _is_identity(spec.normaliser),
     }
-    return tuple(each for each, is_possible in can.items() if is_possible)
+    return tuple(rewrite for rewrite, is_possible in can.items() if is_possible)
 
 
 def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[Rewrite, ...]:
@@ -80,7 +80,7 @@ def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tup
         Rewrite.CENTRED in can
         and common_share(forward_float(spec, weights, observations)[:, : spec.output_size]) <= MOST
     ):
-        can = tuple(each for each in can if each is not Rewrite.CENTRED)
+        can = tuple(rewrite for rewrite in can if rewrite is not Rewrite.CENTRED)
     return can
 
 
@@ -111,18 +111,18 @@ def rewritten(
     Raises:
         SpecError: there are no observations, or one is not finite.
     """
-    fit, made = fitting(spec, weights, observations) if which is None else which, dict(weights)
+    fit, new_weights = fitting(spec, weights, observations) if which is None else which, dict(weights)
     if Rewrite.CENTRED in fit:
-        spec, made = centred(spec, made)
+        spec, new_weights = subtract_output_mean(spec, new_weights)
     if Rewrite.NORMALISED in fit:
-        spec, made = normalised_by(spec, made, observations)
+        spec, new_weights = add_normaliser(spec, new_weights, observations)
     if not fit:
-        return spec, made
-    names = dict.fromkeys([*spec.provenance.get(REWRITES, ()), *(each.value for each in fit)])
-    return replace(spec, provenance={**spec.provenance, REWRITES: list(names)}), made
+        return spec, new_weights
+    names = dict.fromkeys([*spec.provenance.get(REWRITES, ()), *(rewrite.value for rewrite in fit)])
+    return replace(spec, provenance={**spec.provenance, REWRITES: list(names)}), new_weights
 
 
-def centred(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, Floats]]:
+def subtract_output_mean(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, Floats]]:
     """A discrete policy whose outputs have the mean over the actions subtracted.
 
     Args:
@@ -137,14 +137,16 @@ def centred(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, F
         f"the head of policy {spec.name!r} must be discrete, with one choice, so that its outputs can be centred, got "
         f"{spec.head.KIND}.",
     )
-    made = dict(weights)
+    new_weights = dict(weights)
     for name in ("head/kernel", "head/bias"):
         exact = weights[name].astype(np.float64)
-        made[name] = (exact - exact.mean(axis=-1, keepdims=True)).astype(np.float32)
-    return spec, made
+        new_weights[name] = (exact - exact.mean(axis=-1, keepdims=True)).astype(np.float32)
+    return spec, new_weights
 
 
-def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[PolicySpec, dict[str, Floats]]:
+def add_normaliser(
+    spec: PolicySpec, weights: Weights, observations: np.ndarray
+) -> tuple[PolicySpec, dict[str, Floats]]:
     """A policy whose normaliser brings each element of these observations into −1 … 1, and whose first layer undoes it.
 
     Bounds of the observation stay where they were. An element that never moves is centred, and may move as far as the
@@ -163,7 +165,7 @@ def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) 
         _is_identity(spec.normaliser) and not spec.network.convolutions and not spec.is_image,
         f"policy {spec.name!r} sees an image or has a normaliser; only a vector that nothing scales gets one.",
     )
-    raw = as_batch(spec, observations)[:, : spec.sensed_size]
+    raw = as_batch(spec, observations)[:, : spec.input_size]
     require(len(raw) > 0, "there are no observations to take a normaliser from; record some from real rollouts.")
     low, high = (end.astype(np.float64) for end in normaliser_bounds(spec.normaliser))
     rows = np.clip(raw.astype(np.float64), low, high)
@@ -175,14 +177,14 @@ def normalised_by(spec: PolicySpec, weights: Weights, observations: np.ndarray) 
     m, s = middle.astype(np.float64), scale.astype(np.float64)
     first = layer_names(spec)[0]
     kernel, bias = (weights[f"{first}/{part}"].astype(np.float64) for part in ("kernel", "bias"))
-    made = dict(weights)
-    made[f"{first}/kernel"] = (s[:, None] * kernel).astype(np.float32)
-    made[f"{first}/bias"] = (bias + m @ kernel).astype(np.float32)
+    new_weights = dict(weights)
+    new_weights[f"{first}/kernel"] = (s[:, None] * kernel).astype(np.float32)
+    new_weights[f"{first}/bias"] = (bias + m @ kernel).astype(np.float32)
     ends: tuple[tuple[float, ...], ...] = ((), ())
     if np.isfinite(low).all():
         ends = tuple(tuple(((end - m) / s).astype(np.float32).tolist()) for end in (low, high))
     normaliser = Normaliser(tuple(middle.tolist()), tuple(scale.tolist()), math.inf, *ends)
-    return replace(spec, normaliser=normaliser), made
+    return replace(spec, normaliser=normaliser), new_weights
 
 
 def _refuse_trained(spec: PolicySpec) -> None:
@@ -221,24 +223,24 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
     Raises:
         QuantizationError: the calibration set is empty.
     """
-    made = dict(weights)
+    new_weights = dict(weights)
     if not spec.vector_size:
-        return made
+        return new_weights
     if len(calibration) == 0:
         raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
     convolutions = len(spec.network.convolutions)
-    joined = np.abs(hidden_activations(spec, weights, calibration, exact=COARSE)[convolutions])
+    joined = np.abs(compute_activations(spec, weights, calibration, exact=COARSE)[convolutions])
     image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())
     passes = NONLINEARITIES[spec.network.activation_of(f"conv_{convolutions - 1}")].is_homogeneous
     if image == 0.0 or vector == 0.0 or not passes:
-        return made
+        return new_weights
     # k = 2^round(log₂(reach of the vector / reach of the image))
     exponent = int(np.clip(np.rint(np.log2(vector / image)), -LARGEST_EXPONENT, LARGEST_EXPONENT))
     factor = np.float32(2.0**exponent)
     last, reader = layer_names(spec)[convolutions - 1 : convolutions + 1]
     for part in ("kernel", "bias"):
-        made[f"{last}/{part}"] = weights[f"{last}/{part}"] * factor
+        new_weights[f"{last}/{part}"] = weights[f"{last}/{part}"] * factor
     kernel = weights[f"{reader}/kernel"].copy()
     kernel[: -spec.vector_size] /= factor
-    made[f"{reader}/kernel"] = kernel
-    return made
+    new_weights[f"{reader}/kernel"] = kernel
+    return new_weights

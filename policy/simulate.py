@@ -41,11 +41,11 @@ from quarl.policy.quantize import (
     Scheme,
     activation_map,
     affine_from_range,
+    build_hidden_map,
     check_bits,
     check_finite,
     dequantize_affine,
     fake_symmetric,
-    hidden_map,
     linear_map,
     quantize_affine,
     quantize_symmetric,
@@ -69,9 +69,9 @@ from quarl.policy.reference import (
     apply_head,
     as_batch,
     check_weights,
+    compute_activations,
     grey_levels,
     has_linear_part,
-    hidden_activations,
     is_normalised,
     layer_names,
     linear_part,
@@ -106,7 +106,7 @@ Range = tuple[float, float]
 WINNER_MARGIN = 0.25
 
 
-def calibrated_ranges(
+def calibrate_ranges(
     spec: PolicySpec,
     weights: Weights,
     calibration: np.ndarray,
@@ -133,13 +133,13 @@ def calibrated_ranges(
     check_finite(observations, "calibration observations")
     ranges: dict[str, Range] = {}
 
-    def seen(name: str, values: Floats) -> Floats:
+    def record_range(name: str, values: Floats) -> Floats:
         low, high = ranges.get(name, (np.inf, -np.inf))  # a state is seen twice: as it was, and as it becomes
         least, most = _ends(values, ends)
         ranges[name] = min(low, least), max(high, most)
         return values
 
-    raw = hidden_activations(spec, weights, observations, seen, exact=COARSE)[-1][:, : spec.output_size]
+    raw = compute_activations(spec, weights, observations, record_range, exact=COARSE)[-1][:, : spec.output_size]
     if not whole_head:
         ranges["head"] = output_range(spec, raw)
     if trained is not None:
@@ -217,13 +217,13 @@ def quantize_network(
             accumulator that could overflow int32.
     """
     bits = bits_by_layer(spec, weight_bits)
-    trained = trained_with(spec, weight_bits)
-    ranges = calibrated_ranges(spec, weights, calibration, trained, ends=ends)
+    trained = find_trained_quantizers(spec, weight_bits)
+    ranges = calibrate_ranges(spec, weights, calibration, trained, ends=ends)
     network = spec.network
     maps = [affine_from_range(*ranges[INPUT])]
     maps += [activation_map(network, name, *ranges[name]) for name in layer_names(spec)]
     if trained is not None:
-        maps[1:-1] = [hidden_map(trained, name) for name in spec.network.hidden_names]
+        maps[1:-1] = [build_hidden_map(trained, name) for name in spec.network.hidden_names]
     scales = {name: scales_of_layer(spec, name, weights[f"{name}/kernel"], bits[name]) for name in bits}
     for index in reversed(range(1, len(maps) - 1)):
         following = layer_names(spec)[index]
@@ -258,7 +258,7 @@ def quantize_network(
         elif name in network.states:
             cell = IntegerCell(network.states[name].program(), maps[index], maps[index + 1])
         elif has_linear_part(network, name):
-            table = IntegerTable.made(network, name, output, maps[index + 1])
+            table = IntegerTable.build_lookup(network, name, output, maps[index + 1])
         bias_levels = bias.astype(np.int32)
         layers.append(IntegerLayer(name, kernel, bias_levels, kernel_scales, output, relu, stride, norm, table, cell))
     return IntegerNetwork(maps[0], tuple(layers), weight_bits)
@@ -287,7 +287,7 @@ def bits_by_layer(spec: PolicySpec, weight_bits: WeightBits) -> dict[str, int]:
     return {name: weight_bits[name] for name in names}
 
 
-def trained_with(spec: PolicySpec, weight_bits: WeightBits) -> TrainedQuantization | None:
+def find_trained_quantizers(spec: PolicySpec, weight_bits: WeightBits) -> TrainedQuantization | None:
     """The quantizers that the policy was trained with, if it was, and for this width of all layers."""
     trained = spec.quantization
     return trained if trained is not None and {trained.bits} == set(bits_by_layer(spec, weight_bits).values()) else None
@@ -295,7 +295,7 @@ def trained_with(spec: PolicySpec, weight_bits: WeightBits) -> TrainedQuantizati
 
 def scales_of_layer(spec: PolicySpec, layer: str, kernel: Floats, bits: int) -> Floats:
     """Kernel scales (out,) of a layer of so many bits: those that it was trained with, if it was for this width."""
-    trained = trained_with(spec, bits)
+    trained = find_trained_quantizers(spec, bits)
     return scales_of_kernel(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
 
 
@@ -366,13 +366,13 @@ class Widths:
             check_bits(bits, highest=FLOAT_BITS)
             if self.scheme is Scheme.FP16 and bits not in (HALF_BITS, FLOAT_BITS):
                 raise QuantizationError(f"scheme fp16 has {HALF_BITS} bits, not {bits}.")
-        for given in (self.activation_bits, self.input_bits):
-            if given is None:
+        for width in (self.activation_bits, self.input_bits):
+            if width is None:
                 continue
-            check_bits(given, highest=LARGEST_SIMULATED_BITS)
+            check_bits(width, highest=LARGEST_SIMULATED_BITS)
             if self.scheme in WEIGHTS_ONLY:
                 raise QuantizationError(
-                    f"scheme {self.scheme.value} quantizes weights only; activations of {given} bits were asked for.",
+                    f"scheme {self.scheme.value} quantizes weights only; activations of {width} bits were asked for.",
                     "Leave them float, or take the scheme quarl or symmetric.",
                 )
 
@@ -398,14 +398,14 @@ class Simulated:
     Attributes:
         widths: what was asked for.
         weights: float32 numbers on their grids, by name, as the float policy's.
-        maps: of the activation tensors that are quantized, by the names of :func:`policy.simulate.calibrated_ranges`.
+        maps: of the activation tensors that are quantized, by the names of :func:`policy.simulate.calibrate_ranges`.
     """
 
     widths: Widths
     weights: Weights
     maps: Mapping[str, Affine]
 
-    def quantized(self, tensor: str, values: Floats) -> Floats:
+    def fake_quantize(self, tensor: str, values: Floats) -> Floats:
         """An activation tensor on its grid, same shape; unchanged where it stays float."""
         affine = self.maps.get(tensor)
         if affine is None:
@@ -452,10 +452,10 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
     if widths.activation_bits is None and widths.observation_bits is None:
         return {}
     is_quarl = widths.scheme is Scheme.QUARL
-    trained = None if is_quarl else trained_with(spec, widths.weight_bits)
+    trained = None if is_quarl else find_trained_quantizers(spec, widths.weight_bits)
     if trained is not None and widths.activation_bits != trained.bits:
         trained = None
-    ranges = calibrated_ranges(spec, weights, calibration, trained, whole_head=is_quarl)
+    ranges = calibrate_ranges(spec, weights, calibration, trained, whole_head=is_quarl)
     maps: dict[str, Affine] = {}
     for name, ends in sorted(ranges.items(), key=lambda item: "/" in item[0]):  # activations before what they are fed
         bits = widths.interface_bits
@@ -521,5 +521,5 @@ def _layer(
 
 def forward_simulated(spec: PolicySpec, simulated: Simulated, observations: np.ndarray) -> Floats:
     """Raw observations (batch, observation_size) to results (batch, result_size), float32, through the quantizers."""
-    activations = hidden_activations(spec, simulated.weights, observations, simulated.quantized)
+    activations = compute_activations(spec, simulated.weights, observations, simulated.fake_quantize)
     return apply_head(spec, activations[-1])

@@ -25,11 +25,11 @@ from quarl.policy.json_values import (
     OMITTED,
     POLICY_NAMES_ALLOWED,
     JsonValueError,
+    abbreviate,
     is_policy_name,
     is_text,
     null_is,
     read,
-    shortened,
 )
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def require_name(name: str, what: str) -> None:
     """Raise SpecError unless it is printable text of at most LONGEST_NAME characters."""
     require(
         is_text(name),
-        f"{what} is {shortened(name)}; allowed are {LONGEST_NAME} printable characters, no control signs.",
+        f"{what} is {abbreviate(name)}; allowed are {LONGEST_NAME} printable characters, no control signs.",
     )
 
 
@@ -76,10 +76,10 @@ def require_names(names: tuple[str, ...], count: int, what: str) -> None:
 def require_member(kind: type[Enum], value: object, what: str) -> None:
     """Raise SpecError unless ``value`` is a member of the enum: its text is not."""
     allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-    require(isinstance(value, kind), f"{what} is {shortened(value)}; allowed are {allowed}.")
+    require(isinstance(value, kind), f"{what} is {abbreviate(value)}; allowed are {allowed}.")
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Return the first words of many, by commas."""
     some = list(islice(words, MOST_LISTED + 1))
     return ", ".join(some[:MOST_LISTED]) + ", …" * (len(some) > MOST_LISTED)
@@ -92,7 +92,9 @@ def require_few_outputs(count: int) -> None:
 
 def require_start(start: int, what: str) -> None:
     """Raise SpecError unless a float32, as which a fallback is kept, holds the number and those behind it."""
-    require(abs(start) <= LARGEST_SIDE - MOST_OUTPUTS, f"{what} must be a number up to ±2**24, got {shortened(start)}.")
+    require(
+        abs(start) <= LARGEST_SIDE - MOST_OUTPUTS, f"{what} must be a number up to ±2**24, got {abbreviate(start)}."
+    )
 
 
 # --- enums ----------------------------------------------------------------------------------------------------------
@@ -129,19 +131,19 @@ class Precision(Enum):
         return self not in (Precision.FP32, Precision.FP16)
 
     @property
-    def typed(self) -> str:
+    def bits_argument(self) -> str:
         """The value to type behind ``BITS=``."""
         return self.value if self is Precision.MIXED else str(self.bits)
 
     @property
     def formats(self) -> tuple[ArtifactFormat, ...]:
         """The formats that hold artifacts of this precision."""
-        return tuple(each for each in ArtifactFormat if each.holds(self))
+        return tuple(artifact_format for artifact_format in ArtifactFormat if artifact_format.holds(self))
 
     @property
     def runtimes(self) -> tuple[RuntimeName, ...]:
         """The runtimes that execute artifacts of this precision."""
-        return tuple(each for each in RuntimeName if each.artifact_format in self.formats)
+        return tuple(runtime for runtime in RuntimeName if runtime.artifact_format in self.formats)
 
     @classmethod
     def from_bits(cls, bits: int) -> Precision:
@@ -349,7 +351,7 @@ class Recurrence:
         require_member(Cell, self.cell, "network.recurrences.cell")
         require(
             0 < self.units <= MOST_UNITS,
-            f"network.recurrences has {shortened(self.units)} units; allowed are 1 … {MOST_UNITS}.",
+            f"network.recurrences has {abbreviate(self.units)} units; allowed are 1 … {MOST_UNITS}.",
         )
 
     @property
@@ -445,7 +447,7 @@ class DiscreteHead:
         for name in self.action_names:
             require_name(name, "an action's name")
         repeated = sorted(name for name, count in Counter(self.action_names).items() if count > 1)
-        require(not repeated, f"a discrete head names an action twice: {shortened(repeated)}.")
+        require(not repeated, f"a discrete head names an action twice: {abbreviate(repeated)}.")
 
     @property
     def size(self) -> int:
@@ -484,7 +486,7 @@ class DiscreteHead:
         return len(action) == 1 and action[0] in self.numbers[0]
 
     @property
-    def allowed(self) -> str:
+    def allowed_actions(self) -> str:
         """The actions that :meth:`allows` lets pass, for messages."""
         numbers = f", {self.start} … {self.start + self.size - 1}" if self.start else ""
         return f"the index of one of its {self.size} actions{numbers}"
@@ -515,14 +517,14 @@ class MultiDiscreteHead:
     def __post_init__(self) -> None:
         require(
             len(self.counts) > 0 and min(self.counts) >= 2,
-            f"head.counts must be one or more components of at least 2 choices, got {shortened(self.counts)}.",
+            f"head.counts must be one or more components of at least 2 choices, got {abbreviate(self.counts)}.",
         )
         require_few_outputs(self.size)
         fits = not self.starts or (len(self.starts) == len(self.counts) and any(self.starts))
         require(
             fits,
             f"head.starts must be absent, or one number a component of which one is not 0, got "
-            f"{shortened(self.starts)} for {len(self.counts)} components.",
+            f"{abbreviate(self.starts)} for {len(self.counts)} components.",
         )
         for start in self.starts:
             require_start(start, "head.starts")
@@ -552,12 +554,12 @@ class MultiDiscreteHead:
     def describe(self) -> str:
         """Return ``3 choices, among 2, 3, 4 actions``."""
         several = "s" * (len(self.counts) > 1)
-        return f"{len(self.counts)} choice{several}, among {listed(map(str, self.counts))} actions"
+        return f"{len(self.counts)} choice{several}, among {join_words(map(str, self.counts))} actions"
 
     def choose(self, outputs: Sequence[float]) -> list[int]:
         """Return the index of the first largest output (size,) of each component, counted inside the component."""
-        found = [outputs[part] for part in self.parts]
-        return [each.index(max(each)) for each in found]
+        components = [outputs[part] for part in self.parts]
+        return [component.index(max(component)) for component in components]
 
     def to_action(self, choice: Sequence[int]) -> list[int]:
         """Return the numbers by which the environment calls a choice."""
@@ -568,10 +570,10 @@ class MultiDiscreteHead:
         return len(action) == len(self.counts) and all(value in numbers for value, numbers in zip(action, self.numbers))
 
     @property
-    def allowed(self) -> str:
+    def allowed_actions(self) -> str:
         """The actions that :meth:`allows` lets pass, for messages."""
         ends = (f"{numbers[0]} … {numbers[-1]}" for numbers in self.numbers)
-        return f"{len(self.counts)} whole numbers: {listed(ends)}"
+        return f"{len(self.counts)} whole numbers: {join_words(ends)}"
 
     @property
     def example(self) -> tuple[float, ...]:
@@ -610,7 +612,7 @@ class ContinuousHead:
         ordered = all(low < high for low, high in zip(self.low, self.high))
         require(
             finite and ordered,
-            f"head bounds {shortened(self.low)} … {shortened(self.high)} must be finite with low < high.",
+            f"head bounds {abbreviate(self.low)} … {abbreviate(self.high)} must be finite with low < high.",
         )
 
     @property
@@ -648,7 +650,7 @@ class ContinuousHead:
         )
 
     @property
-    def allowed(self) -> str:
+    def allowed_actions(self) -> str:
         """The actions that :meth:`allows` lets pass, for messages."""
         return f"{self.size} finite numbers" + (" within the head's bounds" if self.is_bounded else "")
 
@@ -688,7 +690,7 @@ class Convolution:
         sizes = (self.filters, self.kernel, self.stride)
         require(
             all(0 < size <= LARGEST_SIDE for size in sizes),
-            f"network.convolutions has {shortened(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
+            f"network.convolutions has {abbreviate(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
         )
 
     def output_side(self, side: int) -> int:
@@ -713,11 +715,11 @@ class OpaqueProgram:
     def __post_init__(self) -> None:
         require(
             0 < self.size <= LARGEST_PROGRAM,
-            f"network.opaque.size must be 1 … {LARGEST_PROGRAM} bytes, got {shortened(self.size)}.",
+            f"network.opaque.size must be 1 … {LARGEST_PROGRAM} bytes, got {abbreviate(self.size)}.",
         )
         require(
             all(0 < size <= LARGEST_SIDE for size in self.states) and len(self.states) <= MOST_LAYERS,
-            f"network.opaque.states must be 1 … {LARGEST_SIDE} elements each, got {shortened(self.states)}.",
+            f"network.opaque.states must be 1 … {LARGEST_SIDE} elements each, got {abbreviate(self.states)}.",
         )
 
 
@@ -753,16 +755,16 @@ class NetworkSpec:
         require(not (self.opaque and layered), "network has layers and an opaque program; allowed is one of them.")
         require(
             all(0 < width <= LARGEST_SIDE for width in self.hidden),
-            f"network.hidden is {shortened(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
+            f"network.hidden is {abbreviate(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
         )
         layers = len(self.convolutions) + len(self.hidden)
         together = layers + 2 * len(self.recurrences)
         require(together <= MOST_LAYERS, f"network has {together} layers before the head; allowed are {MOST_LAYERS}.")
         require(not (self.recurrences and self.convolutions), "a network with convolutions has no recurrent layers.")
-        places = [each.behind for each in self.recurrences]
+        places = [recurrence.behind for recurrence in self.recurrences]
         require(
             places == sorted(places) and all(0 <= place <= len(self.hidden) for place in places),
-            f"network.recurrences stand behind {shortened(places)} hidden layers; allowed are ascending numbers up to "
+            f"network.recurrences stand behind {abbreviate(places)} hidden layers; allowed are ascending numbers up to "
             f"{len(self.hidden)}.",
         )
         require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
@@ -770,7 +772,7 @@ class NetworkSpec:
             require_member(Activation, kind, "network.activation")
         require(
             not self.activations or (len(self.activations) == layers and self.activations[0] is self.activation),
-            f"network.activations are {len(self.activations)}, from {shortened([a.value for a in self.activations])}; "
+            f"network.activations are {len(self.activations)}, from {abbreviate([a.value for a in self.activations])}; "
             f"allowed are none, or {layers} of which the first is network.activation, {self.activation.value!r}.",
         )
         require(
@@ -798,19 +800,19 @@ class NetworkSpec:
         """Names of all linear layers before the head, in order: ``conv_0``, …, ``dense_0``, …, and where they stand
         ``recurrent_<i>`` with ``state_<i>`` behind it."""
         names = list(self._activated_names)
-        for index, each in reversed(list(enumerate(self.recurrences))):
-            names[each.behind : each.behind] = [f"recurrent_{index}", f"{STATE}{index}"]
+        for index, recurrence in reversed(list(enumerate(self.recurrences))):
+            names[recurrence.behind : recurrence.behind] = [f"recurrent_{index}", f"{STATE}{index}"]
         return tuple(names)
 
     @property
     def states(self) -> dict[str, Recurrence]:
         """The recurrent layers by the name of their state's linear layer, in order."""
-        return {f"{STATE}{index}": each for index, each in enumerate(self.recurrences)}
+        return {f"{STATE}{index}": recurrence for index, recurrence in enumerate(self.recurrences)}
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
         """Floats of each state, in the observation's order: the recurrent layers', or the opaque program's."""
-        return self.opaque.states if self.opaque else tuple(each.state_size for each in self.recurrences)
+        return self.opaque.states if self.opaque else tuple(recurrence.state_size for recurrence in self.recurrences)
 
     @property
     def state_size(self) -> int:
@@ -874,13 +876,13 @@ def network_shapes(
     for name in network.hidden_names[len(network.convolutions) :]:
         if name in states:  # its input is the hidden state
             recurrence = states[name]
-            given, outputs_of_it, width = recurrence.units, recurrence.gate_size, recurrence.units
+            fan_in, outputs_of_it, width = recurrence.units, recurrence.gate_size, recurrence.units
         elif name.startswith("dense_"):
-            given, outputs_of_it = width, next(hidden)
+            fan_in, outputs_of_it = width, next(hidden)
             width = outputs_of_it
         else:
-            given, outputs_of_it = width, next(recurrences).gate_size
-        shapes[f"{name}/kernel"] = (given, outputs_of_it)
+            fan_in, outputs_of_it = width, next(recurrences).gate_size
+        shapes[f"{name}/kernel"] = (fan_in, outputs_of_it)
         shapes[f"{name}/bias"] = (outputs_of_it,)
         if network.layer_norm and name.startswith("dense_"):
             shapes[f"{name}/gamma"] = (outputs_of_it,)
@@ -919,7 +921,7 @@ class Memory:
     def __post_init__(self) -> None:
         require_member(Remembered, self.of, "observation.memory.of")
         finite = all(abs(value) <= LARGEST_FLOAT32 for value in self.initial)
-        require(finite, f"observation.memory.initial is {shortened(self.initial)}; allowed are finite numbers.")
+        require(finite, f"observation.memory.initial is {abbreviate(self.initial)}; allowed are finite numbers.")
 
 
 @dataclass(frozen=True)
@@ -947,14 +949,14 @@ class ObservationField:
         require_name(self.unit, f"the unit of observation field {self.name!r}")
         require(
             all(0 < side <= LARGEST_SIDE for side in self.shape) and len(self.shape) <= MOST_SIDES,
-            f"observation field {self.name!r} has the shape {shortened(self.shape)}; "
+            f"observation field {self.name!r} has the shape {abbreviate(self.shape)}; "
             f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
         )
         if self.memory is not None:
-            found = len(self.memory.initial)
+            initial_size = len(self.memory.initial)
             require(
-                bool(self.shape) and found * self.shape[0] == self.size,
-                f"observation field {self.name!r} of shape {self.shape} remembers rows of {found} elements.",
+                bool(self.shape) and initial_size * self.shape[0] == self.size,
+                f"observation field {self.name!r} of shape {self.shape} remembers rows of {initial_size} elements.",
             )
             require(
                 self.shape[0] == 1 or self.memory.of is not Remembered.STATE,
@@ -1020,10 +1022,10 @@ class Normaliser:
         require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
         if self.low or self.high:
             require(self.clip == math.inf, "normaliser has both a clip and bounds; allowed is one of them.")
-            found = len(self.low), len(self.high)
+            counts = len(self.low), len(self.high)
             require(
-                found == (len(self.mean), len(self.mean)),
-                f"normaliser has {found[0]} lows and {found[1]} highs for {len(self.mean)} means.",
+                counts == (len(self.mean), len(self.mean)),
+                f"normaliser has {counts[0]} lows and {counts[1]} highs for {len(self.mean)} means.",
             )
             pairs = zip(self.low, self.high)
             require(
@@ -1148,19 +1150,19 @@ class PolicySpec:
     def __post_init__(self) -> None:
         require(
             is_policy_name(self.name),
-            f"policy.name is {shortened(self.name)}; allowed are {POLICY_NAMES_ALLOWED}.",
+            f"policy.name is {abbreviate(self.name)}; allowed are {POLICY_NAMES_ALLOWED}.",
             "Give it another name: the folder that it is trained into names it.",
         )
         require(len(self.observation) > 0, "policy.observation has no fields.")
         repeated = [name for name, count in Counter(f.name for f in self.observation).items() if count > 1]
-        require(not repeated, f"policy.observation repeats a field name: {shortened(repeated)}.")
+        require(not repeated, f"policy.observation repeats a field name: {abbreviate(repeated)}.")
         require(
             self.observation_size <= LARGEST_SIDE,
-            f"policy.observation has {shortened(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
+            f"policy.observation has {abbreviate(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
         )
         self._check_states()
-        found, wanted = len(self.normaliser.mean), self.sensed_size
-        require(found in (1, wanted), f"normaliser has {found} elements, the observation {wanted}.")
+        normaliser_size, wanted = len(self.normaliser.mean), self.input_size
+        require(normaliser_size in (1, wanted), f"normaliser has {normaliser_size} elements, the observation {wanted}.")
         self._check_memory()
         require(not (self.network.opaque and self.quantization), "an opaque program has no quantization.")
         if self.network.convolutions:
@@ -1169,7 +1171,7 @@ class PolicySpec:
                 require(
                     len(behind.shape) <= 1,
                     "a network with convolutions takes an image field first, and vector fields may follow; "
-                    f"{behind.name!r} behind the image has the shape {shortened(behind.shape)}.",
+                    f"{behind.name!r} behind the image has the shape {abbreviate(behind.shape)}.",
                 )
         period = self.control_period_s
         require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
@@ -1195,28 +1197,31 @@ class PolicySpec:
             wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
             require(
                 ranges == wanted_ranges,
-                f"quantization.ranges are those of {shortened(sorted(ranges))}; "
-                f"the network has {shortened(sorted(wanted_ranges))}.",
+                f"quantization.ranges are those of {abbreviate(sorted(ranges))}; "
+                f"the network has {abbreviate(sorted(wanted_ranges))}.",
             )
 
     def _check_states(self) -> None:
-        states = [each for each in self.observation if each.is_state]
+        states = [field for field in self.observation if field.is_state]
         wanted = list(self.network.state_sizes)
         require(
-            [each.size for each in states] == wanted
+            [field.size for field in states] == wanted
             and list(self.observation[len(self.observation) - len(states) :]) == states,
-            f"policy.observation has states of {shortened([each.size for each in states])} elements; the network "
-            f"wants {shortened(wanted)}, behind all other fields.",
+            f"policy.observation has states of {abbreviate([field.size for field in states])} elements; the network "
+            f"wants {abbreviate(wanted)}, behind all other fields.",
         )
         require(len(states) < len(self.observation), "policy.observation has nothing but states.")
 
     def _check_memory(self) -> None:
         remembers = any(field.memory for field in self.observation)
         require(not (self.network.convolutions and remembers), "a network with convolutions has no memory.")
-        for each in self.observation:
-            if each.memory is not None and each.memory.of is Remembered.ACTION:
-                fits = isinstance(self.head, ContinuousHead) and each.row_size == self.head.size
-                require(fits, f"{each.name!r} remembers actions of {each.row_size} elements, which the head has not.")
+        for obs_field in self.observation:
+            if obs_field.memory is not None and obs_field.memory.of is Remembered.ACTION:
+                fits = isinstance(self.head, ContinuousHead) and obs_field.row_size == self.head.size
+                require(
+                    fits,
+                    f"{obs_field.name!r} remembers actions of {obs_field.row_size} elements, which the head has not.",
+                )
 
     def check_fallback(self, fallback: tuple[float, ...]) -> None:
         """Let an action pass that this policy may fall back to.
@@ -1225,12 +1230,12 @@ class PolicySpec:
             SpecError: it is none of its actions; says what is allowed.
         """
         fits = self.head.allows(fallback)
-        require(fits, f"fallback is {shortened(fallback)}; allowed are none, or {self.head.allowed}.")
+        require(fits, f"fallback is {abbreviate(fallback)}; allowed are none, or {self.head.allowed_actions}.")
 
     @property
     def fallback_example(self) -> str:
         """What may be typed for a fallback action: the one nearest to zero, as a rule no movement."""
-        values = ",".join(str(each) if isinstance(each, int) else f"{each:g}" for each in self.head.example)
+        values = ",".join(str(value) if isinstance(value, int) else f"{value:g}" for value in self.head.example)
         return f"--fallback {values}" if isinstance(self.head, DiscreteHead) else f"--fallback={values}"
 
     def fallback_or(self, given: tuple[float, ...]) -> tuple[float, ...]:
@@ -1267,7 +1272,7 @@ class PolicySpec:
         return self.network.state_size
 
     @property
-    def sensed_size(self) -> int:
+    def input_size(self) -> int:
         """Number of floats of the observation without them."""
         return self.observation_size - self.state_size
 
@@ -1277,10 +1282,10 @@ class PolicySpec:
         return self.output_size + self.state_size
 
     @property
-    def brought(self) -> tuple[ObservationField, ...]:
+    def step_inputs(self) -> tuple[ObservationField, ...]:
         """The fields as each period brings them: a row of those that remember observations, none of what it remembers
         of itself."""
-        return tuple(each.row for each in self.observation if each.is_brought)
+        return tuple(field.row for field in self.observation if field.is_brought)
 
     @property
     def vector_size(self) -> int:
@@ -1323,9 +1328,9 @@ class PolicySpec:
         Raises:
             SpecError: names the first field that differs and how.
         """
-        brought = self.brought
-        for index in range(max(len(fields), len(brought))):
-            mine = brought[index] if index < len(brought) else None
+        own_fields = self.step_inputs
+        for index in range(max(len(fields), len(own_fields))):
+            mine = own_fields[index] if index < len(own_fields) else None
             fed = fields[index] if index < len(fields) else None
             if mine != fed:
                 raise SpecError(
@@ -1365,14 +1370,14 @@ class PolicySpec:
         version = data.get("format_version")
         require(
             type(version) is int and version == SPEC_FORMAT_VERSION,  # True and 1.0 equal 1
-            f"policy.json has format_version {shortened(version)}; this program reads {SPEC_FORMAT_VERSION}.",
+            f"policy.json has format_version {abbreviate(version)}; this program reads {SPEC_FORMAT_VERSION}.",
             "Use the program version that wrote it, or train the policy again.",
         )
         # Without what it stands for, another policy would run.
-        unknown = sorted(data.keys() - {"format_version", *(each.name for each in fields(cls))})
+        unknown = sorted(data.keys() - {"format_version", *(field.name for field in fields(cls))})
         require(
             not unknown,
-            f"policy.json has fields that this version does not know: {shortened(unknown)}.",
+            f"policy.json has fields that this version does not know: {abbreviate(unknown)}.",
             "Import the policy again, or use the program version that wrote it.",
         )
         try:
@@ -1384,7 +1389,7 @@ class PolicySpec:
         except SpecError:
             raise
         except Exception as error:  # whatever else a document that nobody wrote may bring about
-            raise SpecError(f"policy.json cannot be read: {type(error).__name__} {shortened(str(error))}.") from error
+            raise SpecError(f"policy.json cannot be read: {type(error).__name__} {abbreviate(str(error))}.") from error
         return spec
 
 
@@ -1399,7 +1404,7 @@ def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
 
     Of an image and vector fields it is the image's; :func:`split` parts them.
     """
-    return spec.observation[0].shape if spec.network.convolutions else (spec.sensed_size,)
+    return spec.observation[0].shape if spec.network.convolutions else (spec.input_size,)
 
 
 def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:

@@ -81,9 +81,9 @@ def import_policy(
     readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(PATHS, Path)
     readers |= {"fields": read_fields, "bounds": read_bounds, "fallback": tuple}
     readers |= {"states": lambda pairs: tuple(dict(pairs).items())}
-    given = {"name": name, "task": task, "observations": observations, "vecnormalize": vecnormalize, **options}
-    said = {option: readers.get(option, _as_it_is)(value) for option, value in given.items() if value is not None}
-    done = imported(ImportOptions(Path(file), **said))
+    arguments = {"name": name, "task": task, "observations": observations, "vecnormalize": vecnormalize, **options}
+    parsed = {option: readers.get(option, _as_it_is)(value) for option, value in arguments.items() if value is not None}
+    done = imported(ImportOptions(Path(file), **parsed))
     if done.path is None:
         raise TypeError("import_policy returns a policy; a dry run, which writes none, is for the command line.")
     return Policy(Bundle.load(done.path))
@@ -130,7 +130,7 @@ class Policy:
         from quarl.policy.spec import ArtifactFormat
 
         done: list[Converted] = []
-        jobs = [(self.bundle, precision, each) for precision in _precisions(bits) for each in ArtifactFormat]
+        jobs = [(self.bundle, precision, item) for precision in _precisions(bits) for item in ArtifactFormat]
         try:
             convert_each(possible(jobs), done.append, accept=accept)
         finally:
@@ -139,16 +139,16 @@ class Policy:
             self.name,
             tuple(
                 Artifact(
-                    file=each.entry.file,
-                    precision=each.entry.precision.value,
-                    runtimes=tuple(name.value for name in each.entry.runtimes),
-                    bytes=each.entry.record.size,
-                    ratio_to_fp32=each.entry.record.size / each.fp32_bytes,
-                    agreement=each.entry.fp32_agreement,
-                    not_tried=tuple(name.value for name in each.entry.not_tried),
-                    warnings=tuple(each.entry.warnings),
+                    file=item.entry.file,
+                    precision=item.entry.precision.value,
+                    runtimes=tuple(name.value for name in item.entry.runtimes),
+                    bytes=item.entry.record.size,
+                    ratio_to_fp32=item.entry.record.size / item.fp32_bytes,
+                    agreement=item.entry.fp32_agreement,
+                    not_tried=tuple(name.value for name in item.entry.not_tried),
+                    warnings=tuple(item.entry.warnings),
                 )
-                for each in done
+                for item in done
             ),
         )
 
@@ -223,8 +223,10 @@ class Policy:
 
     def __repr__(self) -> str:
         spec = self.bundle.spec
-        made = ", ".join(self.artifacts) or "none"
-        return f"Policy {self.name!r}: {spec.observation_size} floats in, {spec.head}; artifacts: {made}; {self.path}"
+        artifacts = ", ".join(self.artifacts) or "none"
+        return (
+            f"Policy {self.name!r}: {spec.observation_size} floats in, {spec.head}; artifacts: {artifacts}; {self.path}"
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -273,8 +275,8 @@ class Device:
 
         if isinstance(policy, str):
             policy = load(policy)
-        name, typed = str(policy.path.resolve()), ",".join(each.value for each in _precisions(bits))
-        return self._answered(deploy, Deploy, policy=name, bits=typed, runtime=runtime, agent=agent)
+        name, typed = str(policy.path.resolve()), ",".join(precision.value for precision in _precisions(bits))
+        return self._run_verb(deploy, Deploy, policy=name, bits=typed, runtime=runtime, agent=agent)
 
     def latency(self, policy: Policy | str, *, runs: int = 2000, warmup: int = 200, path: str = "runtime") -> Latency:
         """How long one decision takes, each artifact of the release that serves in turn with the others.
@@ -291,7 +293,7 @@ class Device:
         from quarl.bench.report.document import new_run
 
         with ExitStack() as stack:
-            served = [stack.enter_context(each) for each in self._serving(policy)]
+            served = [stack.enter_context(session) for session in self._serving(policy)]
             return Latency(self.target, _documents(ask_latency(served, new_run(), runs, warmup, path)))
 
     def memory(self, policy: Policy | str, *, runs: int = 200) -> Memory:
@@ -327,11 +329,11 @@ class Device:
         """
         from quarl.bench.device_session.host_flights import Flights
         from quarl.bench.device_session.questions import ask_success
-        from quarl.train.evaluate import trained_on
+        from quarl.train.evaluate import read_training_task
         from quarl.train.suites.names import Suite, resolve
 
         own = load(policy) if isinstance(policy, str) else policy
-        if resolve(trained_on(own.bundle.spec)).suite is not Suite.NAVIGATION:
+        if resolve(read_training_task(own.bundle.spec)).suite is not Suite.NAVIGATION:
             return self._in_the_loop(own.bundle, episodes, preset, seed)
         flights = Flights(preset or "hard", episodes, seed)
         return Success(self.target, self._each(policy, lambda served, run: ask_success(served, run, flights)))
@@ -339,45 +341,45 @@ class Device:
     def _in_the_loop(self, bundle: Bundle, episodes: int, preset: str | None, seed: int) -> Evaluations:
         from quarl.bench.device_session.questions import results_of
         from quarl.policy.pilot import deciding
-        from quarl.train.evaluate import check_task, task_options, trained_on
+        from quarl.train.evaluate import check_task, read_training_task, task_options
         from quarl.train.suites.make import make_task
         from quarl.train.suites.names import resolve
 
-        spec, name = bundle.spec, resolve(trained_on(bundle.spec)).canonical
+        spec, name = bundle.spec, resolve(read_training_task(bundle.spec)).canonical
         task = make_task(name, options=task_options(spec, name))
         check_task(spec, task)
-        found = []
-        for each in self._serving(spec.name):
-            with each as served:
+        evaluations = []
+        for session in self._serving(spec.name):
+            with session as served:
                 decide = deciding(spec, results_of(served, []))
                 judged = task.evaluate(decide, episodes, seed, preset or task.presets[0])
                 executed_by = f"{served.loaded['runtime']} on {self.target}"
-                found.append(_evaluation(judged, spec.name, name, served.loaded["precision"], executed_by, seed))
-        return Evaluations(tuple(found))
+                evaluations.append(_evaluation(judged, spec.name, name, served.loaded["precision"], executed_by, seed))
+        return Evaluations(tuple(evaluations))
 
     def releases(self, policy: str | None = None) -> Answer:
         """What is deployed."""
         from quarl.device.deploy.verbs import Look, releases
 
-        return self._answered(releases, Look, policy=policy)
+        return self._run_verb(releases, Look, policy=policy)
 
     def status(self) -> Answer:
         """What the device is, and what serves on it."""
         from quarl.device.deploy.verbs import Look, status
 
-        return self._answered(status, Look)
+        return self._run_verb(status, Look)
 
     def rollback(self, policy: Policy | str, *, to: str | None = None, mark_bad: bool = False) -> Answer:
         """Switch back to the last good release, or to a named one; it is checked again before it serves."""
         from quarl.device.deploy.verbs import Rollback, rollback
 
-        return self._answered(rollback, Rollback, policy=_name(policy), to=to, mark_bad=mark_bad)
+        return self._run_verb(rollback, Rollback, policy=_name(policy), to=to, mark_bad=mark_bad)
 
     def remove(self, policy: Policy | str, *, release: str | None = None, whole: bool = False) -> Answer:
         """Remove a policy's releases: all but the one that serves, or one, or the whole policy."""
         from quarl.device.deploy.verbs import Remove, remove
 
-        return self._answered(remove, Remove, policy=_name(policy), release=release, all=whole)
+        return self._run_verb(remove, Remove, policy=_name(policy), release=release, all=whole)
 
     def serve(self, policy: Policy | str, *, rate: float | None = None, **options: Any) -> Answer:
         """Serve a deployed policy in the robot's loop from now on.
@@ -389,27 +391,27 @@ class Device:
         """
         from quarl.device.deploy.serving import Serve, serve
 
-        return self._answered(serve, Serve, policy=_name(policy), rate=rate, **options)
+        return self._run_verb(serve, Serve, policy=_name(policy), rate=rate, **options)
 
     def unserve(self, policy: Policy | str) -> Answer:
         """Stop a policy's loop and forget it; the release stays."""
         from quarl.device.deploy.serving import Unserve, unserve
 
-        return self._answered(unserve, Unserve, policy=_name(policy))
+        return self._run_verb(unserve, Unserve, policy=_name(policy))
 
     def serving(self, policy: Policy | str) -> Answer:
         """Whether a policy's loop runs, and how punctual it has been."""
         from quarl.device.deploy.serving import Serving, serving
 
-        return self._answered(serving, Serving, policy=_name(policy))
+        return self._run_verb(serving, Serving, policy=_name(policy))
 
-    def _answered(self, verb: Callable[[Any], Any], kind: type, **given: Any) -> Answer:
+    def _run_verb(self, verb: Callable[[Any], Any], kind: type, **given: Any) -> Answer:
         from quarl.cli import plain
 
         values, text = verb(kind(target=self.target, identity=self.identity, json=True, **given))
         return Answer(json.loads(json.dumps(values, default=plain)), text)
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         from quarl.device.deploy.connection import connect
 
         if self._connection is None:
@@ -422,30 +424,34 @@ class Device:
         from quarl.device.deploy.releases import list_releases
         from quarl.policy.spec import RuntimeName, executions
 
-        name, connection = _name(policy), self._connected()
+        name, connection = _name(policy), self._get_connection()
         known = list_releases(connection).policies.get(name)
-        release = next((each for each in known.releases if each.name == known.current), None) if known else None
+        release = (
+            next((candidate for candidate in known.releases if candidate.name == known.current), None)
+            if known
+            else None
+        )
         if release is None:
             raise ReleaseError(
                 f"{self.target} has no release of policy {name}.", "Deploy it first: device.deploy(policy)"
             )
-        precisions = [each for each in Precision if each.value in release.precisions]
-        runtimes = [each for each in RuntimeName if each.value in release.runtimes]
-        return [self._served(name, *pair) for pair in executions(precisions, runtimes)]
+        precisions = [candidate for candidate in Precision if candidate.value in release.precisions]
+        runtimes = [candidate for candidate in RuntimeName if candidate.value in release.runtimes]
+        return [self._serve_artifact(name, *pair) for pair in executions(precisions, runtimes)]
 
-    def _served(self, name: str, precision: Precision, runtime: Any) -> Any:
+    def _serve_artifact(self, name: str, precision: Precision, runtime: Any) -> Any:
         from quarl.bench.device_session.access import Device as Session
 
-        return Session(self.target, self._connected()).serving(name, precision, runtime)
+        return Session(self.target, self._get_connection()).serving(name, precision, runtime)
 
     def _each(self, policy: Policy | str, question: Callable[[Served, str], Report]) -> tuple[dict[str, Any], ...]:
         from quarl.bench.report.document import new_run
 
-        run, found = new_run(), []
-        for each in self._serving(policy):
-            with each as served:
-                found.append(question(served, run))
-        return _documents(found)
+        run, reports = new_run(), []
+        for session in self._serving(policy):
+            with session as served:
+                reports.append(question(served, run))
+        return _documents(reports)
 
 
 def _evaluation(judged: Any, policy: str, task: str, precision: str, executed_by: str, seed: int) -> Evaluation:

@@ -158,18 +158,18 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
         left: what an interruption leaves, for the message.
     """
 
-    def made(run: Run) -> Run:
+    def decorate(run: Run) -> Run:
         kind = get_type_hints(run)["options"]
         # An inherited field's annotation is a string that only its own module can read.
         kind.__init__.__annotations__ = get_type_hints(kind, include_extras=True)
         # After an option no field is read by its place.
         kind.__dataclass_fields__ = dict(sorted(kind.__dataclass_fields__.items(), key=lambda each: each[1].kw_only))
-        if all(each.default is not each.default_factory for each in dataclasses.fields(kind)):
+        if all(field.default is not field.default_factory for field in dataclasses.fields(kind)):
             run.__defaults__ = (kind(),)  # cyclopts wants one where nothing is required
         run.left = left  # type: ignore[attr-defined]
         return run
 
-    return made
+    return decorate
 
 
 def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -> Parameter:
@@ -199,30 +199,30 @@ def app(typed: str = "") -> App:
 
     from cyclopts import App, Group, Parameter
 
-    more: dict[str, Any] = {
+    app_options: dict[str, Any] = {
         "help_format": "markdown",
         "default_parameter": Parameter(negative=(), show_default=_default, allow_repeating=True),
         "help_epilogue": "",
     }
-    top = App(name="quarl", help=ABOUT, version=lambda: metadata.version("quarl"), **more)
+    top = App(name="quarl", help=ABOUT, version=lambda: metadata.version("quarl"), **app_options)
     inner: dict[str, App] = {}
     for title, verbs in VERBS.items():
         group = Group.create_ordered(title)
-        for number, (name, each) in enumerate(verbs.items()):
+        for number, (name, entry) in enumerate(verbs.items()):
             first, _, second = name.partition(" ")
             if second and first not in inner:
-                inner[first] = App(name=first, help=GROUPS[first], group=group, sort_key=number, **more)
+                inner[first] = App(name=first, help=GROUPS[first], group=group, sort_key=number, **app_options)
                 top.command(inner[first])
             place, place_in = (inner[first], "Verbs") if second else (top, group)
             shape: dict[str, Any] = {"name": second or first, "group": place_in, "sort_key": number}
             if name == typed:
-                module, _, function = each.where.partition(":")
+                module, _, function = entry.where.partition(":")
                 run = getattr(import_module(module), function)
                 examples = re.compile(r"(?:^ *quarl [a-z].*\n?)+", re.MULTILINE)
-                told = examples.sub(_block, inspect.getdoc(run) or "")
-                place.command(run, help=told, **shape)
+                help_text = examples.sub(_block, inspect.getdoc(run) or "")
+                place.command(run, help=help_text, **shape)
             else:
-                place.command(each.where, help=each.about, **shape)
+                place.command(entry.where, help=entry.about, **shape)
     top.register_install_completion_command(name="--install-completion", add_to_startup=False)
     return top
 
@@ -234,17 +234,17 @@ def _block(lines: re.Match[str]) -> str:
 
 def overview() -> str:
     """All verbs, without the library that reads options: that takes a tenth of a second to load."""
-    shown: list[str] = [f"quarl VERB [OPTIONS]\n\n{ABOUT}\nquarl VERB --help shows the options of one."]
+    sections: list[str] = [f"quarl VERB [OPTIONS]\n\n{ABOUT}\nquarl VERB --help shows the options of one."]
     for title, verbs in VERBS.items():
         lines = {name.split()[0]: GROUPS.get(name.split()[0], verb.about) for name, verb in verbs.items()}
-        shown.append("\n".join([f"{title}:", *(f"  {name:<16} {about}" for name, about in lines.items())]))
-    return "\n\n".join(shown)
+        sections.append("\n".join([f"{title}:", *(f"  {name:<16} {about}" for name, about in lines.items())]))
+    return "\n\n".join(sections)
 
 
 def _default(value: Any) -> Any:
     """A default as it is typed, for the help; None: there is nothing to show."""
     values = value if isinstance(value, tuple | list) else [value]
-    typed = ",".join(str(getattr(each, "value", each)) for each in values)
+    typed = ",".join(str(getattr(item, "value", item)) for item in values)
     return None if value is None or value is False else typed or None
 
 
@@ -269,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cyclopts import CycloptsError
 
     left = "nothing was begun."
-    named = {name: each for verbs in VERBS.values() for name, each in verbs.items()}
+    named = {name: entry for verbs in VERBS.values() for name, entry in verbs.items()}
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in named), "")
     cache = cache_folder()  # by themselves these two make a folder in HOME
     set_environment({"KERAS_HOME": str(cache / "keras"), "MPLCONFIGDIR": str(cache / "matplotlib")})
@@ -280,8 +280,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 with _loading(name):
                     run, bound, _ = app(name).parse_args(words, print_error=False, exit_on_error=False)
             except (CycloptsError, ValueError) as error:  # a ValueError of options that exclude each other
-                said = _unknown_option(name, words) or str(error)
-                print(f"error: {said}\n  next: {as_typed(f'quarl {name} --help')}", file=sys.stderr)
+                message = _unknown_option(name, words) or str(error)
+                print(f"error: {message}\n  next: {as_typed(f'quarl {name} --help')}", file=sys.stderr)
                 raise SystemExit(EXIT_USAGE) from None
             left = getattr(run, "left", left)
             return _answer(run(*bound.args, **bound.kwargs), "--json" in words)
@@ -289,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             left = str(error) or left
         except Exception as error:  # a library in whose middle Ctrl-C falls makes an error of its own of it
             if not pressed():
-                return _failed(error, "--json" in words)
+                return _report_error(error, "--json" in words)
     print(as_typed(f"interrupted; {left}"), file=sys.stderr)
     return EXIT_INTERRUPTED
 
@@ -299,8 +299,8 @@ def _unknown_option(name: str, words: Sequence[str]) -> str:
     place = app(name)
     for word in name.split():
         place = place[word]
-    names = {each for argument in place.assemble_argument_collection() for each in argument.names}
-    known = sorted(each for each in names if each.replace("--no-", "--") not in names - {each})
+    names = {spelling for argument in place.assemble_argument_collection() for spelling in argument.names}
+    known = sorted(spelling for spelling in names if spelling.replace("--no-", "--") not in names - {spelling})
     for word in words:
         option = word.partition("=")[0]
         if option.startswith("--") and option not in {*known, "--help"}:
@@ -319,8 +319,8 @@ def _require_known(words: Sequence[str]) -> None:
     if first.startswith("-") or first in known:
         return
     near = difflib.get_close_matches(first, sorted(known), cutoff=0.7)
-    meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    print(as_typed(f"error: there is no `quarl {first}`.{meant}\n  next: quarl --help"), file=sys.stderr)
+    suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
+    print(as_typed(f"error: there is no `quarl {first}`.{suggestion}\n  next: quarl --help"), file=sys.stderr)
     raise SystemExit(EXIT_USAGE)
 
 
@@ -334,21 +334,21 @@ def _answer(found: Any, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _failed(error: Exception, as_json: bool) -> int:
+def _report_error(error: Exception, as_json: bool) -> int:
     """Print a known error, on standard error and with --json also on standard output; raise any other again."""
     status = EXIT_FAILED
     if isinstance(error, QuarlError):
-        found, status = error.to_json(), error.exit_code
+        details, status = error.to_json(), error.exit_code
     elif isinstance(error, OSError):
-        found = {"message": f"{error.filename or 'the system'}: {error.strerror or error}.", "next": make_room(error)}
+        details = {"message": f"{error.filename or 'the system'}: {error.strerror or error}.", "next": make_room(error)}
     elif isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
-        found = {"message": f"{error.name} is not installed.", "next": f'Type: pip install "quarl[{extra}]"'}
+        details = {"message": f"{error.name} is not installed.", "next": f'Type: pip install "quarl[{extra}]"'}
     else:
         raise error
-    words = str(error) if isinstance(error, QuarlError) else f"{found['message']} {found['next']}".rstrip()
+    words = str(error) if isinstance(error, QuarlError) else f"{details['message']} {details['next']}".rstrip()
     print(as_typed(f"error: {words}"), file=sys.stderr)
     if as_json:
-        print(json.dumps({"ok": False, "error": {"code": "system", **found}}, default=plain))
+        print(json.dumps({"ok": False, "error": {"code": "system", **details}}, default=plain))
     return status
 
 
@@ -357,10 +357,10 @@ def extra_of(module: str) -> str | None:
     from importlib import metadata
 
     package = module.partition(".")[0]
-    found = [package, *metadata.packages_distributions().get(package, [])]
+    packages = [package, *metadata.packages_distributions().get(package, [])]
     for line in metadata.requires("quarl") or ():
         name, _, marker = line.partition(";")
-        if "extra ==" in marker and name.strip().split(">")[0].split("=")[0].split("<")[0] in found:
+        if "extra ==" in marker and name.strip().split(">")[0].split("=")[0].split("<")[0] in packages:
             return marker.rpartition("==")[2].strip(" \"')")
     return None
 
@@ -394,7 +394,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     """Ctrl-C and SIGTERM raise KeyboardInterrupt once; the second time the process ends. Yields whether it was so."""
     presses: list[int] = []
 
-    def pressed(number: int, _: object) -> None:
+    def handle_signal(number: int, _: object) -> None:
         presses.append(number)
         if len(presses) > 1:
             os._exit(EXIT_INTERRUPTED)
@@ -403,15 +403,15 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    ours = (signal.SIGINT, signal.SIGTERM)
-    before = {each: signal.getsignal(each) for each in ours if signal.getsignal(each) is not signal.SIG_IGN}
-    for each in before:
-        signal.signal(each, pressed)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {signum: signal.getsignal(signum) for signum in signals if signal.getsignal(signum) is not signal.SIG_IGN}
+    for signum in before:
+        signal.signal(signum, handle_signal)
     try:
         yield lambda: bool(presses)
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 class _Pipe(io.FileIO):
@@ -424,7 +424,7 @@ class _Pipe(io.FileIO):
             return len(data)
 
 
-def typed() -> NoReturn:
+def run_console() -> NoReturn:
     """Run ``quarl``."""
     if not sys.stdout.isatty():
         out = io.BufferedWriter(_Pipe(sys.stdout.fileno(), "w", closefd=False))
@@ -435,4 +435,4 @@ def typed() -> NoReturn:
 
 
 if __name__ == "__main__":
-    typed()
+    run_console()

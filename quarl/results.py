@@ -120,12 +120,12 @@ class Conversion(Printed):
 
     def rows(self) -> Sequence[Row]:
         """A line for each artifact."""
-        return [row for each in self.artifacts for row in each.rows()]
+        return [row for artifact in self.artifacts for row in artifact.rows()]
 
     def notes(self) -> Sequence[str]:
         """The artifacts' warnings, and the runtimes that were not tried."""
-        absent = dict.fromkeys(name for each in self.artifacts for name in each.not_tried)
-        notes = dict.fromkeys(note for each in self.artifacts for note in each.warnings)
+        absent = dict.fromkeys(name for artifact in self.artifacts for name in artifact.not_tried)
+        notes = dict.fromkeys(note for artifact in self.artifacts for note in artifact.warnings)
         return [*notes, *(f"not tried: {name}, which is not installed here." for name in absent)]
 
 
@@ -182,7 +182,7 @@ class Evaluations(Printed):
 
     def rows(self) -> Sequence[Row]:
         """A line for each artifact."""
-        return [row for each in self.evaluations for row in each.rows()]
+        return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
 
 @dataclass(frozen=True, repr=False)

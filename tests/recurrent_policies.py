@@ -70,8 +70,8 @@ def episodes(spec: PolicySpec, weights: Weights, rows: int, every: int = 40, see
     for step in range(rows):
         if step % every == 0:
             history.reset()
-        row = np.array(history.observe(rng.standard_normal(spec.sensed_size)), np.float32)
+        row = np.array(history.observe(rng.standard_normal(spec.input_size)), np.float32)
         made.append(row)
         result = forward_float(spec, weights, row)[0]
-        history.acted(result[: spec.output_size], result[spec.output_size :])
+        history.record_action(result[: spec.output_size], result[spec.output_size :])
     return np.array(made)

@@ -270,7 +270,7 @@ def test_the_messages_are_those_that_a_review_reads() -> None:
 
 def test_the_prose_linter_finds_a_word_of_ours_and_a_misspelling(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    for text, status in (("Measure again.\n", 65), ("Measure it seperately.\n", 65), ("Measure again.\n", 0)):
+    for text, status in (("Measure anew.\n", 65), ("Measure it seperately.\n", 65), ("Measure again.\n", 0)):
         page.write_text(text, encoding="utf-8")
         done = subprocess.run([sys.executable, "-m", "codespell_lib", page], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == status, (text, done.stdout, done.stderr)

@@ -91,8 +91,8 @@ def test_installed_it_uses_what_the_wheel_brings(made: Path, tmp_path: Path) -> 
 from quarl.device.deploy.payload import code_files
 from quarl.device.agent.building import agent
 from quarl.device.engine import building
-from quarl.policy.locate import shipped_folder
-print(building.library("armv6l"), agent("armv6l"), building.KEPT, shipped_folder("II"), sep="\\n")
+from quarl.policy.locate import find_shipped
+print(building.library("armv6l"), agent("armv6l"), building.KEPT, find_shipped("II"), sep="\\n")
 print(*sorted(file.path for file in code_files()), sep="\\n")
 """
     library, agent, kept, bundle, *sent = printed_there(packages, script, tmp_path, Path(pytest.__file__).parents[1])

@@ -23,9 +23,9 @@ from quarl import cli
 from quarl.policy.console import heartbeat
 from quarl.policy.places import ARTIFACTS
 from quarl.train.methods import RECURRENT, default_method, refuse_memory, refuse_mismatch, run_method, settings_class
-from quarl.train.options import RunOptions, named
-from quarl.train.quiet import silenced
-from quarl.train.suites.names import NAVIGATION_NAME, found, resolve
+from quarl.train.options import RunOptions, require_task
+from quarl.train.quiet import suppress_output
+from quarl.train.suites.names import NAVIGATION_NAME, is_importable, resolve
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle
@@ -66,7 +66,7 @@ class Options(RunOptions):
     defaults: bool = False
 
 
-def recorded(verb: str, words: Sequence[str] | None = None) -> str:
+def format_provenance_command(verb: str, words: Sequence[str] | None = None) -> str:
     """The command that provenance names: without the bundle's folder and the cluster, which are of this machine.
 
     Args:
@@ -76,12 +76,12 @@ def recorded(verb: str, words: Sequence[str] | None = None) -> str:
     typed = list(sys.argv[1:] if words is None else words)
     if typed[:1] == [verb]:
         del typed[0]
-    kept = [
+    portable_words = [
         word
         for before, word in zip(["", *typed], typed, strict=False)
         if before not in PLACES and word.partition("=")[0] not in PLACES
     ]
-    return shlex.join(["quarl", verb, *kept])
+    return shlex.join(["quarl", verb, *portable_words])
 
 
 def refuse_without(*modules: str) -> None:
@@ -91,7 +91,7 @@ def refuse_without(*modules: str) -> None:
         ModuleNotFoundError: names it.
     """
     for module in modules:
-        if not found(module):
+        if not is_importable(module):
             raise ModuleNotFoundError(f"{module} is not installed", name=module)
 
 
@@ -105,7 +105,7 @@ def train(options: Options) -> int:
     Exit status: 0 trained; 1 training diverged; 2 wrong usage; 3 all steps made before the quantizers became active;
     130 interrupted (a bundle of the policy so far is beside the checkpoint; artifacts/NAME is unchanged).
     """
-    typed = named(options.task, EXAMPLES)
+    typed = require_task(options.task, EXAMPLES)
     with_memory = RECURRENT if "gru-" in (options.model or "") else None
     method = options.method or with_memory or default_method(resolve(typed), options.policy)
     if options.defaults:
@@ -132,7 +132,7 @@ def train(options: Options) -> int:
     if task.has_image:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # before TensorFlow loads: its convolutions are 1.7 times as fast
     request, settings = make_request(options, method, chosen, task, quantization)
-    request = dataclasses.replace(request, command=recorded("train"))
+    request = dataclasses.replace(request, command=format_provenance_command("train"))
     alive = nullcontext() if options.quiet else heartbeat()
     with alive, Run(request, task, BEGAN) as run:
         if (warning := slower_here(Compute(getattr(settings, "compute", "float32")))) is not None:
@@ -155,10 +155,10 @@ def train(options: Options) -> int:
 def next_step(run: Run, bundle: Bundle) -> str:
     """What to type after a run that wrote this bundle."""
     if run.was_interrupted:
-        return f"{run.untouched[0].upper()}{run.untouched[1:]}. To go on, type the same command again."
-    from quarl.policy.locate import shown
+        return f"{run.unchanged_notice[0].upper()}{run.unchanged_notice[1:]}. To go on, type the same command again."
+    from quarl.policy.locate import shorten_path
 
-    return f"Next: quarl evaluate --input-path {shlex.quote(str(shown(bundle.path)))}"
+    return f"Next: quarl evaluate --input-path {shlex.quote(str(shorten_path(bundle.path)))}"
 
 
 def never_quantized(settings: Any, bits: int, made: int) -> str:
@@ -190,12 +190,12 @@ def make_request(
     refuse_unusable(options, task)
     name, network = choose_network(task, options.policy, options.model, options.layer_norm, found.network)
     refuse_memory(method, network)
-    with silenced():  # TensorFlow loads here, if it was not yet
+    with suppress_output():  # TensorFlow loads here, if it was not yet
         kind = settings_class(method)
     known = {part.name for part in dataclasses.fields(kind)}
     overrides = presets.parse_overrides(options.set)
     if options.mixed_precision is not None:
-        overrides["compute"] = mixed_precision(options.mixed_precision, method, known)
+        overrides["compute"] = parse_mixed_precision(options.mixed_precision, method, known)
     in_16_bits = options.mixed_precision is not None and overrides["compute"] != "float32"
     if found.settings.get("engine") == "numpy" and (in_16_bits or network.layer_norm):
         overrides.setdefault("engine", "tensorflow")  # numpy's gradients know plain perceptrons in float32 only
@@ -216,7 +216,7 @@ def make_request(
         evaluate_episodes=options.evaluate_episodes or found.evaluate_episodes,
         final_episodes=options.final_episodes or found.final_episodes,
         settings=json.loads(json.dumps(values)),
-        **{each: getattr(options, each) for each in unchanged},
+        **{option: getattr(options, option) for option in unchanged},
     )
     return request, settings
 
@@ -237,7 +237,7 @@ def refuse_unusable(options: RunOptions, task: Task) -> None:
         raise SettingsError(f"--stop-preset {options.stop_preset} means nothing to {task.name}; {known}.")
 
 
-def mixed_precision(text: str, method: str, settings: set[str]) -> str:
+def parse_mixed_precision(text: str, method: str, settings: set[str]) -> str:
     """The value of the setting ``compute`` for ``--mixed-precision``, where the method's settings have one.
 
     Raises:

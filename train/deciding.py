@@ -16,7 +16,7 @@ from quarl.policy.simulate import Simulated, Widths, forward_simulated
 from quarl.policy.spec import PROGRAM, ArtifactFormat, PolicySpec, Precision
 from quarl.train.algorithms.common.normalisation import ImageScaling
 from quarl.train.networks.forward import Acting
-from quarl.train.quantization.fake import FakeQuantization, faked, scales_of
+from quarl.train.quantization.fake import FakeQuantization, fake_quantize_weights, scales_of
 from quarl.train.suites.episodes import Decide, Observations
 
 
@@ -31,9 +31,9 @@ def greedy(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> Decide:
     trained, computed = spec.quantization, weights
     if trained is not None:
         fake = FakeQuantization.of(trained, spec.network)
-        computed = faked(weights, scales_of(trained.ranges, trained.bits), fake)
-    ours = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
-    if spec.network.convolutions and not ours:
+        computed = fake_quantize_weights(weights, scales_of(trained.ranges, trained.bits), fake)
+    can_use_graph = spec.network.is_relu and (spec.vector_size or spec.normaliser == ImageScaling().frozen())
+    if spec.network.convolutions and not can_use_graph:
         return deciding(spec, lambda observation: forward_float(spec, weights, as_batch(spec, observation)))
     outputs = Acting(spec.network)
 

@@ -125,10 +125,10 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     from quarl.train.suites.command_latency import read_command_latency
     from quarl.train.suites.errors import TaskError
     from quarl.train.suites.make import make_task
-    from quarl.train.suites.task import paired_if_seeded
+    from quarl.train.suites.task import unpair_if_unseeded
 
     bundle = working_bundle(arguments.input_path)
-    resolved = resolve(arguments.task or trained_on(bundle.spec))
+    resolved = resolve(arguments.task or read_training_task(bundle.spec))
     name, flies = resolved.canonical, resolved.suite is Suite.NAVIGATION
     options = task_options(bundle.spec, name)
     if arguments.command_latency is not None:
@@ -140,7 +140,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     task = make_task(name, options=options, workers=arguments.workers)
     check_task(bundle.spec, task)
     if arguments.compare:
-        task = paired_if_seeded(task, arguments.seed)
+        task = unpair_if_unseeded(task, arguments.seed)
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
             raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
@@ -148,20 +148,22 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
 
-    def judged(policy: str, decide: Decide, trial: Trial) -> Evaluation:
+    def evaluate_and_record(policy: str, decide: Decide, trial: Trial) -> Evaluation:
         result = trial.task.evaluate(decide, arguments.episodes, arguments.seed, trial.preset)
         rows.append({"policy": policy, **trial.marks, **without_nan(dataclasses.asdict(result))})
         return result
 
     with deciding(bundle, arguments.precision, arguments.runtime, arguments.input_path) as (decide, who):
         for trial in trials(task, options, presets, arguments.zones):
-            result = judged(bundle.spec.name, decide, trial)
+            result = evaluate_and_record(bundle.spec.name, decide, trial)
             if arguments.compare:
-                float_result = judged(f"{bundle.spec.name}, {FLOAT}", greedy(bundle.spec, bundle.weights()), trial)
+                float_result = evaluate_and_record(
+                    f"{bundle.spec.name}, {FLOAT}", greedy(bundle.spec, bundle.weights()), trial
+                )
                 marks = {"preset": trial.preset, **trial.marks}
-                differences.append({**marks, **compared(result, float_result, task.paired)})
+                differences.append({**marks, **compare_evaluations(result, float_result, task.paired)})
             if task.baseline is not None:
-                judged("blind", task.baseline, trial)
+                evaluate_and_record("blind", task.baseline, trial)
         if arguments.video is not None:
             from quarl.train.runs.film import film
 
@@ -179,7 +181,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     }
 
 
-def trained_on(spec: PolicySpec) -> str:
+def read_training_task(spec: PolicySpec) -> str:
     """The task as it was typed for training."""
     return str(spec.provenance.get("task", "navigation"))
 
@@ -187,7 +189,11 @@ def trained_on(spec: PolicySpec) -> str:
 def task_options(spec: PolicySpec, task: str) -> dict[str, Any]:
     """The options of the task that the policy was trained on; none for another one, nor for navigation's presets."""
     settings = spec.provenance.get("settings", {})
-    if task in ("navigation", "") or resolve(task) != resolve(trained_on(spec)) or not isinstance(settings, dict):
+    if (
+        task in ("navigation", "")
+        or resolve(task) != resolve(read_training_task(spec))
+        or not isinstance(settings, dict)
+    ):
         return {}
     return dict(settings.get("task") or {})
 
@@ -263,7 +269,7 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def compared(one: Evaluation, other: Evaluation, paired: bool) -> dict[str, Any]:
+def compare_evaluations(one: Evaluation, other: Evaluation, paired: bool) -> dict[str, Any]:
     """Mean of one minus the other with its 95 % interval, of the return and of the success."""
     mean, interval = difference(one.different, other.different, paired)
     values: dict[str, Any] = {"paired": paired, "mean_return": mean, "return_interval": interval}
@@ -321,7 +327,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(row_cells[-1])
     for sentence in report["notes"]:
         print(f"Note: {sentence}")
-    if any(brackets(None, "") in each for each in row_cells):
+    if any(brackets(None, "") in text for text in row_cells):
         print("[–]: a single episode, or episodes with equal returns, give no interval.")
 
 

@@ -18,12 +18,12 @@ RETURN_INTERVAL, NORMAL_RETURN_INTERVAL = "return_interval_t_95", "return_interv
 Value = TypeVar("Value")
 
 
-def counted_once(starts: Iterable[Hashable], values: Iterable[Value]) -> list[Value]:
+def deduplicate_by_start(starts: Iterable[Hashable], values: Iterable[Value]) -> list[Value]:
     """Values of the different episodes among these: greedy ones of one start are one and the same."""
-    found: dict[Hashable, Value] = {}
+    first_values: dict[Hashable, Value] = {}
     for start, value in zip(starts, values, strict=True):
-        found.setdefault(start, value)
-    return list(found.values())
+        first_values.setdefault(start, value)
+    return list(first_values.values())
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def brackets(interval: Interval | None, form: str) -> str:
     return "[–]" if interval is None else f"[{', '.join(format(side, form) for side in interval)}]"
 
 
-def judged_interval(judged: Mapping[str, Any]) -> Interval | None:
+def read_return_interval(judged: Mapping[str, Any]) -> Interval | None:
     """95 % interval of a judgement's mean return in a provenance; s follows from an older bundle's 1.96 · s / √n."""
     if RETURN_INTERVAL in judged:
         low, high = judged[RETURN_INTERVAL]

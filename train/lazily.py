@@ -15,9 +15,9 @@ else:
             import sys
 
             if "tensorflow" not in sys.modules:
-                from quarl.train.quiet import silenced
+                from quarl.train.quiet import suppress_output
 
-                with silenced():  # oneDNN says on the screen that it is on, whatever the level of the log
+                with suppress_output():  # oneDNN says on the screen that it is on, whatever the level of the log
                     import tensorflow
             import tensorflow
 

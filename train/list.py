@@ -16,7 +16,7 @@ from quarl.policy.places import PROJECT_ROOT, ZOO
 from quarl.train.runs.presets import settings_path
 from quarl.train.suites.cells import Cell, load_cells
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.names import NEEDS, Suite, known_words, missing_packages, resolve
+from quarl.train.suites.names import NEEDS, Suite, list_task_words, missing_packages, resolve
 
 BENCHMARK = ZOO / "benchmark"
 SPEC = "policy.json"
@@ -115,7 +115,10 @@ def print_table(states: Sequence[Mapping[str, Any]]) -> None:
             state["method"],
             state["suite"] + ("" if state["installed"] else " (not installed)"),
             state["state"],
-            *(shown(each) for each in (state["judged_return"], state["target"], (state["paper"] or {}).get("fp32"))),
+            *(
+                format_figure(value)
+                for value in (state["judged_return"], state["target"], (state["paper"] or {}).get("fp32"))
+            ),
             "defaults" if state["settings"] is None else Path(state["settings"]).name,
         )
     console = Console(width=None if sys.stdout.isatty() else 130)
@@ -124,14 +127,14 @@ def print_table(states: Sequence[Mapping[str, Any]]) -> None:
     if absent := [suite.value for suite in NEEDS if missing_packages(suite)]:
         lines.append(f"Not installed: {', '.join(absent)}. Type: make suites")
     lines += [
-        "Words: " + ", ".join(known_words()) + ",",
+        "Words: " + ", ".join(list_task_words()) + ",",
         f"{Suite.DM_CONTROL.value},DOMAIN_TASK, {Suite.ATARI.value},GAME, or any Gymnasium id (HalfCheetah-v5).",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def shown(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
     """A figure of the table."""
     return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
 

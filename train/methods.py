@@ -109,10 +109,10 @@ def run_method(method: str, run: Run, settings: Any, teacher: str) -> Trained:
 
     ``teacher`` is the bundle that a distillation learns from.
     """
-    from quarl.train.accelerator.table import UPDATES, accelerated
+    from quarl.train.accelerator.table import UPDATES, build_accelerated_update
 
     train = import_module(f"quarl.train.algorithms.{method}").train
-    more: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
+    arguments: dict[str, Any] = {"teacher_name": teacher} if method == "distill" else {}
     if method in UPDATES:
-        more = {"accelerated": accelerated(method, settings, run.request.network, run.task.head)}
-    return train(run, settings, **more)
+        arguments = {"accelerated": build_accelerated_update(method, settings, run.request.network, run.task.head)}
+    return train(run, settings, **arguments)

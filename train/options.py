@@ -82,7 +82,7 @@ class RunOptions:
     quiet: bool = False
 
 
-def named(task: str | None, examples: str) -> str:
+def require_task(task: str | None, examples: str) -> str:
     """The task that was typed, since nothing is trained by default.
 
     Raises:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """Keep everything from the screen, even what is printed from C."""
     _flush()
-    kept = [os.dup(stream) for stream in (1, 2)]
+    backups = [os.dup(stream) for stream in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         for stream in (1, 2):
@@ -21,7 +21,7 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         _flush()
-        for stream, copy in zip((1, 2), kept, strict=True):
+        for stream, copy in zip((1, 2), backups, strict=True):
             os.dup2(copy, stream)
             os.close(copy)
         os.close(nowhere)

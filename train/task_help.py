@@ -26,23 +26,23 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
         SettingsError: the settings file is not valid.
     """
     name = resolve(task)
-    found = load_settings(task, method, policy or "I")
+    task_settings = load_settings(task, method, policy or "I")
     path = settings_path(name, method)
     source = (
         f"train/settings/{path.parent.name}/{path.name}"
         if path is not None
         else f"the defaults of train/algorithms/{method}.py"
     )
-    every = found.evaluate_every or max(found.steps // DEFAULT_EVALUATIONS, 1)
+    every = task_settings.evaluate_every or max(task_settings.steps // DEFAULT_EVALUATIONS, 1)
     lines = [
         f"quarl train --task {name.word or name.canonical} --method {method}",
         "",
-        *described(name, found.task, method),
-        f"network     {network_words(name, policy, model, found.network)}",
-        f"steps       {found.steps:,} (--steps)",
-        f"judged      every {every:,} steps on {found.evaluate_episodes} episodes, at the end on "
-        f"{found.final_episodes}",
-        *wrapped(f"numbers     from {source}: {found.source}", 12),
+        *describe_task(name, task_settings.task, method),
+        f"network     {network_words(name, policy, model, task_settings.network)}",
+        f"steps       {task_settings.steps:,} (--steps)",
+        f"judged      every {every:,} steps on {task_settings.evaluate_episodes} episodes, at the end on "
+        f"{task_settings.final_episodes}",
+        *wrap_lines(f"numbers     from {source}: {task_settings.source}", 12),
         "",
         "settings    --set NAME=VALUE; * differs from the algorithm's own default, which follows in brackets",
     ]
@@ -50,15 +50,15 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
     known = dataclasses.fields(kind)
     widest = max(len(setting.name) for setting in known)
     for setting in known:
-        value, default = plain(found.settings.get(setting.name, setting.default)), plain(setting.default)
+        value, default = plain(task_settings.settings.get(setting.name, setting.default)), plain(setting.default)
         star, own = ("  ", "") if value == default else ("* ", f" [{default}]")
-        lines += wrapped(
+        lines += wrap_lines(
             f"{star}{setting.name:{widest}} = {value}{own}  {about(kind, setting.name)['sentence']}", widest + 5
         )
     return "\n".join(lines)
 
 
-def described(name: TaskName, options: Any, method: str) -> list[str]:
+def describe_task(name: TaskName, options: Any, method: str) -> list[str]:
     """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
     from quarl.policy.spec import DiscreteHead
     from quarl.train.suites.errors import TaskError
@@ -70,7 +70,7 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
     except TaskError as error:
         if "make suites" not in str(error):
             raise
-        return wrapped(f"task        {name.canonical}{kind}: {error}", 12)
+        return wrap_lines(f"task        {name.canonical}{kind}: {error}", 12)
     shape = " × ".join(map(str, task.network_shape))
     seen = f"image {shape}" if task.has_image else f"{shape} floats"
     seen += f" and {task.vector_size} floats" if task.vector_size else ""
@@ -79,7 +79,7 @@ def described(name: TaskName, options: Any, method: str) -> list[str]:
     else:
         actions = task.head.describe() if task.is_discrete else f"{task.outputs} continuous actions"
     period = f"{1000 * task.control_period_s:.4g} ms between decisions"
-    lines = wrapped(f"task        {name.canonical}{kind}: {seen}, {actions}, {period}", 12)
+    lines = wrap_lines(f"task        {name.canonical}{kind}: {seen}, {actions}, {period}", 12)
     if kind_of(task) not in METHODS[method].actions:
         lines += [f"            {method} cannot learn it: it takes {' or '.join(METHODS[method].actions)} actions."]
     return lines
@@ -106,6 +106,6 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def wrapped(text: str, indent: int) -> list[str]:
+def wrap_lines(text: str, indent: int) -> list[str]:
     """Lines of at most :data:`WIDTH` signs; those after the first are indented."""
     return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, break_long_words=False) or [text]

@@ -31,7 +31,7 @@ class Ends:
             goal: (2, E).
         """
         pieces, num_envs = len(track.times_s), goal.shape[1]
-        found, when = np.zeros(num_envs, np.int8), np.full(num_envs, pieces - 1)
+        first_cause, when = np.zeros(num_envs, np.int8), np.full(num_envs, pieces - 1)
         offset = track.position[1:] - goal
         offset *= offset
         reached = offset[:, 0] + offset[:, 1] < self._success_square
@@ -39,11 +39,11 @@ class Ends:
         outside = np.maximum(outside[:, 0], outside[:, 1]) > self._inside
         for events, cause in ((reached, causes.GOAL), (outside, causes.LEFT_ARENA)):
             if np.count_nonzero(events):
-                _note(found, when, events.any(axis=0), events.argmax(axis=0), cause)
+                _note(first_cause, when, events.any(axis=0), events.argmax(axis=0), cause)
         touched = track.contact != causes.NONE
         if np.count_nonzero(touched):
-            _note(found, when, touched, track.when, track.contact)
-        return found, when
+            _note(first_cause, when, touched, track.when, track.contact)
+        return first_cause, when
 
 
 def _note(

@@ -16,11 +16,11 @@ BRAKING_FACTOR = 0.01875
 """Air Learning pays for flying slower than 4 m/s within 6 m of the goal; the factor is its time step in seconds."""
 
 
-def _crashed(cause: NDArray[np.int8]) -> NDArray[np.bool_]:
+def _has_crashed(cause: NDArray[np.int8]) -> NDArray[np.bool_]:
     return (cause >= causes.COLLISION) & (cause <= causes.LEFT_ARENA)
 
 
-def shaped_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: Floats) -> Floats:
+def compute_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: Floats) -> Floats:
     """r = p (d_before - d_now) + s, and g more at the goal, c more on collision and on leaving; (E,).
 
     By default p = 0.1 /m, s = -0.01, g = 5, c = -3.
@@ -33,7 +33,7 @@ def shaped_reward(config: NavigationConfig, cause: NDArray[np.int8], progress: F
     reward = np.float32(config.progress_reward_per_m) * progress
     reward += np.float32(config.step_reward)
     reward[cause == causes.GOAL] += np.float32(config.goal_reward)
-    reward[_crashed(cause)] += np.float32(config.collision_reward)
+    reward[_has_crashed(cause)] += np.float32(config.collision_reward)
     return reward
 
 
@@ -43,5 +43,5 @@ def air_learning_reward(cause: NDArray[np.int8], progress: Floats, goal_distance
     reward = progress - np.float32(1.0)
     reward[near] += np.float32(BRAKING_FACTOR) * (np.float32(BRAKING_SPEED_M_S) - speed[near])
     reward[cause == causes.GOAL] = 1000.0
-    reward[_crashed(cause) | (cause == causes.TIME)] = -100.0
+    reward[_has_crashed(cause) | (cause == causes.TIME)] = -100.0
     return reward

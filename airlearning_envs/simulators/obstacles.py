@@ -38,7 +38,7 @@ class Obstacles:
     def movers_at(self, seconds: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
         """Where P movers (rows, columns) will be after ``seconds`` (n,): (n, 2, P)."""
         path = self.centre[:, rows, columns] + seconds[:, None, None] * self.velocity[:, rows, columns]
-        return reflected(path, self.limit[rows, columns])
+        return reflect(path, self.limit[rows, columns])
 
     def advance(self, seconds: float) -> None:
         """Let time pass; a wall turns a mover's velocity."""
@@ -48,7 +48,7 @@ class Obstacles:
         place += self.velocity * np.float32(seconds)
         outside = np.abs(place) > self.limit
         if np.count_nonzero(outside):
-            place[...] = reflected(place, self.limit)
+            place[...] = reflect(place, self.limit)
             self.velocity = np.where(outside, -self.velocity, self.velocity)
 
     def rewind(self, rows: NDArray[np.int64], before: tuple[Floats, Floats], seconds: Floats) -> None:
@@ -60,10 +60,10 @@ class Obstacles:
             place = before[0][:, rows] + velocity * seconds[:, None]
             outside = np.abs(place) > limit
             if np.count_nonzero(outside):
-                place, velocity = reflected(place, limit), np.where(outside, -velocity, velocity)
+                place, velocity = reflect(place, limit), np.where(outside, -velocity, velocity)
             self.centre[:, rows, :movers], self.velocity[:, rows] = place, velocity
 
 
-def reflected(position: Floats, limit: Floats) -> Floats:
+def reflect(position: Floats, limit: Floats) -> Floats:
     """Positions after bouncing off walls at +-limit; an excess beyond the wall is mirrored back."""
     return position - np.float32(2.0) * (position - np.clip(position, -limit, limit))

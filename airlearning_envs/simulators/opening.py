@@ -109,8 +109,10 @@ def simulator_options(arguments: Any) -> dict[str, Any]:
         SettingsError: the dialect is not known.
     """
     names = {"origin": "origin_m", "timeout": "timeout_s"}
-    given = {name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")}
-    options = {names.get(name, name): value for name, value in given.items() if value is not None}
+    values = {
+        name: getattr(arguments, name) for name in ("address", "client", "dialect", "assets", "origin", "timeout")
+    }
+    options = {names.get(name, name): value for name, value in values.items() if value is not None}
     if "dialect" in options:
         from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
 

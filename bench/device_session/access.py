@@ -90,12 +90,12 @@ class Device:
         if key in self._deployed:
             return
         if self.without_python and runtime is RuntimeName.NATIVE:
-            for each in precisions:
+            for precision in precisions:
                 with progress_bars() as tell:
                     done = deploy(
-                        self.connection, bundle, [each], wait_s=LOCK_WAIT_S, progress=tell, without_python=True
+                        self.connection, bundle, [precision], wait_s=LOCK_WAIT_S, progress=tell, without_python=True
                     )
-                self._releases[policy, runtime, each] = done.release
+                self._releases[policy, runtime, precision] = done.release
             self._deployed.add(key)
             return
         wanted, runtimes = list(precisions), [runtime]
@@ -105,15 +105,15 @@ class Device:
                 wanted += [Precision(name) for name in release.precisions]
                 runtimes += [RuntimeName(name) for name in release.runtimes]
         kept_runtimes = [r for r in RuntimeName if r in runtimes]
-        kept = [
+        kept_precisions = [
             p
             for p in Precision
             if p in wanted and all(bundle.has_artifact(p, r.artifact_format) for r in kept_runtimes if r in p.runtimes)
         ]
-        if not set(precisions) <= set(kept):  # the other runtime's artifacts were not made here
-            kept, kept_runtimes = [p for p in Precision if p in precisions], [runtime]
+        if not set(precisions) <= set(kept_precisions):  # the other runtime's artifacts were not made here
+            kept_precisions, kept_runtimes = [p for p in Precision if p in precisions], [runtime]
         with progress_bars() as tell:
-            deploy(self.connection, bundle, kept, kept_runtimes, wait_s=LOCK_WAIT_S, progress=tell)
+            deploy(self.connection, bundle, kept_precisions, kept_runtimes, wait_s=LOCK_WAIT_S, progress=tell)
         self._deployed.add(key)
 
     @contextmanager

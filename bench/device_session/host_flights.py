@@ -45,7 +45,7 @@ class Flights:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def settings_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
         return dict(self.settings or {})
 
@@ -74,12 +74,12 @@ def fly_on_host(
     import numpy as np
 
     from quarl.airlearning_envs.config import preset
-    from quarl.airlearning_envs.flights import as_it_is, shown_to
+    from quarl.airlearning_envs.flights import as_it_is, select_observation
 
-    config = preset(flights.preset).with_settings(flights.changed)
+    config = preset(flights.preset).with_settings(flights.settings_dict)
     observe: Observe = as_it_is
     if spec is not None:
-        fields, observe = shown_to(spec.observation, config)
+        fields, observe = select_observation(spec.observation, config)
         spec.check_observation(fields)
     results, through = _fly(config, decide, flights, progress, observe)
     low, high = results.interval()
@@ -88,7 +88,7 @@ def fly_on_host(
     return Success(
         where=where,
         preset=flights.preset,
-        settings=flights.changed,
+        settings=flights.settings_dict,
         task=config.digest(),
         simulator=through,
         episodes=results.episodes,

@@ -175,13 +175,18 @@ def ask_memory(served: Served, run: str, runs: int = 100) -> Report:
 
 def ask_success(served: Served, run: str, flights: Flights, progress: Progress = lambda done, total: None) -> Report:
     """Fly on the device: simulator and policy both run there."""
-    fields = {"preset": flights.preset, "episodes": flights.episodes, "seed": flights.seed, "settings": flights.changed}
+    fields = {
+        "preset": flights.preset,
+        "episodes": flights.episodes,
+        "seed": flights.seed,
+        "settings": flights.settings_dict,
+    }
     reply = served.agent.request("episodes", progress=progress, **fields)
     low, high = reply["success"]["interval"]
     success = Success(
         where=Where.DEVICE,
         preset=flights.preset,
-        settings=flights.changed,
+        settings=flights.settings_dict,
         task=reply.get("task"),  # the device's own: its simulator may be of another version than this one
         episodes=reply["episodes"],
         seed=reply["seed"],

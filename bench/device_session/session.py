@@ -51,20 +51,20 @@ class Session:
             store.add([report], self.where)
             self.reports.append(report)
 
-    def deployed(self) -> Iterator[tuple[RuntimeName, Bundle]]:
+    def deploy_bundles(self) -> Iterator[tuple[RuntimeName, Bundle]]:
         """Each bundle, when it is on the device."""
         for runtime, bundle in self.bundles:
-            self.device.deploy(bundle, self.executed_by(runtime), runtime)
+            self.device.deploy(bundle, self.list_precisions(runtime), runtime)
             yield runtime, bundle
 
-    def executed_by(self, runtime: RuntimeName) -> list[Precision]:
+    def list_precisions(self, runtime: RuntimeName) -> list[Precision]:
         """The session's precisions that a runtime executes."""
         return [precision for precision, _ in executions(self.precisions, [runtime])]
 
     def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:
         """Ask about every artifact, each served by a fresh process."""
-        for runtime, bundle in self.deployed():
-            for precision in self.executed_by(runtime):
+        for runtime, bundle in self.deploy_bundles():
+            for precision in self.list_precisions(runtime):
                 with self.device.serving(bundle.spec.name, precision, runtime) as served:
                     self.keep(question(served))
 
@@ -89,7 +89,7 @@ def open_session(
     runtimes = arguments.runtime
     if without_python and RuntimeName.NATIVE not in runtimes:
         raise command_line.BenchError(
-            f"--agent native serves the native engine alone; --runtime is {','.join(each.value for each in runtimes)}.",
+            f"--agent native serves the native engine alone; --runtime is {','.join(one.value for one in runtimes)}.",
             "Add --runtime native.",
         )
     bundles = [

@@ -28,7 +28,7 @@ import numpy as np
 from quarl.device.agent.conditions import look
 from quarl.device.agent.loop.client import Client, LoopError, open_socket, request
 from quarl.device.agent.loop.frames import Header, Kind
-from quarl.device.agent.measure import PERCENTILES, percentile, required_runs
+from quarl.device.agent.measure import PERCENTILES, compute_required_runs, percentile
 
 START_S, PRIORITY = 120.0, 40
 ASKERS = "askers"
@@ -131,9 +131,9 @@ def be_punctual() -> list[dict[str, Any]]:
 def summarise(times: list[int]) -> dict[str, Any]:
     """Count, percentiles that the count supports, and maximum; ns."""
     ordered = sorted(times)
-    known = {name: share for name, share in PERCENTILES.items() if len(ordered) >= required_runs(share)}
-    found = {name: percentile(ordered, share) for name, share in known.items()}
-    return {"count": len(ordered), "percentiles": found, "max": ordered[-1]}
+    known = {name: share for name, share in PERCENTILES.items() if len(ordered) >= compute_required_runs(share)}
+    percentiles = {name: percentile(ordered, share) for name, share in known.items()}
+    return {"count": len(ordered), "percentiles": percentiles, "max": ordered[-1]}
 
 
 def clock(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -153,13 +153,13 @@ def clock(wanted: dict[str, Any]) -> dict[str, Any]:
             refused = drive(client, values, period_ns // SENSORS, wanted["seconds"])
             status = request(wanted["socket"], START_S, op="loop")
             after = look()
-            found = None if other is None else histogram_of(other.communicate(timeout=START_S)[0])
+            histogram = None if other is None else histogram_of(other.communicate(timeout=START_S)[0])
         if load is not None and load.poll() is not None:
             raise SystemExit(f"the load ended by itself with status {load.returncode}")
     return {
         "status": status,
         "refused": refused,
-        "cyclictest_us": found,
+        "cyclictest_us": histogram,
         "before": {"governor": before.governor, "throttled": vars(before.throttled) if before.throttled else None},
         "after": {"governor": after.governor, "throttled": vars(after.throttled) if after.throttled else None},
         "kernel": os.uname().release,
@@ -233,8 +233,8 @@ def histogram_of(text: str) -> dict[str, Any] | None:
 def preemption() -> str:
     """How the kernel lets itself be interrupted, as it says itself; empty where it does not."""
     words = Path("/proc/version").read_text()
-    found = re.search(r"PREEMPT(_\w+)?", words)
-    return found[0] if found else ""
+    match = re.search(r"PREEMPT(_\w+)?", words)
+    return match[0] if match else ""
 
 
 def main() -> int:

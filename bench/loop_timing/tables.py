@@ -11,7 +11,7 @@ from quarl.bench.report import store
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.text import format_fixed, nanoseconds, times
 from quarl.bench.tables import Table, tabulate
-from quarl.device.agent.measure import PERCENTILES, required_runs
+from quarl.device.agent.measure import PERCENTILES, compute_required_runs
 
 PRESET = "hard"
 MEASURED_ON = """\
@@ -69,19 +69,19 @@ def _share(status: Mapping[str, Any]) -> float:
 
 def round_trips(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each runtime and way of waiting; medians in ns."""
-    for each in document["pairs"]:
-        counts = each["status"]["counts"]
-        medians = {name: _read_percentile(each[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
+    for pair in document["pairs"]:
+        counts = pair["status"]["counts"]
+        medians = {name: _read_percentile(pair[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
         inner = {name: _read_percentile(counts[f"{name}_ns"], "p50") or 0 for name in ("answered", "runtime")}
         yield {
-            "runtime": each["runtime"],
-            "wait": each["wait"],
+            "runtime": pair["runtime"],
+            "wait": pair["wait"],
             **medians,
             "ratio": medians["round_trip"] / medians["echo"],
             "share": inner["answered"],
             "call": inner["runtime"],
             "times": inner["answered"] / inner["runtime"],
-            "core": _share(each["status"]),
+            "core": _share(pair["status"]),
         }
 
 
@@ -100,7 +100,7 @@ def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
         return None
     buckets = [tuple(map(int, pair.split(":"))) for pair in found["buckets"].split()]
     count, seen = sum(number for _, number in buckets), 0
-    if count < required_runs(PERCENTILES[name]):
+    if count < compute_required_runs(PERCENTILES[name]):
         return None
     for microseconds, number in buckets:
         seen += number
@@ -111,8 +111,8 @@ def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
 
 def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each load and rate; ns."""
-    for each in document["clock"]:
-        counts, kernel = each["status"]["counts"], each["cyclictest_us"]
+    for run in document["clock"]:
+        counts, kernel = run["status"]["counts"], run["cyclictest_us"]
         names = ("woke_late", "sent_late", "age", "jitter")
         times = {
             f"{name}_{share}": _read_percentile(counts[f"{name}_ns"], share)
@@ -120,8 +120,8 @@ def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for share in ("p50", "p99", "p99.9")
         }
         yield {
-            "load": each["load"],
-            "rate": each["rate"],
+            "load": run["load"],
+            "rate": run["rate"],
             **{key.replace(".", "_"): value for key, value in times.items()},
             **{f"{name}_max": counts[f"{name}_ns"]["max"] for name in names},
             **{f"kernel_{share.replace('.', '_')}": _of_kernel(kernel, share) for share in ("p50", "p99", "p99.9")},
@@ -135,13 +135,13 @@ def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
     rows = document["clock"] or [{}]
-    looks = [each.get(when, {}) for each in rows for when in ("before", "after")]
+    looks = [entry.get(when, {}) for entry in rows for when in ("before", "after")]
     words = [look["throttled"] for look in looks if look.get("throttled")]
-    statuses = [each["status"] for each in (*document["pairs"], *document["clock"])]
+    statuses = [entry["status"] for entry in (*document["pairs"], *document["clock"])]
     granted = {
-        f"{each['name']} {'granted' if each['granted'] else 'not granted (' + each['reason'] + ')'}": None
+        f"{entry['name']} {'granted' if entry['granted'] else 'not granted (' + entry['reason'] + ')'}": None
         for status in statuses
-        for each in status["granted"]
+        for entry in status["granted"]
     }
     return {
         "pairs": document["pairs"][0]["round_trip_ns"]["count"] if document["pairs"] else 0,
@@ -149,9 +149,9 @@ def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
         "period": PERIOD_NS,
         "kernel": f"{rows[0].get('kernel', 'not known')} {rows[0].get('preemption', '')}".strip(),
         "governor": ", ".join(sorted({look.get("governor") or "" for look in looks} - {""})),
-        "throttled": ", ".join(sorted({hex(each["raw"]) for each in words})),
+        "throttled": ", ".join(sorted({hex(entry["raw"]) for entry in words})),
         "granted": "; ".join(granted),
-        "cyclic": any(each.get("cyclictest_us") for each in rows),
+        "cyclic": any(entry.get("cyclictest_us") for entry in rows),
         "loads": [f"{name} ({command})" for name, command in document["loads"].items() if command],
         "latest": max((row["sent_late_max"] for row in punctuality(document)), default=0),
         "flown": may_be_late(document["policy"], document["precision"]),

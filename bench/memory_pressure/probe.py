@@ -33,12 +33,12 @@ def vmstat() -> dict[str, int]:
 
 def status() -> dict[str, int]:
     """Memory of this process, bytes."""
-    found = {}
+    sizes = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name in ("VmRSS", "VmHWM", "VmSwap", "RssAnon", "RssFile"):
-            found[name] = int(value.split()[0]) * 1024
-    return found
+            sizes[name] = int(value.split()[0]) * 1024
+    return sizes
 
 
 def meminfo() -> dict[str, int]:
@@ -117,10 +117,10 @@ def hold(megabytes: int) -> None:
     """Take memory and go on using it, as a desktop does, until standard input ends."""
     import numpy as np
 
-    taken = np.ones(megabytes * 1_000_000, np.uint8)
+    block = np.ones(megabytes * 1_000_000, np.uint8)
     print("held", flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
-        taken[::_PAGE] += 1
+        block[::_PAGE] += 1
 
 
 def main() -> int:

@@ -49,14 +49,14 @@ class Options(command_line.Answering):
 
 def _ask(options: Options) -> dict[str, Any]:
     from quarl.bench.peers.contestants import versions
-    from quarl.device.agent.runtimes import installed_runtimes
+    from quarl.device.agent.runtimes import find_installed_runtimes
     from quarl.policy.places import PROJECT_ROOT
 
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
         raise command_line.BenchError("the other programs are not installed.", "make peers")
     rows = [row for name in options.policy for row in measure_contestants(load_committed(name), python)]
-    own = [f"{name.value} {version}" for name, version in installed_runtimes().items()]
+    own = [f"{name.value} {version}" for name, version in find_installed_runtimes().items()]
     return {"versions": f"{', '.join(own)}, {versions(python)}", "rows": rows}
 
 
@@ -81,8 +81,8 @@ def measure_contestants(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]
             **in_c(folder, bundle, python),
         }
         with command_line.progress_bar(f"timing {bundle.spec.name}") as progress:
-            found = time_in_turns(list(contestants.values()), progress)
-    for (runtime, precision), timed in zip(contestants, found, strict=True):
+            timings = time_in_turns(list(contestants.values()), progress)
+    for (runtime, precision), timed in zip(contestants, timings, strict=True):
         same = sum(int(a) == int(b) for a, b in zip(timed.actions, golden.actions, strict=True))
         yield {
             "policy": bundle.spec.name,
@@ -90,7 +90,7 @@ def measure_contestants(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]
             "runtime": runtime,
             "bytes": timed.bytes,
             "acts_as_fp32": same / len(golden.actions),
-            "turns_ns": [round(each, 1) for each in timed.turns_ns],
+            "turns_ns": [round(turn_ns, 1) for turn_ns in timed.turns_ns],
         }
 
 

@@ -33,14 +33,14 @@ TimedPrograms = dict[tuple[str, str], TimedProgram]
 def ours(folder: Path, bundle: Bundle) -> TimedPrograms:
     """The runtimes of this project's environment."""
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
-    made: TimedPrograms = {}
+    programs: TimedPrograms = {}
     for runtime in (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE):
         is_native = runtime is RuntimeName.NATIVE
         for precision in (Precision.INT8, Precision.MIXED if is_native else Precision.FP32):
             data = build_graph(spec, weights, calibration, precision, runtime.artifact_format)
             kernels = kernels_here(library())[0] if is_native else ""
-            made[runtime.value, precision.value] = of_runtime(folder, runtime, kernels, data)
-    return made
+            programs[runtime.value, precision.value] = of_runtime(folder, runtime, kernels, data)
+    return programs
 
 
 def others(folder: Path, python: Path) -> TimedPrograms:

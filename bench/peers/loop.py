@@ -29,12 +29,12 @@ def compile_loop(folder: Path) -> Path:
     Raises:
         BenchError: with the compiler's words.
     """
-    made, includes = folder / "policy.so", (folder / "includes").read_text()
+    library_path, includes = folder / "policy.so", (folder / "includes").read_text()
     command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, f"-I{folder}", f"-I{includes}", str(HERE / "loop.c")]
-    done = subprocess.run([*command, "-lm", "-o", str(made)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "-lm", "-o", str(library_path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchError(f"emlearn's C cannot be compiled: {done.stderr.strip()[-500:]}")
-    return made
+    return library_path
 
 
 def main(compiled_loop: Path, what: str) -> None:
@@ -52,14 +52,14 @@ def main(compiled_loop: Path, what: str) -> None:
             ctypes.cast(loop.emlearn_decide, ctypes.c_void_p),
             ctypes.cast(ctypes.byref(size), ctypes.c_void_p),
         )
-        made = sum(
+        size_bytes = sum(
             layer.nbytes for name, layer in np.load(folder / "network.npz").items() if name[:4] in ("kern", "bias")
         )
     else:
         artifact = Path(what).read_bytes()
         engine = Engine(library(), artifact, spec.observation_size, spec.output_size)
         function, _, owner = engine.in_c
-        made = len(artifact)
+        size_bytes = len(artifact)
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(function.value or 0)
     at = ctypes.c_long(0)
 
@@ -67,11 +67,11 @@ def main(compiled_loop: Path, what: str) -> None:
         return int(call(owner, row.ctypes.data, outputs.ctypes.data))
 
     def time_part(count: int) -> float:
-        sizes = (ctypes.c_long(each) for each in (len(rows), spec.observation_size, count))
-        fed = (ctypes.c_void_p(each.ctypes.data) for each in (outputs, rows))
+        sizes = (ctypes.c_long(argument) for argument in (len(rows), spec.observation_size, count))
+        fed = (ctypes.c_void_p(argument.ctypes.data) for argument in (outputs, rows))
         return float(loop.loop_ns(function, owner, *fed, *sizes, ctypes.byref(at)))
 
-    serve(decide, list(rows), made, time_part)
+    serve(decide, list(rows), size_bytes, time_part)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 from quarl.bench.command_line import UsageError
 from quarl.convert.pipeline import build_graph
 from quarl.policy.bundle import Bundle
-from quarl.policy.reference import hidden_activations, layer_names, normaliser_constants
+from quarl.policy.reference import compute_activations, layer_names, normaliser_constants
 from quarl.policy.spec import Activation, ArtifactFormat, PolicySpec, Precision
 
 
@@ -33,7 +33,7 @@ def write_network(folder: Path, bundle: Bundle) -> None:
     """
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     mean, inverse = normaliser_constants(spec.normaliser)
-    fed = hidden_activations(spec, weights, calibration)
+    fed = compute_activations(spec, weights, calibration)
     arrays = {"layers": np.array(len(layer_names(spec))), "clip": np.array(spec.normaliser.clip)}
     arrays |= {"mean": np.resize(mean, spec.observation_size), "inverse": np.resize(inverse, spec.observation_size)}
     for index, name in enumerate(layer_names(spec)):

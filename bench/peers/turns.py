@@ -89,20 +89,20 @@ def time_in_turns(
     """
     with ExitStack() as stack:
         workers = []
-        for each in contestants:
-            environment = {**os.environ, **each.environment}
-            command, pipe = list(each.command), subprocess.PIPE
+        for entry in contestants:
+            environment = {**os.environ, **entry.environment}
+            command, pipe = list(entry.command), subprocess.PIPE
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
             stack.callback(process.communicate)
-            workers.append((each.name, process))
+            workers.append((entry.name, process))
         actions, sizes = ([_answer(*worker, word) for worker in workers] for word in (ACTIONS, BYTES))
         counts = [max(1, round(TURN_S * 1e9 / _answer(*worker, 0))) for worker in workers]
-        found: list[list[float]] = [[] for _ in workers]
+        times_by_worker: list[list[float]] = [[] for _ in workers]
         for turn in range(TURNS):
-            for times, worker, count in zip(found, workers, counts, strict=True):
+            for times, worker, count in zip(times_by_worker, workers, counts, strict=True):
                 times.append(_answer(*worker, count))
             progress(turn + 1, TURNS)
-        return [Timed(*each) for each in zip(actions, sizes, found, strict=True)]
+        return [Timed(*entry) for entry in zip(actions, sizes, times_by_worker, strict=True)]
 
 
 def _answer(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:

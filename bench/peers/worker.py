@@ -89,13 +89,13 @@ def mnn(folder: Path, precision: str, stored: Mapping[str, np.ndarray]) -> tuple
     fed, logits = interpreter.getSessionInput(session), interpreter.getSessionOutput(session, "logits")
     shape = logits.getShape()
     kind, layout = MNN.Halide_Type_Float, MNN.Tensor_DimensionType_Caffe
-    found = MNN.Tensor(shape, kind, np.zeros(shape, np.float32), layout)
+    host_tensor = MNN.Tensor(shape, kind, np.zeros(shape, np.float32), layout)
 
     def decide(row: np.ndarray) -> int:
         fed.copyFrom(MNN.Tensor(row.shape, kind, row, layout))
         interpreter.runSession(session)
-        logits.copyToHostTensor(found)
-        return int(found.getNumpyData().argmax())
+        logits.copyToHostTensor(host_tensor)
+        return int(host_tensor.getNumpyData().argmax())
 
     return decide, model.stat().st_size
 

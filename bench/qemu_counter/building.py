@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quarl.bench.command_line import BenchError
 from quarl.device.virtual_pi.programs import missing_packages
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 from quarl.policy.places import cache_folder
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ def cache_path(name: str) -> Path:
 
 def make_once(made: Path, make: Callable[[Path], object]) -> Path:
     """Return ``made``; if it is not there yet, ``make`` is given a path to make it at, now."""
-    with locked(made.parent), tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as temporary:
+    with lock_folder(made.parent), tempfile.TemporaryDirectory(dir=made.parent, prefix=".making-") as temporary:
         if not made.exists():
             make(part := Path(temporary) / "made")
             part.rename(made)
@@ -56,8 +56,8 @@ def plugin() -> Path:
         BenchError: with the compiler's words.
     """
     digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in SOURCES), " ".join(FLAGS).encode()]))
-    made = cache_path(f"counter-{digest.hexdigest()[:12]}.so")
-    return make_once(made, lambda part: compile_shared(SOURCES[0], part))
+    library_path = cache_path(f"counter-{digest.hexdigest()[:12]}.so")
+    return make_once(library_path, lambda part: compile_shared(SOURCES[0], part))
 
 
 def compile_shared(source: Path, made: Path) -> None:

@@ -73,8 +73,8 @@ class Counted:
 
     def minus(self, other: Counted) -> Counted:
         """The difference, nowhere below zero."""
-        mine, theirs = asdict(self), asdict(other)
-        return Counted(**{name: max(0, value - theirs[name]) for name, value in mine.items()})
+        mine, other_counts = asdict(self), asdict(other)
+        return Counted(**{name: max(0, value - other_counts[name]) for name, value in mine.items()})
 
 
 COLUMNS = tuple(column.name for column in fields(Counted))
@@ -103,13 +103,13 @@ def parse_lines(text: str) -> list[Counted]:
     Raises:
         BenchError: a line has another number of columns.
     """
-    found = []
+    regions = []
     for line in text.splitlines():
         values = [int(word) for word in line.split()]
         if len(values) != len(COLUMNS):
             raise BenchError(f"the plugin wrote {line!r}; a line has the {len(COLUMNS)} numbers {', '.join(COLUMNS)}.")
-        found.append(Counted(*values))
-    return found
+        regions.append(Counted(*values))
+    return regions
 
 
 def median(rows: Sequence[Counted]) -> Counted:

@@ -22,13 +22,13 @@ def wheels_for(runtime: RuntimeName) -> list[Wheel]:
     Raises:
         BenchError: there is none for this runtime.
     """
-    found = []
+    wheels = []
     for distribution in (NUMPY, *([runtime.distribution] if runtime.distribution else [])):
         pins = [p for p in load_pins() if (p.distribution, p.machine, p.python) == (distribution, MACHINE, SERIES)]
         if not pins:
             raise BenchError(f"no wheel of {distribution} for Python {SERIES} on {MACHINE} is pinned.")
-        found.append(pins[0])
-    return found
+        wheels.append(pins[0])
+    return wheels
 
 
 def import_path(runtime: RuntimeName) -> list[Path]:
@@ -43,9 +43,9 @@ def import_path(runtime: RuntimeName) -> list[Path]:
     digest = hashlib.sha256()
     for name, data in code.items():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    ours = make_once(cache_path("code") / digest.hexdigest()[:12], lambda part: _write(code, part))
+    code_folder = make_once(cache_path("code") / digest.hexdigest()[:12], lambda part: _write(code, part))
     return [
-        ours,
+        code_folder,
         *(
             make_once(cache_path("wheels") / wheel.folder, zipfile.ZipFile(file).extractall)
             for wheel, file in files.items()

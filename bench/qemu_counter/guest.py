@@ -56,14 +56,14 @@ def make_markers(numbers: tuple[int, ...]) -> list[Callable[[], object]]:
     new = ctypes.pythonapi.PyCMethod_New
     new.restype = ctypes.py_object
     new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p]
-    made = []
+    markers = []
     for slot, number in enumerate(numbers):
         code = marker_code(number)
         page[_SLOT * slot : _SLOT * slot + len(code)] = code
         definition = _MethodDef(b"marker", base + _SLOT * slot, _METH_NOARGS, None)
         _KEPT.append((page, definition))
-        made.append(new(ctypes.addressof(definition), object(), None, None))
-    return made
+        markers.append(new(ctypes.addressof(definition), object(), None, None))
+    return markers
 
 
 _KEPT: list[Any] = []  # what the built-in functions point to
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     begin, end, empty_caches = make_markers((BEGIN, END, EMPTY_CACHES))
     labels: list[str] = []
 
-    def counted(call: Callable[[Any], object], argument: Any, label: str) -> None:
+    def count_call(call: Callable[[Any], object], argument: Any, label: str) -> None:
         begin()
         call(argument)
         end()
@@ -91,21 +91,21 @@ def main(argv: list[str]) -> int:
     reply = json.loads(agent.handle(json.dumps(request).encode()))
     if reply["ok"]:
         wanted = int(warmup) + int(runs)
-        taken = [index % len(agent.serving.rows) for index in range(wanted)]
-        rows = [agent.serving.observations[index] for index in taken]
-        values = [agent.serving.rows[index].tolist() for index in taken]
+        row_indices = [index % len(agent.serving.rows) for index in range(wanted)]
+        rows = [agent.serving.observations[index] for index in row_indices]
+        values = [agent.serving.rows[index].tolist() for index in row_indices]
         lines = [agent.serving.request_line(row) for row in values]
         decide = agent.serving.executor.decide
         for index in range(wanted):
             pair(WARM_UP if index < int(warmup) else PAIR)
         for path, call, arguments in (("runtime", decide, rows), ("decide", agent.handle, lines)):
             for argument in arguments[: int(warmup)]:
-                counted(call, argument, WARM_UP)
+                count_call(call, argument, WARM_UP)
             for argument in arguments[int(warmup) :]:
-                counted(call, argument, f"{path}_warm")
+                count_call(call, argument, f"{path}_warm")
             for argument in arguments[int(warmup) :]:
                 empty_caches()
-                counted(call, argument, f"{path}_cold")
+                count_call(call, argument, f"{path}_cold")
     hello = json.loads(agent.handle(b'{"op": "hello"}'))
     Path(answer).write_text(json.dumps({"load": reply, "device": hello.get("device"), "labels": labels}))
     return 0

@@ -151,7 +151,7 @@ def facts(verdict: Verdict) -> dict[str, Any]:
 
 def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
     """What the notes name beside that: how the times were measured, and on which machine."""
-    reports = [Report.from_dict(each) for each in verdict.reports if each["latency"]]
+    reports = [Report.from_dict(document) for document in verdict.reports if document["latency"]]
     return {
         **facts(verdict),
         "timed": reports[0].latency,
@@ -163,26 +163,26 @@ def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
 
 def spread(value: float, turns: Sequence[float]) -> str:
     """A time with the least and the greatest of its turns: ``1.36 µs [1.33, 1.42]``."""
-    (median, unit), *ends = (nanoseconds(each).split() for each in (value, min(turns), max(turns)))
-    alike = all(each[1] == unit for each in ends)
-    return f"{median} {unit} [{', '.join(each[0] if alike else ' '.join(each) for each in ends)}]"
+    (median, unit), *ends = (nanoseconds(item).split() for item in (value, min(turns), max(turns)))
+    alike = all(item[1] == unit for item in ends)
+    return f"{median} {unit} [{', '.join(item[0] if alike else ' '.join(item) for item in ends)}]"
 
 
 def candidates_table(verdict: Verdict) -> Table:
     """The candidates in the order of the verdict, then the widths that were only evaluated, not timed."""
     lines = []
-    for each in (*verdict.candidates, *verdict.fewer_bits):
-        untimed = "as int8" if each["runs_as_int8"] else NOT_KNOWN
-        is_timed = each.get("p99_ns") is not None
+    for candidate in (*verdict.candidates, *verdict.fewer_bits):
+        untimed = "as int8" if candidate["runs_as_int8"] else NOT_KNOWN
+        is_timed = candidate.get("p99_ns") is not None
         lines.append(
             {
-                **{name: str(each[name]) for name in ("precision", "runtime", "verdict")},
-                f"% {verdict.quality}": estimate(each["quality"], 100),
-                "return": estimate(each["mean_return"]),
-                "p50": spread(each["p50_ns"], each["turns_ns"]) if "turns_ns" in each else untimed,
-                "p99": nanoseconds(each["p99_ns"]) if is_timed else untimed,
-                "KB artifact": kilobytes(each["artifact_bytes"]),
-                "MB resident": megabytes(each["resident_bytes"]) if is_timed else untimed,
+                **{name: str(candidate[name]) for name in ("precision", "runtime", "verdict")},
+                f"% {verdict.quality}": estimate(candidate["quality"], 100),
+                "return": estimate(candidate["mean_return"]),
+                "p50": spread(candidate["p50_ns"], candidate["turns_ns"]) if "turns_ns" in candidate else untimed,
+                "p99": nanoseconds(candidate["p99_ns"]) if is_timed else untimed,
+                "KB artifact": kilobytes(candidate["artifact_bytes"]),
+                "MB resident": megabytes(candidate["resident_bytes"]) if is_timed else untimed,
             }
         )
     return tabulate(RECOMMEND, TITLE_AND_NOTES, lines, left=3, **facts_of_reports(verdict))

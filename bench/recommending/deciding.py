@@ -112,11 +112,11 @@ class Demand:
         """Whether the candidate's p99 keeps the deadline."""
         return candidate.p99_ns <= self.deadline_ns
 
-    def met_by(self, candidate: DeployableArtifact) -> bool:
+    def is_met_by(self, candidate: DeployableArtifact) -> bool:
         """Whether the candidate reaches the floor and keeps the deadline."""
         return self.short_of_floor(candidate) == 0.0 and self.in_time(candidate)
 
-    def missed_by(self, candidate: DeployableArtifact) -> float:
+    def compute_miss_factor(self, candidate: DeployableArtifact) -> float:
         """Factors by which floor and deadline are missed, multiplied; 1: met; infinite: no positive lower bound."""
         low = candidate.quality.low or 0.0
         return max(1.0, self.floor / low if low > 0.0 else math.inf) * max(1.0, self.times_deadline(candidate))
@@ -150,7 +150,7 @@ class Decision:
     change: Change | None
 
     @property
-    def chosen(self) -> DeployableArtifact | None:
+    def recommendation(self) -> DeployableArtifact | None:
         """The candidate to deploy; None: nothing meets the demand."""
         return self.ranked[0] if self.ranked else None
 
@@ -162,7 +162,9 @@ class Decision:
     @property
     def elsewhere(self) -> DeployableArtifact | None:
         """The answer without the chosen one's runtime; None: nothing meets the demand then."""
-        return next(ranking([each for each in self.ranked if each.runtime != self.ranked[0].runtime]), None)
+        return next(
+            ranking([candidate for candidate in self.ranked if candidate.runtime != self.ranked[0].runtime]), None
+        )
 
     @property
     def order(self) -> tuple[DeployableArtifact, ...]:
@@ -172,9 +174,9 @@ class Decision:
 
 def decide(candidates: Sequence[DeployableArtifact], demand: Demand) -> Decision:
     """The decision between these candidates; see the module for the rule."""
-    ranked = tuple(ranking([each for each in candidates if demand.met_by(each)]))
-    missed = [each for each in candidates if not demand.met_by(each)]
-    missed.sort(key=lambda each: (demand.missed_by(each), each.p50_ns))
+    ranked = tuple(ranking([candidate for candidate in candidates if demand.is_met_by(candidate)]))
+    missed = [candidate for candidate in candidates if not demand.is_met_by(candidate)]
+    missed.sort(key=lambda each: (demand.compute_miss_factor(each), each.p50_ns))
     return Decision(demand, ranked, tuple(missed), nearest_change(candidates, demand, next(iter(ranked), None)))
 
 
@@ -189,10 +191,10 @@ def ranking(candidates: Sequence[DeployableArtifact]) -> Iterator[DeployableArti
 
 def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, ...]:
     """The fastest and those that the measurement does not tell from it; what runs as int8 only where that is absent."""
-    int8 = {each.runtime for each in candidates if each.bits == CONTAINER_BITS}
-    open_to = [each for each in candidates if not (each.runs_as_int8 and each.runtime in int8)]
+    int8 = {candidate.runtime for candidate in candidates if candidate.bits == CONTAINER_BITS}
+    open_to = [candidate for candidate in candidates if not (candidate.runs_as_int8 and candidate.runtime in int8)]
     fastest = min(open_to, key=lambda each: each.p50_ns, default=None)
-    return tuple(each for each in open_to if fastest is not None and each.as_fast_as(fastest))
+    return tuple(candidate for candidate in open_to if fastest is not None and candidate.as_fast_as(fastest))
 
 
 def choose(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
@@ -206,9 +208,9 @@ def choose(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, s
 
 def least(candidates: Sequence[DeployableArtifact], figure: str) -> list[DeployableArtifact]:
     """The candidates within SAME_SIZE of the least of a figure; all where it is known of none."""
-    known = [(each, value) for each in candidates if (value := getattr(each, figure)) is not None]
+    known = [(candidate, value) for candidate in candidates if (value := getattr(candidate, figure)) is not None]
     limit = SAME_SIZE * min((value for _, value in known), default=0)
-    return [each for each, value in known if value <= limit] or list(candidates)
+    return [candidate for candidate, value in known if value <= limit] or list(candidates)
 
 
 def nearest_change(
@@ -219,14 +221,14 @@ def nearest_change(
     Numbers matter where a candidate begins or ceases to meet them; near is the factor between old and new.
     """
     floors, deadlines = {demand.floor}, {demand.deadline_ms}
-    for each in candidates:
-        floors.update(filter(None, (floor_at_most(each.quality.low), floor_above(each.quality.low))))
-        deadlines.update((deadline_at_least(each.p99_ns), deadline_below(each.p99_ns)))
+    for candidate in candidates:
+        floors.update(filter(None, (floor_at_most(candidate.quality.low), floor_above(candidate.quality.low))))
+        deadlines.update((deadline_at_least(candidate.p99_ns), deadline_below(candidate.p99_ns)))
     changes = []
     for floor, deadline in itertools.product(sorted(floors), sorted(deadlines)):
         if chosen is None or floor == demand.floor or deadline == demand.deadline_ms:
             other = Demand(floor, deadline)
-            answer = next(ranking([each for each in candidates if other.met_by(each)]), None)
+            answer = next(ranking([candidate for candidate in candidates if other.is_met_by(candidate)]), None)
             if answer is not chosen:
                 pairs = ((demand.floor, floor), (demand.deadline_ms, deadline))
                 changes.append(Change(other, math.prod(max(a / b, b / a) for a, b in pairs), answer))
@@ -239,8 +241,8 @@ def fewest_bits(played: Iterable[PlayedArtifact], floor: float) -> str | None:
     A narrower one that reaches it where a wider one does not has been lucky.
     """
     fewest = None
-    for each in sorted(played, key=lambda each: -each.bits):
-        if each.quality.low is None or each.quality.low < floor:
+    for artifact in sorted(played, key=lambda each: -each.bits):
+        if artifact.quality.low is None or artifact.quality.low < floor:
             break
-        fewest = each.precision
+        fewest = artifact.precision
     return fewest

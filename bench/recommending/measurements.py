@@ -132,10 +132,10 @@ def summarise(
     """
     first = next(iter(played))[1]
     reference = reference_precision(copy, first), first
-    found = {pair: evaluate_artifact(copy, pair, each, played[reference]) for pair, each in played.items()}
+    artifacts = {pair: evaluate_artifact(copy, pair, result, played[reference]) for pair, result in played.items()}
     candidates = [
         DeployableArtifact(
-            **vars(found[pair]),
+            **vars(artifacts[pair]),
             p50_ns=latency.latency.percentiles_ns["p50"],
             p99_ns=latency.latency.percentiles_ns["p99"],
             turns_ns=tuple(latency.latency.block_p50_ns),
@@ -147,8 +147,8 @@ def summarise(
     ]
     return Measurements(
         candidates,
-        [each for pair, each in found.items() if pair not in timed],
-        found[reference],
+        [result for pair, result in artifacts.items() if pair not in timed],
+        artifacts[reference],
         played[reference].success is not None,
         [report for kind in zip(*timed.values(), strict=True) for report in kind],
         excluded,
@@ -211,22 +211,22 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
     """
     from quarl.convert.opaque import impossible
 
-    runtimes = [each for each in runtimes if not impossible(bundle.spec, each.artifact_format)]
-    found = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)
+    runtimes = [runtime for runtime in runtimes if not impossible(bundle.spec, runtime.artifact_format)]
+    pairs = executions(dict.fromkeys((*FULL, reference_precision(bundle, runtimes[0]))), runtimes)
     if RuntimeName.NATIVE in runtimes:
-        found += [(precision, RuntimeName.NATIVE) for precision in PACKED]
-    return list(dict.fromkeys(found))
+        pairs += [(precision, RuntimeName.NATIVE) for precision in PACKED]
+    return list(dict.fromkeys(pairs))
 
 
 def select_release_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs that the release has to hold for these: each of the precisions in each of the runtimes."""
-    precisions, runtimes = (dict.fromkeys(each) for each in zip(*pairs, strict=True))
+    precisions, runtimes = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
     return executions(precisions, runtimes)
 
 
 def select_played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
     """The pairs that play: the candidates, and the other widths below 8 bits in the first runtime."""
-    return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((each, runtimes[0]) for each in FEWER))))
+    return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((precision, runtimes[0]) for precision in FEWER))))
 
 
 def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:

@@ -34,19 +34,19 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
     from quarl.device.deploy.errors import UnsupportedDeviceError
     from quarl.device.deploy.wheels import select
 
-    kept: list[RuntimeName] = []
+    supported_runtimes: list[RuntimeName] = []
     refused: dict[RuntimeName, UnsupportedDeviceError] = {}
     for runtime in wanted:
         try:
             if runtime not in available():
                 raise UnsupportedDeviceError(f"{runtime.value} is not installed here to check artifacts in.")
-            select(facts, [*kept, runtime])
-            kept.append(runtime)
+            select(facts, [*supported_runtimes, runtime])
+            supported_runtimes.append(runtime)
         except UnsupportedDeviceError as error:
             refused[runtime] = error
-    if not kept:
+    if not supported_runtimes:
         raise next(iter(refused.values()))
-    return kept, {runtime: error.message for runtime, error in refused.items()}
+    return supported_runtimes, {runtime: error.message for runtime, error in refused.items()}
 
 
 @dataclass
@@ -82,7 +82,11 @@ def time_in_turns(
     run = new_run()
     served = [TimedInFreshProcesses(device, policy, pair, run) for pair in pairs]
     latency = ask_latency(served, run, runs, WARMUP, path, progress)
-    return {each.pair: (each.memory, times) for each, times in zip(served, latency, strict=True) if each.memory}
+    return {
+        contestant.pair: (contestant.memory, times)
+        for contestant, times in zip(served, latency, strict=True)
+        if contestant.memory
+    }
 
 
 @contextmanager
@@ -97,7 +101,7 @@ def deploy_candidates(device: Device, copy: Bundle, pairs: Sequence[Pair]) -> It
     from quarl.device.deploy.releases import rollback
 
     policy = copy.spec.name
-    precisions, runtimes = (list(dict.fromkeys(each)) for each in zip(*pairs, strict=True))
+    precisions, runtimes = (list(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     with progress_bars() as tell:
         done = deploy(device.connection, copy, precisions, runtimes, wait_s=DEPLOYMENT_WAIT_S, progress=tell)
     if done.previous is None:

@@ -80,9 +80,9 @@ class Verdict(Question):
 
         decision, reference = decide(measurements.candidates, question.demand), measurements.reference
         widths = [
-            each
-            for each in (*decision.order, *measurements.fewer)
-            if each.bits <= min(reference.bits, CONTAINER_BITS) and each.runtime == reference.runtime
+            candidate
+            for candidate in (*decision.order, *measurements.fewer)
+            if candidate.bits <= min(reference.bits, CONTAINER_BITS) and candidate.runtime == reference.runtime
         ]
         return cls(
             **vars(question) | {"runtimes": tuple(runtime.value for runtime in question.runtimes)},
@@ -97,12 +97,12 @@ class Verdict(Question):
             code=code_version(),
             excluded_runtimes={runtime.value: reason for runtime, reason in measurements.excluded.items()},
             left_on_target=measurements.left,
-            recommended=format_name(decision.chosen),
+            recommended=format_name(decision.recommendation),
             decided_by=choose(decision.as_fast)[1] if decision.as_fast else None,
-            candidates=[row(each, **standing(each, decision)) for each in decision.order],
+            candidates=[row(candidate, **standing(candidate, decision)) for candidate in decision.order],
             fewer_bits=[
-                row(each, verdict="misses floor" if question.demand.short_of_floor(each) else "reaches floor")
-                for each in measurements.fewer
+                row(candidate, verdict="misses floor" if question.demand.short_of_floor(candidate) else "reaches floor")
+                for candidate in measurements.fewer
             ],
             fewest_bits_at_the_floor=fewest_bits(widths, question.demand.floor),
             change=change(decision, question, measurements.has_success, training_command(bundle)),
@@ -114,11 +114,14 @@ class Verdict(Question):
     def of_document(cls, document: Mapping[str, Any]) -> Verdict:
         """The verdict that was stored as JSON; what else the document says is left out."""
 
-        def restored(rows: Iterable[Row]) -> list[Row]:
-            return [each | {name: each[name] and Estimate(**each[name]) for name in ESTIMATES} for each in rows]
+        def restore_rows(rows: Iterable[Row]) -> list[Row]:
+            return [
+                candidate | {name: candidate[name] and Estimate(**candidate[name]) for name in ESTIMATES}
+                for candidate in rows
+            ]
 
-        stored = {each.name: document[each.name] for each in fields(cls)}
-        rows = {name: restored(stored[name]) for name in ("candidates", "fewer_bits")}
+        stored = {attribute.name: document[attribute.name] for attribute in fields(cls)}
+        rows = {name: restore_rows(stored[name]) for name in ("candidates", "fewer_bits")}
         return cls(**stored | rows | {"demand": Demand(**stored["demand"])})
 
 
@@ -138,7 +141,7 @@ def standing(artifact: DeployableArtifact, decision: Decision) -> Row:
     """The verdict on a candidate, as JSON values."""
     demand, short = decision.demand, decision.demand.short_of_floor(artifact)
     missed = [limit for limit, misses in (("floor", short > 0.0), ("deadline", not demand.in_time(artifact))) if misses]
-    met = "chosen" if artifact is decision.chosen else "meets both"
+    met = "chosen" if artifact is decision.recommendation else "meets both"
     return {
         "verdict": f"misses {'both' if len(missed) == 2 else missed[0]}" if missed else met,
         "as_fast_as_the_fastest": artifact in decision.as_fast,
@@ -153,21 +156,21 @@ def change(decision: Decision, question: Question, has_success: bool, training: 
     ``episodes``: after so many a floor may be met that the mean reaches: the floor as it is, or, where nothing would
     meet the higher one, that one. ``training``: the command that may help where the mean does not reach it.
     """
-    found = decision.change
-    if found is None:
+    nearest = decision.change
+    if nearest is None:
         return None
-    answer, old, new = found.answer, question.demand, found.demand
-    open_to = [each for each in decision.missed if old.in_time(each)]
-    if decision.chosen is not None:
-        open_to = [answer or decision.chosen]
+    answer, old, new = nearest.answer, question.demand, nearest.demand
+    open_to = [candidate for candidate in decision.missed if old.in_time(candidate)]
+    if decision.recommendation is not None:
+        open_to = [answer or decision.recommendation]
     floor = new.floor if answer is None else old.floor
-    needed = (episodes_until_met(each.quality, floor, question.episodes, has_success) for each in open_to)
+    needed = (episodes_until_met(candidate.quality, floor, question.episodes, has_success) for candidate in open_to)
     episodes = min(filter(None, needed), default=None)
     trains = answer is not None and answer.bits <= CONTAINER_BITS and old.short_of_floor(answer)
     limits = ("--success-floor", number(new.floor), "--deadline-ms", number(new.deadline_ms))
     return {
         **asdict(new),
-        "factor": found.factor,
+        "factor": nearest.factor,
         "would_be": format_name(answer),
         "command": shlex.join(["quarl", "recommend", question.bundle, *limits, *question.options]),
         "episodes": episodes and max(episodes, question.episodes + 1),
@@ -177,9 +180,11 @@ def change(decision: Decision, question: Question, has_success: bool, training: 
 
 def without_its_runtime(decision: Decision) -> Row | None:
     """The answer without the chosen one's runtime, and the other runtimes; None where there is none."""
-    if decision.chosen is None:
+    if decision.recommendation is None:
         return None
-    others = dict.fromkeys(each.runtime for each in decision.order if each.runtime != decision.chosen.runtime)
+    others = dict.fromkeys(
+        candidate.runtime for candidate in decision.order if candidate.runtime != decision.recommendation.runtime
+    )
     return {"runtimes": list(others), "would_be": format_name(decision.elsewhere)} if others else None
 
 

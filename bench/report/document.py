@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from quarl.device.agent.measure import required_runs
+from quarl.device.agent.measure import compute_required_runs
 from quarl.policy.errors import QuarlError
 from quarl.policy.locate import code_version
 
@@ -281,12 +281,12 @@ def check(data: Any) -> None:
 
 
 def _check_latency(latency: Mapping[str, Any]) -> None:
-    found = sorted(latency["percentiles_ns"].items(), key=lambda item: _fraction(item[0]))
-    for name, _ in found:
-        need = required_runs(_fraction(name))
+    percentiles = sorted(latency["percentiles_ns"].items(), key=lambda item: _fraction(item[0]))
+    for name, _ in percentiles:
+        need = compute_required_runs(_fraction(name))
         if latency["runs"] < need:
             raise InvalidDocumentError(f"report.latency has {name} of {latency['runs']} runs; it needs {need}.")
-    values = [latency["min_ns"], *(value for _, value in found), latency["max_ns"]]
+    values = [latency["min_ns"], *(value for _, value in percentiles), latency["max_ns"]]
     if values != sorted(values):
         raise InvalidDocumentError(f"report.latency: minimum, percentiles and maximum do not rise: {values}.")
     if len(latency["samples_ns"]) > MAX_SAMPLES or latency["samples_ns"] != sorted(latency["samples_ns"]):

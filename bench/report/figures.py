@@ -211,7 +211,7 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
         at = [(_beside(panel, line, place, places), point) for place, point in line.points.items() if place in places]
         marks(axes, sorted(at, key=lambda point: point[0]), line.style, line.label, line.joined)
         dots = [
-            (_beside(panel, line, place, places), value) for place, found in line.singles.items() for value in found
+            (_beside(panel, line, place, places), value) for place, values in line.singles.items() for value in values
         ]
         colour, _ = STYLES[line.style]
         axes.plot(*zip(*dots, strict=True), ".", color=colour, markersize=4, alpha=0.5) if dots else None
@@ -222,7 +222,7 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
 
 def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> float:
     """Where a line's point stands, beside those of the lines that have one there, too."""
-    others = [each for each in panel.lines if place in each.points]
+    others = [other for other in panel.lines if place in other.points]
     return places.index(place) + DODGE * (others.index(line) - (len(others) - 1) / 2)
 
 
@@ -278,8 +278,16 @@ def ribbon(axes: Axes, points: Sequence[tuple[float, Estimate]], style: int, lab
     if not points:
         return
     colour, marker = STYLES[style]
-    x, found = zip(*points, strict=True)
-    axes.plot(x, [each.value for each in found], f"{marker}-", color=colour, markersize=3.5, linewidth=1.1, label=label)
-    low = [each.value if each.low is None else each.low for each in found]
-    high = [each.value if each.high is None else each.high for each in found]
+    x, estimates = zip(*points, strict=True)
+    axes.plot(
+        x,
+        [estimate.value for estimate in estimates],
+        f"{marker}-",
+        color=colour,
+        markersize=3.5,
+        linewidth=1.1,
+        label=label,
+    )
+    low = [estimate.value if estimate.low is None else estimate.low for estimate in estimates]
+    high = [estimate.value if estimate.high is None else estimate.high for estimate in estimates]
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)

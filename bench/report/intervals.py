@@ -74,7 +74,7 @@ class Estimate:
         return cls(value) if half is None else cls(value, value - half, value + half)
 
     @property
-    def shown(self) -> Estimate:
+    def displayed_estimate(self) -> Estimate:
         """The estimate itself, or its value alone where the interval says nothing."""
         return self if is_known(self.low, self.high) else Estimate(self.value)
 
@@ -140,7 +140,7 @@ class PairedDifference:
         return self.both + self.only_a + self.only_b + self.neither
 
 
-def paired_difference(a: Sequence[bool], b: Sequence[bool]) -> PairedDifference:
+def compute_paired_difference(a: Sequence[bool], b: Sequence[bool]) -> PairedDifference:
     """Compare two policies episode by episode.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quarl.policy.errors import BundleError, QuarlError
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 from quarl.policy.reading import LARGEST_RECORD, read_file
 
 T = TypeVar("T")
@@ -36,20 +36,20 @@ def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
         raise FileNotFoundError(path)
     try:
         text = read_file(path, LARGEST_RECORD, follow_links=True)
-        start, last = _torn(text)
+        start, last = _repair_last_line(text)
         lines = (text[:start] + last).decode().split("\n")
     except BundleError as error:
         raise StoreError(error.message, "If it is damaged, move it away.") from None
     except UnicodeDecodeError as error:
         raise StoreError(f"{path} cannot be read: {error}. If it is damaged, move it away.") from None
-    found = []
+    documents = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(parsed(line))
+                documents.append(parsed(line))
             except ValueError as error:
                 raise StoreError(f"{path}, line {number}: {error}") from None
-    return found
+    return documents
 
 
 def append(path: Path, lines: Iterable[str]) -> None:
@@ -59,12 +59,12 @@ def append(path: Path, lines: Iterable[str]) -> None:
         OSError: the disk is full; nothing is added.
     """
     added = encode(lines)
-    with locked(path.parent):
+    with lock_folder(path.parent):
         if not path.exists():
             write_atomically(path, added)
             return
         with path.open("r+b", buffering=0) as file:
-            start, last = _torn(file.readall())
+            start, last = _repair_last_line(file.readall())
             file.seek(start)
             file.truncate()
             if file.write(last + added) < len(last + added):
@@ -86,7 +86,7 @@ def encode(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _torn(text: bytes) -> tuple[int, bytes]:
+def _repair_last_line(text: bytes) -> tuple[int, bytes]:
     """Where a last line without an end begins, and what of it stays: nothing where it is half a document, as a writer
     that was killed leaves it; else all, with an end."""
     start = text.rfind(b"\n") + 1

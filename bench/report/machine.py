@@ -15,8 +15,8 @@ IDENTITY = ("machine", "cpu_model", "cores", "memory_total_bytes", "kernel")
 def this_machine() -> str:
     """``"AMD EPYC, x86_64, 2 cores, 8.0 GB, Linux 6.1 (virtual machine)"``; cores that this process may use."""
     here = fingerprint()
-    shown = {name: here[name] for name in IDENTITY} | {"cores": len(os.sched_getaffinity(0))}
-    return words.machine(shown) + (" (virtual machine)" if here["virtualised"] else "")
+    facts = {name: here[name] for name in IDENTITY} | {"cores": len(os.sched_getaffinity(0))}
+    return words.machine(facts) + (" (virtual machine)" if here["virtualised"] else "")
 
 
 def is_this_machine(device: Mapping[str, Any]) -> bool:

@@ -64,12 +64,16 @@ def machine_notes(reports: Iterable[Report]) -> list[str]:
     by_machine: dict[str, list[Report]] = {}
     for report in reports:
         by_machine.setdefault(f"{report.target}: {machine(report.device)}", []).append(report)
-    for name, found in by_machine.items():
-        circumstance_words = join_distinct(word for word in circumstances(*found) if not word.startswith("NOT VALID"))
-        dates = sorted(report.time[:10] for report in found)
+    for name, machine_reports in by_machine.items():
+        circumstance_words = join_distinct(
+            word for word in circumstances(*machine_reports) if not word.startswith("NOT VALID")
+        )
+        dates = sorted(report.time[:10] for report in machine_reports)
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-        runtimes = versions(report for report in found if report.artifact is not None)
-        notes.append(f"Measured on {name} ({circumstance_words}); runtime {runtimes}; {when}; code {codes(found)}.")
+        runtimes = versions(report for report in machine_reports if report.artifact is not None)
+        notes.append(
+            f"Measured on {name} ({circumstance_words}); runtime {runtimes}; {when}; code {codes(machine_reports)}."
+        )
     return [*notes, *[EMULATED] * any(report.device.get("emulated") for report in reports)]
 
 
@@ -103,7 +107,7 @@ def _figures(note: str) -> list[float]:
 def withheld_notes(reports: Iterable[Report], *names: str) -> list[str]:
     """Why a percentile is a dash."""
     latencies = [report.latency for report in reports if report.latency is not None]
-    reasons = [f"{name} {why}" for each in latencies for name, why in each.withheld.items() if name in names]
+    reasons = [f"{name} {why}" for latency in latencies for name, why in latency.withheld.items() if name in names]
     return [f"{NOT_KNOWN}: not enough runs ({'; '.join(dict.fromkeys(reasons))})."] if reasons else []
 
 
@@ -153,10 +157,10 @@ def require_rows(rows: Iterable[T], missing: str) -> list[T]:
     Raises:
         StoreError: there are none; says what is missing.
     """
-    found = list(rows)
-    if not found:
+    row_list = list(rows)
+    if not row_list:
         raise StoreError(missing)
-    return found
+    return row_list
 
 
 def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from quarl.bench.report import store
 from quarl.bench.report.document import BASELINES, Kind, Report, Success, Where
-from quarl.bench.report.intervals import PairedDifference, paired_difference
+from quarl.bench.report.intervals import PairedDifference, compute_paired_difference
 from quarl.policy.places import ZOO
 from quarl.policy.spec import Precision
 
@@ -61,8 +61,8 @@ class Selection:
 
     def precisions(self, policy: str) -> list[str]:
         """Precisions measured of a policy, widest first."""
-        found = {r.precision for r in self.reports if r.policy == policy and r.precision and r.artifact}
-        return sorted(found, key=precision_order)
+        measured_precisions = {r.precision for r in self.reports if r.policy == policy and r.precision and r.artifact}
+        return sorted(measured_precisions, key=precision_order)
 
     def of(self, kind: Kind, **wanted: Any) -> list[Report]:
         """The reports of a kind whose attributes, and their answer's, equal the wanted ones; None matches anything."""
@@ -71,8 +71,8 @@ class Selection:
             attributes = {"simulator": None, **attributes}  # another one has a table of its own
 
         def fits(report: Report) -> bool:
-            found = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
-            return all(found[name] == value for name, value in attributes.items())
+            values = {"sha256": report.sha256, **vars(report), **vars(getattr(report, kind.value))}
+            return all(values[name] == value for name, value in attributes.items())
 
         return [report for report in self.reports if report.kind is kind and fits(report)]
 
@@ -86,14 +86,14 @@ class Selection:
         What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
         a baseline.
         """
-        found = [
+        candidates = [
             (report.success.episodes, report.time, report)
             for report in self.of(Kind.SUCCESS, policy=policy, precision=precision, preset=preset, **wanted)
             if report.success is not None
             and latency_of_flights(report) == 0.0
             and (report.success.where is not Where.HOST or policy in BASELINES)
         ]
-        return max(found, key=lambda each: each[:2])[2] if found else None
+        return max(candidates, key=lambda each: each[:2])[2] if candidates else None
 
     def fp32_partner(self, report: Report | None) -> Report | None:
         """The fp32 latency that was measured side by side with this one: same run, runtime and path."""
@@ -160,7 +160,7 @@ def pair_successes(a: Report | None, b: Report | None) -> PairedDifference | Non
     if a.success.simulator or b.success.simulator:  # one that measures time cannot fly an episode again
         return None
     common = min(a.success.episodes, b.success.episodes)
-    return paired_difference(a.success.bits()[:common], b.success.bits()[:common])
+    return compute_paired_difference(a.success.bits()[:common], b.success.bits()[:common])
 
 
 def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | None]:

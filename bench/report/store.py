@@ -61,10 +61,10 @@ def read_results(path: Path) -> list[Report]:
         raise StoreError(
             f"{path} does not exist: nothing was measured yet.\n  next: quarl bench latency --policy I"
         ) from None
-    found: dict[str, Report] = {}
+    reports_by_id: dict[str, Report] = {}
     for report in reports:
-        found.setdefault(report.id, report)
-    return sorted(found.values(), key=lambda report: report.time)
+        reports_by_id.setdefault(report.id, report)
+    return sorted(reports_by_id.values(), key=lambda report: report.time)
 
 
 def write_lines(reports: Iterable[Report], path: Path) -> None:
@@ -96,11 +96,11 @@ def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tup
     Raises:
         StoreError: says what would be lost.
     """
-    for what, amount in old.items():
-        if (found := new.get(what, 0)) < amount:
-            less = f"{found:,} instead of {amount:,} {unit}" if found else "none of that"
+    for key, amount in old.items():
+        if (new_amount := new.get(key, 0)) < amount:
+            less = f"{new_amount:,} instead of {amount:,} {unit}" if new_amount else "none of that"
             raise StoreError(
-                f"{path} has {' '.join(filter(None, what))}, and what would replace it has {less}; nothing was "
+                f"{path} has {' '.join(filter(None, key))}, and what would replace it has {less}; nothing was "
                 f"written.\n  next: measure that, too; or move {path.name} away if it is to go"
             )
 
@@ -141,14 +141,14 @@ def read_answer(path: Path, command: str) -> dict[str, Any]:
 
 def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
     """Episodes or runs of each thing that was measured, the most where it was measured more than once."""
-    found: dict[tuple[str, ...], int] = {}
+    amounts: dict[tuple[str, ...], int] = {}
     for report in reports:
         success, latency = report.success, report.latency
-        more = [success.preset, _format_settings(success.settings)] if success else []
-        what = (report.kind.value, report.policy, report.precision or "", report.runtime, *more)
+        flight_settings = [success.preset, _format_settings(success.settings)] if success else []
+        key = (report.kind.value, report.policy, report.precision or "", report.runtime, *flight_settings)
         amount = success.episodes if success else latency.runs if latency else 1
-        found[what] = max(found.get(what, 0), amount)
-    return found
+        amounts[key] = max(amounts.get(key, 0), amount)
+    return amounts
 
 
 def _format_settings(settings: Mapping[str, Any]) -> str:

@@ -96,12 +96,12 @@ def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str
     value = factor * found.value
     decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
     text = _decimals(value, decimals, sign)
-    ends = found.shown.low, found.shown.high
+    ends = found.displayed_estimate.low, found.displayed_estimate.high
     sides = [_decimals(factor * end, decimals, sign) for end in ends if end is not None]
     return f"{text} [{', '.join(sides)}]" if sides else text
 
 
-def lost(error: Estimate | None, sign: str = "") -> str:
+def format_loss(error: Estimate | None, sign: str = "") -> str:
     """A relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed; likewise a difference."""
     ends = () if error is None else (error.value, error.low or 0.0, error.high or 0.0)
     return "0" if ends and max(map(abs, ends)) < NEGLIGIBLE_PERCENT else estimate(error, sign=sign)
@@ -127,8 +127,12 @@ def figure_words(value: Any) -> str:
 
 def span(values: Iterable[int]) -> str:
     """``2,000``, or the least and the greatest of different ones: ``300 to 3,000``."""
-    found = sorted(set(values))
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1]))) if found else NOT_KNOWN
+    distinct_values = sorted(set(values))
+    return (
+        " to ".join(f"{value:,}" for value in dict.fromkeys((distinct_values[0], distinct_values[-1])))
+        if distinct_values
+        else NOT_KNOWN
+    )
 
 
 @functools.cache
@@ -141,12 +145,14 @@ def environment() -> Environment:
     """
     import jinja2
 
-    made = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {
+    jinja_environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True
+    )
+    jinja_environment.filters |= {
         "several": several,
         "joined": join_distinct,
         "estimate": estimate,
-        "lost": lost,
+        "lost": format_loss,
         "percent": percent,
         "arrow": arrow,
         "correlation": correlation,
@@ -164,7 +170,7 @@ def environment() -> Environment:
         "kb": kilobytes,
         "mb": megabytes,
     }
-    return made
+    return jinja_environment
 
 
 def fill_sentences(template: str, **facts: Any) -> tuple[str, ...]:
@@ -175,15 +181,15 @@ def fill_sentences(template: str, **facts: Any) -> tuple[str, ...]:
 
 def several(words: Iterable[str]) -> str:
     """``weights and observation``; ``none`` of nothing."""
-    found = list(words)
-    return " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:]))) or "none"
+    word_list = list(words)
+    return " and ".join(filter(None, (", ".join(word_list[:-1]), *word_list[-1:]))) or "none"
 
 
 def correlation(found: Correlation | None) -> str:
     """``0.60 [0.08, 0.87]``."""
     if found is None:
         return NOT_KNOWN
-    rho, low, high = (_decimals(each, 2, "") for each in (found.rho, found.low, found.high))
+    rho, low, high = (_decimals(number, 2, "") for number in (found.rho, found.low, found.high))
     return f"{rho} [{low}, {high}]"
 
 

@@ -19,7 +19,7 @@ from quarl.bench import command_line
 from quarl.bench.study.experiment import EpisodePlan, SeedResult
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
-from quarl.policy.locate import shipped_folder, working_bundle
+from quarl.policy.locate import find_shipped, working_bundle
 from quarl.policy.pilot import on_rows
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.reading import MANIFEST_FILE, WEIGHTS_FILE
@@ -47,7 +47,7 @@ def folder_of(name: str) -> Path:
     """The folder of a bundle as typed: a path; a name of the zoo, whatever stands in artifacts/; or artifacts/NAME."""
     if "/" in name or name in (".", ".."):
         return Path(name)
-    return shipped_folder(name) or ARTIFACTS / name
+    return find_shipped(name) or ARTIFACTS / name
 
 
 def load(name: str) -> Bundle:
@@ -76,12 +76,12 @@ def task_of(bundle: Bundle) -> Task:
     Raises:
         UsageError: it is not known or not installed here, or its episodes cannot be compared.
     """
-    from quarl.train.evaluate import check_task, task_options, trained_on
+    from quarl.train.evaluate import check_task, read_training_task, task_options
     from quarl.train.suites.errors import TaskError
     from quarl.train.suites.make import make_task
 
     try:
-        name = trained_on(bundle.spec)
+        name = read_training_task(bundle.spec)
         task = make_task(name, options=task_options(bundle.spec, name))
         check_task(bundle.spec, task)
     except (PolicyError, TaskError) as error:

@@ -15,7 +15,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import NOT_KNOWN, estimate, kilobytes, lost, three_digits
+from quarl.bench.report.text import NOT_KNOWN, estimate, format_loss, kilobytes, three_digits
 from quarl.bench.study import command
 from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
 from quarl.bench.study.curves import curve_of, curves_figure
@@ -23,7 +23,7 @@ from quarl.bench.study.experiment import ERROR, LOST, RETURN, EpisodePlan, Exper
 from quarl.bench.study.records import Condition
 from quarl.bench.tables import Table, tabulate
 from quarl.policy.console import heartbeat
-from quarl.policy.locate import meant
+from quarl.policy.locate import describe_source
 from quarl.policy.places import ZOO
 from quarl.train.intervals import RETURN_INTERVAL, brackets
 from quarl.train.suites.cells import Cell, load_cells
@@ -155,8 +155,8 @@ class JudgedBundle:
 
     def error(self, precision: str) -> Estimate | None:
         """Relative error of an artifact's mean return, percent; None where fp32's is 0."""
-        found: Estimate | None = self.value(ERROR, precision)
-        return found
+        relative_error: Estimate | None = self.value(ERROR, precision)
+        return relative_error
 
     @property
     def fp32(self) -> Mapping[str, Any]:
@@ -170,21 +170,32 @@ def collect_bundles(results: Results) -> list[JudgedBundle]:
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in results.summary:
         groups.setdefault((row["subject"], row["runtime"], row["preset"]), {})[row["precision"] or PRECISIONS[0]] = row
-    found = []
+    bundles = []
     for (subject, *_), rows in groups.items():
         cell = Cell(*(next(iter(rows.values()))[name] for name in ("task", "method")))
-        found.append(JudgedBundle(subject, cells.get((cell.name.canonical, cell.method), cell), rows))
-    return sorted(found, key=lambda each: order(each.cell))
+        bundles.append(JudgedBundle(subject, cells.get((cell.name.canonical, cell.method), cell), rows))
+    return sorted(bundles, key=lambda each: order(each.cell))
 
 
 def collect_trained_cells(results: Results) -> Iterator[dict[str, Any]]:
     """A row for every trained cell: the paper's figures, and ours in each precision."""
-    repeated = {subject: played for (played, _), subjects in results.repeated.items() for subject in subjects}
-    for each in collect_bundles(results):
-        values = {what: {name: each.value(what, name) for name in PRECISIONS} for what in (RETURN, LOST, "bytes")}
-        steps = each.fp32["steps"]
-        played = repeated.get(each.subject, each.fp32["episodes"])
-        yield {**each.fp32, **facts(each.cell, steps), **values, "reached": describe_target(each), "played": played}
+    repeated = {
+        subject: played for (played, _), subjects in results.subjects_by_episode_counts.items() for subject in subjects
+    }
+    for bundle in collect_bundles(results):
+        values = {
+            quantity: {name: bundle.value(quantity, name) for name in PRECISIONS}
+            for quantity in (RETURN, LOST, "bytes")
+        }
+        steps = bundle.fp32["steps"]
+        played = repeated.get(bundle.subject, bundle.fp32["episodes"])
+        yield {
+            **bundle.fp32,
+            **facts(bundle.cell, steps),
+            **values,
+            "reached": describe_target(bundle),
+            "played": played,
+        }
 
 
 def open_cells(results: Results) -> list[dict[str, Any]]:
@@ -233,13 +244,13 @@ def number(value: float | None) -> str:
 
 def format_published(cell: Cell, steps: int | None = None) -> str:
     """Other people's figures, each at the step count nearest to ours (or its last): ``2,078 at 1 M (SB3 zoo)``."""
-    found = []
+    entries = []
     for curve in cell.published:
         points = curve["points"]
         at, value = points[-1] if steps is None else min(points, key=lambda point: abs(point[0] - steps))
-        shown = f"{value:,.{0 if abs(value) >= 1000 else 1}f}".replace("-", "−")
-        found.append(f"{shown} at {at / 1e6:.10g} M ({curve['name']})")
-    return "; ".join(found) or NOT_KNOWN
+        value_text = f"{value:,.{0 if abs(value) >= 1000 else 1}f}".replace("-", "−")
+        entries.append(f"{value_text} at {at / 1e6:.10g} M ({curve['name']})")
+    return "; ".join(entries) or NOT_KNOWN
 
 
 def format_sources(cells: Iterable[Cell]) -> str:
@@ -251,14 +262,14 @@ def format_sources(cells: Iterable[Cell]) -> str:
 
 def learning_curves(results: Results) -> Pictures:
     """How the policies learned, and what they reach."""
-    found = (
-        curve_of(folder_of(each.subject), each.cell, each.fp32["steps"], each.value(RETURN, "fp32"))
-        for each in collect_bundles(results)
+    curves = (
+        curve_of(folder_of(bundle.subject), bundle.cell, bundle.fp32["steps"], bundle.value(RETURN, "fp32"))
+        for bundle in collect_bundles(results)
     )
-    return {"learning-curves": curves_figure([curve for curve in found if curve is not None])}
+    return {"learning-curves": curves_figure([curve for curve in curves if curve is not None])}
 
 
-def trained_table(results: Results) -> list[Table]:
+def tabulate_trained_cells(results: Results) -> list[Table]:
     """Every trained cell: the paper's figures, other people's, and ours in each precision."""
     rows = list(collect_trained_cells(results))
     lines = [
@@ -270,7 +281,7 @@ def trained_table(results: Results) -> list[Table]:
             "fp32": estimate(row[RETURN]["fp32"]),
             "reached": row["reached"],
             **{name: estimate(row[RETURN][name]) for name in PRECISIONS[1:]},
-            **{f"{name} − fp32": lost(row[LOST][name], "+") for name in PRECISIONS[1:]},
+            **{f"{name} − fp32": format_loss(row[LOST][name], "+") for name in PRECISIONS[1:]},
             "network": row["network"],
             **{f"KB {name}": kilobytes(row["bytes"][name]) for name in ("fp32", "int8")},
             "environment steps": f"{row['steps']:,}",
@@ -279,7 +290,7 @@ def trained_table(results: Results) -> list[Table]:
         for row in rows
     ]
     unjudged = [name for name in bundle_names() if name not in results.subjects]
-    sources = format_sources(each.cell for each in collect_bundles(results))
+    sources = format_sources(bundle.cell for bundle in collect_bundles(results))
     return [tabulate("cells", TABLE, lines, left=3, results=results, rows=rows, unjudged=unjudged, sources=sources)]
 
 
@@ -311,10 +322,10 @@ EXPERIMENT = Experiment(
     grid=grid,
     measure=measure,
     identity=bundle_identity,
-    about=lambda subject: meant(load(subject)),
+    about=lambda subject: describe_source(load(subject)),
     require=open_bundle,
     episodes=lambda options, subject: EpisodePlan(options.seeds or (SEED,), options.episodes or EPISODES),
-    tables=[trained_table, open_table],
+    tables=[tabulate_trained_cells, open_table],
     figures=[learning_curves],
 )
 
@@ -339,8 +350,8 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
     fresh = Bundle.load(source)
     name = cell_name(fresh)
     goldens = {entry.golden_file for entry in fresh.manifest.artifacts.values()}
-    kept = {file: record for file, record in fresh.manifest.files.items() if file not in goldens}  # no artifact's
-    size = sum(record.size for record in kept.values())
+    kept_files = {file: record for file, record in fresh.manifest.files.items() if file not in goldens}  # no artifact's
+    size = sum(record.size for record in kept_files.values())
     if size > LARGEST_BYTES:
         raise command_line.BenchError(
             f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most."
@@ -367,7 +378,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
     if interval is not None:
         row[RETURN_INTERVAL] = [round(side, 4) for side in interval]
     spec = dataclasses.replace(fresh.spec, name=name, provenance={**fresh.spec.provenance, "judged": [row]})
-    extra = {file: (source / file).read_bytes() for file in kept if file not in HOST_FILES}
+    extra = {file: (source / file).read_bytes() for file in kept_files if file not in HOST_FILES}
     write_bundle(target, spec, fresh.weights(), fresh.calibration(), fresh.golden().observations, extra)
     command_line.say(f"{target}: written; commit it with: git add {target}")
     return name

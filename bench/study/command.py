@@ -111,10 +111,10 @@ def run(module: str, options: Options) -> int:
 @heartbeat()
 def join(joined: Joined, options: JoinedOptions) -> int:
     """Run a study that measures nothing: the tables and pictures of what others kept; returns the exit status."""
-    made, drawn = joined.made()
-    cells = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in made]
+    tables, drawn = joined.build_output()
+    cells = [{"table": table.name, "headers": table.headers, "rows": table.rows} for table in tables]
     values = joined.plain(joined.kept(None)) if joined.plain else cells
-    return show(options, made, lambda: drawn, values, options.update_docs)
+    return show(options, tables, lambda: drawn, values, options.update_docs)
 
 
 def show(
@@ -152,33 +152,35 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
             f"--update-docs fills the page with all that is kept, not with {', '.join(options.subjects)} alone.",
             f"quarl study {experiment.name} --stored --update-docs",
         )
-    found = _read_stored(experiment, options) if options.stored else _measure(module, experiment, options, subjects)
+    run_records = (
+        _read_stored(experiment, options) if options.stored else _measure(module, experiment, options, subjects)
+    )
     if options.subjects or options.update_docs:  # the page is of the committed ones
-        found = [record for record in found if record["subject"] in subjects]
-    if not found:
+        run_records = [record for record in run_records if record["subject"] in subjects]
+    if not run_records:
         raise command_line.BenchError("nothing is stored.", f"quarl study {experiment.name} --keep")
-    results = Results(experiment, found)
+    results = Results(experiment, run_records)
     return show(options, results.tables(), results.figures, results.plain(), options.update_docs)
 
 
 def _read_stored(experiment: Experiment, options: Options) -> list[Record]:
-    kept = records.read(experiment.path)
-    found = in_order(experiment, current(experiment, kept))
-    if stale := list(dict.fromkeys(record["subject"] for record in kept if record not in found)):
+    stored_records = records.read(experiment.path)
+    current_records = in_order(experiment, current(experiment, stored_records))
+    if stale := list(dict.fromkeys(record["subject"] for record in stored_records if record not in current_records)):
         command_line.say(
             f"left out, measured of other weights: {', '.join(stale)}; next: quarl study {experiment.name} --keep"
         )
-    return found
+    return current_records
 
 
 def _measure(module: str, experiment: Experiment, options: Options, subjects: list[str]) -> list[Record]:
     """Measure the requested cells that are not kept; with --keep store each as it ends, and return all that is kept."""
     requested = running.cells(experiment, options, subjects)
-    kept = current(experiment, records.read(experiment.path)) if options.keep or options.missing else []
-    todo = requested if options.again else running.missing(requested, kept)
+    stored_records = current(experiment, records.read(experiment.path)) if options.keep or options.missing else []
+    todo = requested if options.again else running.missing(requested, stored_records)
     measured: list[Record] = []
     if options.missing:
-        measured, todo = running.select_cells(requested, kept)
+        measured, todo = running.select_cells(requested, stored_records)
     for subject in dict.fromkeys(cell.subject for cell in todo):  # before anything is measured
         experiment.about(subject)
         experiment.require(subject)
@@ -195,7 +197,7 @@ def _measure(module: str, experiment: Experiment, options: Options, subjects: li
     if not options.keep:
         return in_order(experiment, measured)
 
-    def ordered(rows: list[Record]) -> list[Record]:
+    def order_records(rows: list[Record]) -> list[Record]:
         return in_order(experiment, running.drop_superseded(todo, current(experiment, rows)))
 
-    return records.rewrite(experiment.path, ordered)
+    return records.rewrite(experiment.path, order_records)

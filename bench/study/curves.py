@@ -84,19 +84,22 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
     steps, returns = average(curve.training, POINTS)
     axes.plot(steps, returns, color="#b5b5b5", linewidth=0.8, label="training episodes", zorder=1)
     axes.plot(*curve.greedy, color=BLUE, linewidth=1.3, marker=".", markersize=3.5, label="greedy, while training")
-    if (found := curve.reached) is not None:
-        low, high = ends(found)
+    if (final_return := curve.reached) is not None:
+        low, high = ends(final_return)
         axes.errorbar(
-            [curve.steps], [found.value], yerr=[[found.value - low], [high - found.value]], color=VERMILLION,
-            marker="D", markersize=4, capsize=2.5, linestyle="none", zorder=4, label="the policy, judged, 95 %",
+            [curve.steps], [final_return.value], yerr=[[final_return.value - low], [high - final_return.value]],
+            color=VERMILLION, marker="D", markersize=4, capsize=2.5, linestyle="none", zorder=4,
+            label="the policy, judged, 95 %",
         )  # fmt: skip
-    theirs = (curve.cell.paper or {}).get("fp32")
-    low_end, high_end = limits(curve, theirs)
-    if theirs is not None:
-        axes.axhline(theirs, color="black", linewidth=0.9, linestyle=(0, (4, 2)), label="the paper's (fp32)", zorder=2)
-        above = theirs < low_end + 0.8 * (high_end - low_end)
+    paper_return = (curve.cell.paper or {}).get("fp32")
+    low_end, high_end = limits(curve, paper_return)
+    if paper_return is not None:
+        axes.axhline(
+            paper_return, color="black", linewidth=0.9, linestyle=(0, (4, 2)), label="the paper's (fp32)", zorder=2
+        )
+        above = paper_return < low_end + 0.8 * (high_end - low_end)
         axes.annotate(
-            f"{theirs:,.10g}", (0.02, theirs), (0, 2 if above else -2), xycoords=("axes fraction", "data"),
+            f"{paper_return:,.10g}", (0.02, paper_return), (0, 2 if above else -2), xycoords=("axes fraction", "data"),
             textcoords="offset points", va="bottom" if above else "top", fontsize=6.5,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
         )  # fmt: skip
@@ -128,9 +131,9 @@ def limits(curve: Curve, theirs: float | None) -> tuple[float, float]:
     never.
     """
     values = sorted(average(curve.training, POINTS)[1])
-    shown = [*values[len(values) // 50 :], *curve.greedy[1], *([] if theirs is None else [theirs])]
-    shown += ends(curve.reached) if curve.reached else ()
-    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    drawn_values = [*values[len(values) // 50 :], *curve.greedy[1], *([] if theirs is None else [theirs])]
+    drawn_values += ends(curve.reached) if curve.reached else ()
+    low, high = (min(drawn_values), max(drawn_values)) if drawn_values else (0.0, 1.0)
     room = 0.07 * (high - low or 1.0)
     return low - room, high + room
 

@@ -83,17 +83,17 @@ def everything(options: Options) -> int:
 def steps(options: Options) -> list[list[str]]:
     """The words after ``quarl`` of each command."""
     jobs = str(options.jobs or os.cpu_count())
-    shown = [f"--{name}" for name in ("markdown", "json") if getattr(options, name)]
+    output_options = [f"--{name}" for name in ("markdown", "json") if getattr(options, name)]
     if options.quick:
         return [
-            ["study", name, "--missing", *words, "--episodes", "10", "--jobs", jobs, *shown]
+            ["study", name, "--missing", *words, "--episodes", "10", "--jobs", jobs, *output_options]
             for name, words in QUICK.items()
         ]
-    shown += ["--update-docs"] * options.update_docs
+    output_options += ["--update-docs"] * options.update_docs
     how = ["--stored"] if options.stored else ["--keep", "--jobs", jobs]
-    planned = [["study", name, *how, *shown] for name in MEASURED]
-    planned += [["study", name, "--stored", *shown] for name in SHOWN]
-    planned += [["study", name, *shown] for name in JOINED]
+    planned = [["study", name, *how, *output_options] for name in MEASURED]
+    planned += [["study", name, "--stored", *output_options] for name in SHOWN]
+    planned += [["study", name, *output_options] for name in JOINED]
     if options.update_docs:
         planned.append(["study", "weights", *CARTPOLE])
     return planned if options.stored else [SUCCESS, *planned]

@@ -14,10 +14,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Estimate, paired_difference
+from quarl.bench.report.intervals import Estimate, compute_paired_difference
 from quarl.bench.study import records
 from quarl.bench.study.records import Condition, Record
-from quarl.train.intervals import counted_once
+from quarl.train.intervals import deduplicate_by_start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -183,7 +183,10 @@ class Results:
     def plain(self) -> list[dict[str, Any]]:
         """The summary as JSON has it."""
         return [
-            {name: vars(value.shown) if isinstance(value, Estimate) else value for name, value in row.items()}
+            {
+                name: vars(value.displayed_estimate) if isinstance(value, Estimate) else value
+                for name, value in row.items()
+            }
             for row in self.summary
         ]
 
@@ -205,29 +208,29 @@ class Results:
         """A cell's, one for each seed; none where it was not measured."""
         return self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), [])
 
-    def played(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
+    def collect_outcomes(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
         """``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty where there
         are none. Where seeds are those of trainings, the mean of each.
         """
-        found = self.records_of(subject, condition, preset)
+        cell_records = self.records_of(subject, condition, preset)
         if self.experiment.of_trainings:
-            return [fmean(record[name]) for record in found if record[name]]
-        values = [(record, number, value) for record in found for number, value in enumerate(record[name] or ())]
+            return [fmean(record[name]) for record in cell_records if record[name]]
+        values = [(record, number, value) for record in cell_records for number, value in enumerate(record[name] or ())]
         starts = (
             record["measures"]["starts"][number] if record["measures"].get("starts") else (record["seed"], number)
             for record, number, _ in values
         )
-        return counted_once(starts, (value for _, _, value in values))
+        return deduplicate_by_start(starts, (value for _, _, value in values))
 
     @functools.cached_property
-    def repeated(self) -> dict[tuple[int, int], list[str]]:
+    def subjects_by_episode_counts(self) -> dict[tuple[int, int], list[str]]:
         """Subjects whose episodes may be equal, by how many were played and how many of them are different ones."""
-        found: dict[tuple[int, int], dict[str, None]] = {}
+        subjects_by_counts: dict[tuple[int, int], dict[str, None]] = {}
         for (subject, *_), group in self._groups.items():
             if all(record["measures"].get("starts") for record in group):
                 played = sum(len(record["returns"]) for record in group)
-                found.setdefault((played, self._row(group)["episodes"]), {})[subject] = None
-        return {counts: list(subjects) for counts, subjects in found.items()}
+                subjects_by_counts.setdefault((played, self._row(group)["episodes"]), {})[subject] = None
+        return {counts: list(subjects) for counts, subjects in subjects_by_counts.items()}
 
     @property
     def games(self) -> str:
@@ -235,7 +238,7 @@ class Results:
         return "\n".join(
             "Games of Atari differ in nothing but how many frames pass before the first action: "
             f"of {played} of {', '.join(names)} {different} are different ones, and equal games are counted once."
-            for (played, different), names in self.repeated.items()
+            for (played, different), names in self.subjects_by_episode_counts.items()
         )
 
     def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any]:
@@ -249,8 +252,8 @@ class Results:
         100 · (other − one) / |reference|, whose mean is taken as known: whether the interval holds 0 does not depend
         on it. None where one of them was not measured, or the reference earns 0.
         """
-        a, b = (self.played("returns", subject, condition, preset) for condition in (one, other))
-        reference = self.played("returns", subject, self.experiment.reference(one), preset)
+        a, b = (self.collect_outcomes("returns", subject, condition, preset) for condition in (one, other))
+        reference = self.collect_outcomes("returns", subject, self.experiment.reference(one), preset)
         mean = abs(sum(reference) / len(reference)) if reference else 0.0
         if not mean or len(a) != len(b) or not a:
             return None
@@ -259,31 +262,33 @@ class Results:
     def _row(self, group: Sequence[Record]) -> dict[str, Any]:
         first, factors = group[0], self.experiment.factors
         where = first["subject"], first["condition"], first["preset"]
-        theirs = first["subject"], self.experiment.reference(first["condition"]), first["preset"]
-        returns, successes = self.played("returns", *where), self.played("successes", *where)
+        reference_cell = first["subject"], self.experiment.reference(first["condition"]), first["preset"]
+        returns, successes = self.collect_outcomes("returns", *where), self.collect_outcomes("successes", *where)
         rate = Estimate.of_mean if self.experiment.of_trainings else Estimate.of_rate
         row: dict[str, Any] = {
             "subject": first["subject"],
             "preset": first["preset"],
             **{factor: first["condition"].get(factor) for factor in factors},
-            "episodes": sum(len(each["returns"]) for each in group) if self.experiment.of_trainings else len(returns),
+            "episodes": sum(len(record["returns"]) for record in group)
+            if self.experiment.of_trainings
+            else len(returns),
             **group[-1]["measures"],
             RETURN: Estimate.of_mean(returns),
             SUCCESS: rate(successes) if successes else None,
             **dict.fromkeys((LOST, ERROR, SUCCESS_LOST)),
         }
-        paired = self.played("returns", *theirs)
+        paired = self.collect_outcomes("returns", *reference_cell)
         if len(paired) == len(returns):
             row[LOST] = Estimate.of_mean([q - f for q, f in zip(returns, paired, strict=True)])
             row[ERROR] = Estimate.of_relative_error(returns, paired)
         if successes and len(paired) == len(returns):
-            row[SUCCESS_LOST] = self._difference(successes, self.played("successes", *theirs))
+            row[SUCCESS_LOST] = self._difference(successes, self.collect_outcomes("successes", *reference_cell))
         return row
 
     def _difference(self, ones: Sequence[float], others: Sequence[float]) -> Estimate:
         if self.experiment.of_trainings:
             return Estimate.of_mean([one - other for one, other in zip(ones, others, strict=True)])
-        pair = paired_difference(list(map(bool, ones)), list(map(bool, others)))
+        pair = compute_paired_difference(list(map(bool, ones)), list(map(bool, others)))
         return Estimate(pair.difference, pair.low, pair.high)
 
     def tables(self) -> list[Table]:
@@ -300,7 +305,7 @@ class Results:
         return ", ".join(map(str, sorted({record["seed"] for record in self.found})))
 
     @property
-    def measured(self) -> str:
+    def measurement_note(self) -> str:
         """How long, where, when and with which code."""
         return f"{sum(record['cpu_s'] or 0.0 for record in self.found) / 60:,.1f} CPU-minutes on {self.where}."
 

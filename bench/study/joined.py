@@ -32,7 +32,7 @@ class Joined:
     figures: Sequence[Callable[[Any], Mapping[str, Figure]]] = ()
     plain: Callable[[Any], list[dict[str, Any]]] | None = None
 
-    def made(self) -> tuple[list[Table], dict[str, Figure]]:
+    def build_output(self) -> tuple[list[Table], dict[str, Figure]]:
         """Return the tables, and the pictures by the stem of their files."""
         source = self.kept(None)
         figures = {stem: figure for declared in self.figures for stem, figure in declared(source).items()}

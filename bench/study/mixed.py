@@ -143,24 +143,24 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     facts = timing.prepare(condition["threads"], condition["type"])
     policy = POLICIES.get(subject)
     for seed in episodes.seeds:
-        found: Mapping[str, tuple[list[float], dict[str, Any]]]
+        timings: Mapping[str, tuple[list[float], dict[str, Any]]]
         if policy is None:
-            found = timing.learn_catch(condition["type"], seed)
+            timings = timing.learn_catch(condition["type"], seed)
         elif condition["work"] == UPDATE:
             count = condition.get("count") or policy.updates
-            found = timing.time_updates(
+            timings = timing.time_updates(
                 policy.network, condition["type"], count, policy.in_a_call, condition["batch"], seed
             )
         elif condition["work"] == PONG:
             count = condition.get("count") or policy.steps
             rollout_steps = policy.rollout_steps
-            found = timing.train_on_pong(
+            timings = timing.train_on_pong(
                 policy.network, condition["type"], count, rollout_steps, condition["batch"], seed
             )
         else:
             pictures = int(condition["work"].rpartition(" ")[2])
-            found = timing.time_acting(policy.network, condition["type"], policy.acting, pictures, seed)
-        for kind, (values, measures) in found.items():
+            timings = timing.time_acting(policy.network, condition["type"], policy.acting, pictures, seed)
+        for kind, (values, measures) in timings.items():
             yield SeedResult("", seed, values, measures={**facts, **measures}, reference=kind != condition["type"])
 
 
@@ -171,14 +171,14 @@ Pairs = list[tuple[Record, Record]]
 def pairs(results: Results) -> dict[tuple[Any, ...], dict[str, Pairs]]:
     """Pairs of records for each kind of work, by subject, batch, threads and type."""
     full = {(*cell(record), record["seed"]): record for record in results.found}
-    found: dict[tuple[Any, ...], dict[str, Pairs]] = {}
+    pairs_by_work: dict[tuple[Any, ...], dict[str, Pairs]] = {}
     for half in results.found:
         condition = half["condition"]
         other = full.get((*cell({**half, "condition": EXPERIMENT.reference(condition)}), half["seed"]))
         if condition.get("half") and other is not None:
             key = half["subject"], condition.get("batch"), condition["threads"], condition["type"]
-            found.setdefault(key, {}).setdefault(condition["work"], []).append((other, half))
-    return found
+            pairs_by_work.setdefault(key, {}).setdefault(condition["work"], []).append((other, half))
+    return pairs_by_work
 
 
 def medians(timed: Pairs) -> tuple[float, ...]:
@@ -203,19 +203,23 @@ def facts(results: Results) -> dict[str, Any]:
     measured: list[Record] = []
     for row in of_policies(results):
         name, works = row["name"], row["works"]
-        measured += [pair[1] for each in works.values() for pair in each]
+        measured += [pair[1] for entry in works.values() for pair in entry]
         if UPDATE in works:
-            by_wall = (fmean(each["measures"]["wall_ms"] for each in side) for side in zip(*works[UPDATE], strict=True))
+            by_wall = (
+                fmean(entry["measures"]["wall_ms"] for entry in side) for side in zip(*works[UPDATE], strict=True)
+            )
             words["wall"].append(times(truediv(*by_wall)))
             words["counts"].append(f"{name} {sum(record['measures']['count'] for record, _ in works[UPDATE])}")
         if PONG in works:
             pair = [record["measures"] for record in works[PONG][0]]
             words["steps"].append(f"{name} over {pair[0]['steps']:,}")
             words["losses"].append(f"{name} {losses_words(*(measures['losses'] for measures in pair))}")
-    units = {f"{'a' if each['measures']['has_unit'] else 'no'} {each['condition']['type']} unit" for each in measured}
+    units = {
+        f"{'a' if entry['measures']['has_unit'] else 'no'} {entry['condition']['type']} unit" for entry in measured
+    }
     return {
         **words,
-        "tensorflow": join_distinct(each["measures"]["tensorflow"] for each in measured),
+        "tensorflow": join_distinct(entry["measures"]["tensorflow"] for entry in measured),
         "units": sorted(units),
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import NOT_KNOWN, estimate, lost
+from quarl.bench.report.text import NOT_KNOWN, estimate, format_loss
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
 from quarl.bench.study.experiment import RETURN, Results
@@ -62,10 +62,10 @@ def load_kept(folder: Path | None) -> Kept:
     Raises:
         BenchError: no bundle has been judged.
     """
-    found = Kept(*(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
-    if not found.judged.found:
+    kept_rows = Kept(*(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
+    if not kept_rows.judged.found:
         raise command_line.BenchError("no bundle was evaluated yet.", "quarl study cells --keep")
-    return found
+    return kept_rows
 
 
 def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
@@ -74,8 +74,12 @@ def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
         returns = {name: row.value(RETURN, name) for name in PRECISIONS}
         errors = {name: row.error(name) for name in PRECISIONS}
         swept = sweep.papers_error(found.swept, row.subject, EIGHT_BITS)
-        more = {"errors": errors, "swept": swept, "papers_error": single(compute_published_error(row.cell, "int8"))}
-        yield {"cell": row.cell, "papers": papers(row.cell), "returns": returns, **row.fp32, **more}
+        comparisons = {
+            "errors": errors,
+            "swept": swept,
+            "papers_error": single(compute_published_error(row.cell, "int8")),
+        }
+        yield {"cell": row.cell, "papers": papers(row.cell), "returns": returns, **row.fp32, **comparisons}
 
 
 def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
@@ -85,12 +89,17 @@ def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]
         every = papers_mean([cell for cell in load_cells() if cell.method == method])
-        names, more = (", ".join(row.cell.name.short_name for row in of) for of in (shared, mine))
+        names, own_names = (", ".join(row.cell.name.short_name for row in of) for of in (shared, mine))
         same = papers_mean([row.cell for row in shared])
-        ours = mean_error(shared)
-        theirs = [{"error": single(mean), "against": verdict(ours, mean)} for mean in (same, every)]
-        means: dict[str, Any] = {"ours": ours, "same": theirs[0], "all": theirs[1], "trained": mean_error(mine)}
-        yield {"method": method, "shared": names, "mine": more, **means}
+        our_error = mean_error(shared)
+        paper_errors = [{"error": single(mean), "against": verdict(our_error, mean)} for mean in (same, every)]
+        means: dict[str, Any] = {
+            "ours": our_error,
+            "same": paper_errors[0],
+            "all": paper_errors[1],
+            "trained": mean_error(mine),
+        }
+        yield {"method": method, "shared": names, "mine": own_names, **means}
 
 
 def cells_table(found: Kept) -> list[Table]:
@@ -101,8 +110,8 @@ def cells_table(found: Kept) -> list[Table]:
             "task": row["cell"].name.short_name,
             "method": row["cell"].method,
             **{name: estimate(row["returns"][name]) for name in PRECISIONS},
-            **{f"{name} error, %": lost(row["errors"][name], "+") for name in PRECISIONS[1:]},
-            "quarl 8 bits error, %": lost(row["swept"], "+"),
+            **{f"{name} error, %": format_loss(row["errors"][name], "+") for name in PRECISIONS[1:]},
+            "quarl 8 bits error, %": format_loss(row["swept"], "+"),
             **row["papers"],
             "paper's int8 error, %": row["papers_error"],
         }
@@ -117,13 +126,13 @@ def algorithms_table(found: Kept) -> list[Table]:
         {
             "method": row["method"],
             "cells of the paper trained here": row["shared"],
-            "int8 error, %": lost(row["ours"], "+"),
+            "int8 error, %": format_loss(row["ours"], "+"),
             "paper's, same cells, %": row["same"]["error"],
             "against it": row["same"]["against"],
             "paper's, all its cells, %": row["all"]["error"],
             "against that": row["all"]["against"],
             "all cells trained here": row["mine"],
-            "int8 error of all, %": lost(row["trained"], "+"),
+            "int8 error of all, %": format_loss(row["trained"], "+"),
         }
         for row in of_methods(found)
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from quarl.bench.report import json_lines
 from quarl.bench.report.store import RESULTS
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 
 FOLDER = RESULTS / "study"
 Condition = Mapping[str, Any]
@@ -62,10 +62,10 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> list[Record]:
     """Write the file again, whole or not at all: what another process added to it meanwhile is in it, too."""
-    with locked(path.parent):
-        found = list(ordered(read(path)))
-        json_lines.write(path, map(as_line, found))
-    return found
+    with lock_folder(path.parent):
+        records = list(ordered(read(path)))
+        json_lines.write(path, map(as_line, records))
+    return records
 
 
 def as_line(record: Record) -> str:

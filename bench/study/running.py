@@ -40,29 +40,29 @@ class StudyCell:
 
 def cells(experiment: Experiment, options: Any, subjects: Sequence[str]) -> list[StudyCell]:
     """All requested cells, in order."""
-    found = [
+    requested_cells = [
         StudyCell(subject, condition, experiment.episodes(options, subject))
         for subject in subjects
         for condition in experiment.grid(options, subject)
     ]
     if not experiment.in_turns:
-        return found
+        return requested_cells
     return [
         dataclasses.replace(cell, episodes=EpisodePlan((seed,), cell.episodes.count))
-        for seed in dict.fromkeys(seed for cell in found for seed in cell.episodes.seeds)
-        for cell in found
+        for seed in dict.fromkeys(seed for cell in requested_cells for seed in cell.episodes.seeds)
+        for cell in requested_cells
         if seed in cell.episodes.seeds
     ]
 
 
 def missing(requested: Sequence[StudyCell], found: Iterable[Record], more_will_do: bool = False) -> list[StudyCell]:
     """The cells whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
-    kept: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    episodes_by_cell: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
-        kept.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
+        episodes_by_cell.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))
 
     def is_kept(cell: StudyCell) -> bool:
-        there = kept.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
+        there = episodes_by_cell.get(records.cell({"subject": cell.subject, "condition": cell.condition}), set())
         if not cell.episodes.count:
             return {seed for seed, _ in there} >= set(cell.episodes.seeds)
         if more_will_do:
@@ -118,15 +118,15 @@ def measure_cell(module: str, cell: StudyCell) -> list[Record]:
     return [
         {
             "subject": cell.subject,
-            "condition": dict(experiment.reference(cell.condition) if each.reference else cell.condition),
-            "preset": each.preset,
-            "seed": each.seed,
-            "returns": list(each.returns),
-            "successes": None if each.successes is None else list(map(int, each.successes)),
-            "measures": dict(each.measures),
+            "condition": dict(experiment.reference(cell.condition) if result.reference else cell.condition),
+            "preset": result.preset,
+            "seed": result.seed,
+            "returns": list(result.returns),
+            "successes": None if result.successes is None else list(map(int, result.successes)),
+            "measures": dict(result.measures),
             **where,
         }
-        for each in played
+        for result in played
     ]
 
 
@@ -175,7 +175,7 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
     try:
         remote: Any = ray.remote(_call)
         one = remote.options(num_cpus=1, scheduling_strategy="SPREAD", max_retries=3)
-        pending = [one.remote(measure, each) for each in requested]
+        pending = [one.remote(measure, argument) for argument in requested]
         while pending:
             (done, *_), pending = ray.wait(pending)
             yield outcome(done)
@@ -209,9 +209,9 @@ def refuse_dirty() -> None:
     Raises:
         BenchError: a tracked file other than a result, a page or a picture differs from the last commit.
     """
-    from quarl.policy.locate import changed_code
+    from quarl.policy.locate import list_changed_code
 
-    if changed := changed_code():
+    if changed := list_changed_code():
         raise command_line.BenchError(
             f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",
             "git commit -a",

@@ -77,17 +77,17 @@ def settings_file(cell: SpeedCell) -> Path:
     from quarl.train.runs.presets import settings_path
     from quarl.train.suites.names import resolve
 
-    found = settings_path(resolve(cell.task), cell.method)
-    if found is None:
+    path = settings_path(resolve(cell.task), cell.method)
+    if path is None:
         raise command_line.BenchError(f"train/settings has no file of {cell.method} on {cell.task}.")
-    return found
+    return path
 
 
 def identity(subject: str) -> str:
     """SHA-256 of the settings of both sides: after a change of either, a cell is measured again."""
     cell, zoo = look_up(subject, CELLS), json.loads(ZOO.read_text(encoding="utf-8"))["cells"]
-    ours = json.loads(settings_file(cell).read_text(encoding="utf-8"))
-    both = [ours, zoo[f"{cell.method} {cell.task}"]]
+    our_settings = json.loads(settings_file(cell).read_text(encoding="utf-8"))
+    both = [our_settings, zoo[f"{cell.method} {cell.task}"]]
     return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
 
 
@@ -200,12 +200,12 @@ def sides(results: Results) -> Iterator[dict[str, Any]]:
 
 def facts(results: Results) -> dict[str, Any]:
     """What the notes tell of all runs."""
-    found = rows(results.found, results.experiment.factors)
+    run_rows = rows(results.found, results.experiment.factors)
     return {
         "episodes": EPISODES,
         "source": json.loads(ZOO.read_text(encoding="utf-8"))["source"],
-        "load": f"{max(run['load'] for run in found):g}",
-        "versions": {run["program"] or "ours": run["versions"] for run in found},
+        "load": f"{max(run['load'] for run in run_rows):g}",
+        "versions": {run["program"] or "ours": run["versions"] for run in run_rows},
     }
 
 

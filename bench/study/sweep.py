@@ -14,16 +14,16 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, facets, in_order, panel
-from quarl.bench.report.text import NOT_KNOWN, estimate, lost
+from quarl.bench.report.text import NOT_KNOWN, estimate, format_loss
 from quarl.bench.study import command
 from quarl.bench.study.bundles import BENCHMARK, SEEDS, bundle_identity, fly, load, open_bundle, quantize_policy
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Experiment, Results, SeedResult
 from quarl.bench.study.measures.execution import DEVICE_ACTIVATION_BITS, execution_of
 from quarl.bench.study.records import Condition
 from quarl.bench.tables import Table, group_by, pivot, tabulate
-from quarl.policy.locate import meant
+from quarl.policy.locate import describe_source
 from quarl.policy.quantize import FLOAT_BITS, LARGEST_SIMULATED_BITS, Scheme
-from quarl.policy.simulate import HALF_BITS, WEIGHTS_ONLY, Widths, trained_with
+from quarl.policy.simulate import HALF_BITS, WEIGHTS_ONLY, Widths, find_trained_quantizers
 from quarl.train.suites.names import Suite, resolve
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ negative: better than fp32; 0: less than 0.005 % in all three numbers; without b
 Episodes of each: {{ rows | map(attribute="floats.episodes") | map("thousands") | unique | join(", ") }}. Simulated in \
 float; how a device executes each width is said by `quarl study sweep POLICY`. –: not measured.
 {{ results.games }}
-{{ results.measured }}
+{{ results.measurement_note }}
 """
 DETAILS = """\
 {{ rows[0].label }} on {{ rows[0].floats.task }}{{ ", " ~ rows[0].preset if rows[0].preset }}
@@ -67,7 +67,7 @@ which it is not fp32's.
 {{ which | join("; ") }} bits: {{ words }}.
 {% endfor %}
 {{ results.games }}
-{{ results.measured }}
+{{ results.measurement_note }}
 """
 
 
@@ -75,8 +75,8 @@ def widths(text: str) -> tuple[int | str, ...]:
     """``2-8,fp16,32``; a range is every whole number in it."""
     names = command_line.words(text)
     numbers = [name for name in names if name != FP16]
-    found = command_line.read_bits(2, FLOAT_BITS)(",".join(numbers)) if numbers else ()
-    return (*found, *([FP16] if FP16 in names else []))
+    numeric_widths = command_line.read_bits(2, FLOAT_BITS)(",".join(numbers)) if numbers else ()
+    return (*numeric_widths, *([FP16] if FP16 in names else []))
 
 
 def suite_of(subject: str) -> Suite:
@@ -122,7 +122,7 @@ def parse_series(options: Options) -> list[Condition]:
     if options.weights_only and Scheme(scheme) not in WEIGHTS_ONLY:
         activations = (FLOAT,)
     parts = [{"activations": a, "observation": o} for a in activations or (None,) for o in observation or (None,)]
-    return [{"scheme": scheme, **{name: n for name, n in each.items() if n is not None}} for each in parts]
+    return [{"scheme": scheme, **{name: n for name, n in part.items() if n is not None}} for part in parts]
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
@@ -131,9 +131,13 @@ def grid(options: Options, subject: str) -> list[Condition]:
     widths_typed = options.bits or (NARROW if suite in SERIES_OF else WIDTHS)
     half: list[Condition] = [{"scheme": FP16, "bits": HALF_BITS}] if FP16 in widths_typed else []
     series = parse_series(options) or SERIES_OF.get(suite, SERIES)
-    every = [{**each, "bits": bits} for each in series for bits in widths_typed if bits != FP16]
+    every = [{**condition, "bits": bits} for condition in series for bits in widths_typed if bits != FP16]
     in_floats = {FLOAT, FLOAT_BITS, *SCHEMES}
-    return [{}, *half, *(each for each in every if each["bits"] != FLOAT_BITS or set(each.values()) - in_floats)]
+    return [
+        {},
+        *half,
+        *(condition for condition in every if condition["bits"] != FLOAT_BITS or set(condition.values()) - in_floats),
+    ]
 
 
 def episodes_of(options: Options, subject: str) -> EpisodePlan:
@@ -157,7 +161,7 @@ def widths_of(condition: Condition, spec: PolicySpec) -> Widths:
     activations = condition.get("activations")
     if activations is None and bits <= LARGEST_SIMULATED_BITS and scheme not in WEIGHTS_ONLY:
         activations = bits
-        if scheme is Scheme.SYMMETRIC and trained_with(spec, bits) is None:
+        if scheme is Scheme.SYMMETRIC and find_trained_quantizers(spec, bits) is None:
             activations = max(DEVICE_ACTIVATION_BITS, bits)
     return Widths(scheme, bits, None if activations == FLOAT else activations, condition.get("observation"))
 
@@ -180,9 +184,9 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 
 def name_of(row: Row) -> str:
     """A scheme with what else was requested: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
-    given = {factor: row.get(factor) for factor in ("activations", "observation")}
-    phrases = (f"{factor} of {bits} bits" for factor, bits in given.items() if bits not in (None, FLOAT))
-    return ", ".join([row["scheme"], *(["weights only"] if FLOAT in given.values() else []), *phrases])
+    bits_by_factor = {factor: row.get(factor) for factor in ("activations", "observation")}
+    phrases = (f"{factor} of {bits} bits" for factor, bits in bits_by_factor.items() if bits not in (None, FLOAT))
+    return ", ".join([row["scheme"], *(["weights only"] if FLOAT in bits_by_factor.values() else []), *phrases])
 
 
 def series(results: Results) -> list[dict[str, Any]]:
@@ -190,13 +194,15 @@ def series(results: Results) -> list[dict[str, Any]]:
 
     ``name`` is the scheme's, ``label`` the policy's, and ``floats`` the row of fp32.
     """
-    found = []
+    series_rows = []
     for rows in group_by(results.summary, lambda row: (row["subject"], row["preset"])).values():
         floats = next((row for row in rows if not row["scheme"]), None)
         named = [{"name": name_of(row) if row["scheme"] else "fp32", "floats": floats, **row} for row in rows if floats]
-        found += [row for of_scheme in group_by(named, lambda row: row["name"]).values() for row in of_scheme]
+        series_rows += [row for of_scheme in group_by(named, lambda row: row["name"]).values() for row in of_scheme]
     absent = dict.fromkeys(("activation_bits", "observation_bits", "other action"))
-    return [{**absent, "label": Path(row["subject"]).name, **row, "other": row.get("other action")} for row in found]
+    return [
+        {**absent, "label": Path(row["subject"]).name, **row, "other": row.get("other action")} for row in series_rows
+    ]
 
 
 def of_several(results: Results) -> list[dict[str, Any]]:
@@ -208,19 +214,22 @@ def of_several(results: Results) -> list[dict[str, Any]]:
 def papers_error(results: Results, subject: str, bits: int) -> Estimate | None:
     """A policy's relative error by the paper's quantizer on its weights alone, on the preset that it was trained on."""
     preset = next((row["preset"] for row in results.summary if row["subject"] == subject), "")
-    found: Estimate | None = results.row(subject, {**PAPERS, "bits": bits}, preset).get(ERROR)
-    return found
+    relative_error: Estimate | None = results.row(subject, {**PAPERS, "bits": bits}, preset).get(ERROR)
+    return relative_error
 
 
 def executions(rows: Iterable[Row]) -> dict[str, list[str]]:
     """How a device executes the widths, in words, and which ones: ``symmetric at 2``."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    names_by_execution: dict[str, dict[str, dict[str, None]]] = {}
     for row in rows:
         if row["scheme"]:
             trained = row.get("trained_bits") == row["bits"]
             execution = execution_of(Scheme(row["scheme"]), row["bits"], row["activation_bits"], trained=trained)
-            found.setdefault(execution.words, {}).setdefault(row["name"], {})[str(row["bits"])] = None
-    return {words: [f"{name} at {', '.join(bits)}" for name, bits in which.items()] for words, which in found.items()}
+            names_by_execution.setdefault(execution.words, {}).setdefault(row["name"], {})[str(row["bits"])] = None
+    return {
+        words: [f"{name} at {', '.join(bits)}" for name, bits in bits_by_name.items()]
+        for words, bits_by_name in names_by_execution.items()
+    }
 
 
 def overview(results: Results) -> list[Table]:
@@ -232,7 +241,7 @@ def overview(results: Results) -> list[Table]:
             "scheme": row["name"],
             "preset": row["preset"] or NOT_KNOWN,
             "bits": row["bits"],
-            "error": lost(row[ERROR]),
+            "error": format_loss(row[ERROR]),
         }
         for row in rows
         if row["bits"] in SHOWN
@@ -293,10 +302,10 @@ def pictures(results: Results) -> Pictures:
 
 def _picture(rows: Sequence[Row], stem: str, title: str) -> dict[str, Figure]:
     """Estimates over the bits; the axis ends where no wider quantizer loses more."""
-    whole = [row for row in rows if row["name"] not in ("fp32", FP16)]
-    lossy = [row["bits"] for row in whole if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
+    quantized_rows = [row for row in rows if row["name"] not in ("fp32", FP16)]
+    lossy = [row["bits"] for row in quantized_rows if row[ERROR] is not None and row[ERROR].is_above(NOTICEABLE)]
     last_drawn = max(*NARROW, *lossy)
-    wider = [row for row in whole if row["bits"] > last_drawn and row[ERROR] is not None]
+    wider = [row for row in quantized_rows if row["bits"] > last_drawn and row[ERROR] is not None]
     points = list(_points(rows, last_drawn))
     if not points:
         return {}
@@ -347,7 +356,7 @@ EXPERIMENT = Experiment(
     episodes=episodes_of,
     tables=[overview, details],
     figures=[pictures],
-    about=lambda name: meant(load(name)),
+    about=lambda name: describe_source(load(name)),
     require=open_bundle,
 )
 

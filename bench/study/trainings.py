@@ -20,7 +20,7 @@ from quarl.bench.study.bundles import open_bundle, quantize_policy
 from quarl.bench.study.experiment import EpisodePlan, Experiment, SeedResult, look_up
 from quarl.bench.study.measures.children import run_child
 from quarl.bench.study.records import round_numbers
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 from quarl.policy.locate import code_version
 from quarl.policy.places import ARTIFACTS
 
@@ -55,8 +55,8 @@ def identity(cell: Training, *more: object) -> str:
     from quarl.train.runs.models import DEFAULT_POLICY
     from quarl.train.runs.presets import load_settings
 
-    found = asdict(load_settings(cell.task, cell.method, cell.policy or DEFAULT_POLICY))
-    shared = [asdict(cell), {name: found[name] for name in ("steps", "settings", "task", "network")}, *more]
+    training_settings = asdict(load_settings(cell.task, cell.method, cell.policy or DEFAULT_POLICY))
+    shared = [asdict(cell), {name: training_settings[name] for name in ("steps", "settings", "task", "network")}, *more]
     return _sha256(shared)
 
 
@@ -119,7 +119,7 @@ def train_once(cell: Training, seed: int, *words: str) -> Bundle:
     typed += words
     name = f"{cell.policy or cell.task}-{cell.method}-{_sha256(settings_of(make_request(typed)))[:12]}-seed{seed}"
     folder = TRAINED / code_version() / name.replace("/", "-")
-    with locked(folder.with_name(f".{folder.name}")):  # another process may want the same one
+    with lock_folder(folder.with_name(f".{folder.name}")):  # another process may want the same one
         try:
             return Bundle.load(folder)
         except PolicyError:
@@ -135,9 +135,9 @@ def make_request(words: list[str]) -> RunRequest:
     from quarl.train.suites.make import make_task
 
     arguments = cli.options("train", words)
-    found = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
-    task = make_task(arguments.task, options=found.task)
-    request, _ = make_request(arguments, arguments.method, found, task, quantization_settings(arguments))
+    training_settings = load_settings(arguments.task, arguments.method, arguments.policy or DEFAULT_POLICY)
+    task = make_task(arguments.task, options=training_settings.task)
+    request, _ = make_request(arguments, arguments.method, training_settings, task, quantization_settings(arguments))
     return request
 
 

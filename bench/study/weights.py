@@ -88,10 +88,12 @@ def weights(options: Options) -> int:
         from quarl.bench.study.measures.activations import activation_ranges, table
 
         ranges = [activation_ranges(bundle) for bundle in bundles]
-        made = [table(bundle, each) for bundle, each in zip(bundles, ranges, strict=True)]
+        tables = [table(bundle, item) for bundle, item in zip(bundles, ranges, strict=True)]
         names = [bundle.spec.name for bundle in bundles]
-        values = [{"bundle": name} | vars(each) for name, found in zip(names, ranges, strict=True) for each in found]
-        return command.show(replace(options, output_path=None), made, dict, values)
+        values = [
+            {"bundle": name} | vars(item) for name, tensors in zip(names, ranges, strict=True) for item in tensors
+        ]
+        return command.show(replace(options, output_path=None), tables, dict, values)
     if options.ranges:
         from quarl.bench.study.measures.activations import ends_table, worth_by_ends
 
@@ -99,16 +101,16 @@ def weights(options: Options) -> int:
         return command.show(replace(options, output_path=None), [ends_table(rows)], dict, rows)
     scheme = Scheme(options.scheme)
     views = [parameters(bundle, options.bits, scheme) for bundle in bundles]
-    made = [table_of(bundle, found, options.bits, scheme) for bundle, found in zip(bundles, views, strict=True)]
+    tables = [table_of(bundle, tensors, options.bits, scheme) for bundle, tensors in zip(bundles, views, strict=True)]
     folder = options.output_path or PICTURES / "-".join(bundle.spec.name for bundle in bundles)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "output.txt").open("w", encoding="utf-8") as file:
-        for each in made:
-            print_table(each, Console(file=file, width=command_line.FILE_WIDTH))
+        for item in tables:
+            print_table(item, Console(file=file, width=command_line.FILE_WIDTH))
     stem = f"{'beside' if len(bundles) > 1 else 'weights'}-{options.bits}bit-{scheme.value}"
-    values = [dict(zip(each.headers, row, strict=True)) for each in made for row in each.rows]
-    shown = replace(options, output_path=folder)
-    return command.show(shown, made, lambda: {stem: picture(bundles, views, options.bits, scheme)}, values)
+    values = [dict(zip(item.headers, row, strict=True)) for item in tables for row in item.rows]
+    output_options = replace(options, output_path=folder)
+    return command.show(output_options, tables, lambda: {stem: picture(bundles, views, options.bits, scheme)}, values)
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------
@@ -120,29 +122,34 @@ def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bit
     columns: dict[str, dict[str, Parameter]] = {}
     if len(bundles) == 1:
         title = title_of(bundles[0])
-        for each in views[0]:
-            columns.setdefault(KINDS[each.kind], {})[each.layer] = each
+        for parameter in views[0]:
+            columns.setdefault(KINDS[parameter.kind], {})[parameter.layer] = parameter
     else:
         tasks = dict.fromkeys(str(bundle.spec.provenance.get("task", "unknown task")) for bundle in bundles)
         title = f"Weights on {', '.join(tasks)}"
-        for bundle, found in zip(bundles, views, strict=True):
+        for bundle, view in zip(bundles, views, strict=True):
             weights = all_weights(bundle)
             ratio = np.ptp(weights) / (weights.std(dtype=np.float64) or 1.0)
             every = Parameter(ALL, "kernel", weights, Levels(f"{ratio:.1f} standard deviations"))
-            columns[title_of(bundle)] = {ALL: every, **{each.layer: each for each in found if each.kind == "kernel"}}
+            columns[title_of(bundle)] = {
+                ALL: every,
+                **{parameter.layer: parameter for parameter in view if parameter.kind == "kernel"},
+            }
     lines = "no levels" if bits == FLOAT_BITS else f"lines: levels at {bits} bits, {LINES[scheme]}"
     return _grid(title, f"{lines}; {BINS} bins, logarithmic counts", columns, shared=len(bundles) > 1)
 
 
 @style()
 def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Parameter]], shared: bool) -> Figure:
-    rows = sorted({name for found in columns.values() for name in found}, key=_depth)
+    rows = sorted({name for column_parameters in columns.values() for name in column_parameters}, key=_depth)
     width = NARROW_INCHES if shared else PANEL_INCHES[0]
     figure = new_figure(max(width * len(columns), 6.0), PANEL_INCHES[1] * len(rows) + 1.0)
     share: Literal["row", "none"] = "row" if shared else "none"
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex=share, sharey=share)
     for drawn, row in zip(panels, rows, strict=True):
-        there = {name: found[row] for name, found in columns.items() if row in found}
+        there = {
+            name: column_parameters[row] for name, column_parameters in columns.items() if row in column_parameters
+        }
         common = _ends(there.values())
         for axes, column in zip(drawn, columns, strict=True):
             if column in there:
@@ -172,7 +179,7 @@ def _depth(layer: str) -> tuple[int, int]:
 
 def _ends(found: Iterable[Parameter]) -> tuple[float, float]:
     """Smallest and largest value of all tensors and zero, which every quantizer has."""
-    values = [end for each in found for end in (float(each.values.min()), float(each.values.max()))]
+    values = [end for parameter in found for end in (float(parameter.values.min()), float(parameter.values.max()))]
     return min(0.0, *values), max(0.0, *values)
 
 
@@ -196,9 +203,9 @@ def _draw_levels(axes: Axes, parameter: Parameter) -> None:
         left, right = axes.get_xlim()
         dense = max(levels.count, (right - left) / levels.step) > DRAWABLE_LEVELS
         ends = [levels.lowest, levels.lowest + levels.step * (levels.count - 1)]
-        shown, width, style = (ends, 0.9, ":") if dense else (levels.positions(), 0.5, "-")
+        positions, width, style = (ends, 0.9, ":") if dense else (levels.positions(), 0.5, "-")
         above = axes.get_xaxis_transform()
-        axes.vlines(shown, 0, 0.76, transform=above, color="black", linewidth=width, linestyle=style)
+        axes.vlines(positions, 0, 0.76, transform=above, color="black", linewidth=width, linestyle=style)
         words += ": too dense, ends dotted" if dense else ""
     axes.text(0.5, 0.97, words, transform=axes.transAxes, ha="center", va="top", fontsize=6.5)
 

@@ -12,7 +12,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, error_scale, facets, panel
 from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
-from quarl.bench.report.text import correlation, lost
+from quarl.bench.report.text import correlation, format_loss
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.joined import Joined, results_of
@@ -106,7 +106,7 @@ class Point:
 def load_points(folder: Path | None) -> list[Point]:
     """The points of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
-    return points(bundles, *(results_of(each.EXPERIMENT, folder) for each in (cells, sweep)))
+    return points(bundles, *(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
 
 
 def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[Point]:
@@ -120,20 +120,20 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
     Raises:
         BenchError: no bundle has been judged.
     """
-    device = {each.subject: each.error("int8") for each in cells.collect_bundles(judged)}
+    device = {judged_bundle.subject: judged_bundle.error("int8") for judged_bundle in cells.collect_bundles(judged)}
     names = [bundle.spec.name for bundle in bundles]
     errors = {DEVICE: {name: device.get(name) for name in names}}
     errors |= {source: {name: sweep.papers_error(swept, name, n) for name in names} for source, n in SWEPT.items()}
     seen = {s: {name: e for name, e in of.items() if e and e.low is not None} for s, of in errors.items()}
-    kept = {source: of for source, of in seen.items() if len(of) >= FEWEST_PAIRS}
-    made = [
+    usable_errors = {source: of for source, of in seen.items() if len(of) >= FEWEST_PAIRS}
+    usable_points = [
         Point.of(bundle, mine)
         for bundle in bundles
-        if (mine := {source: of[bundle.spec.name] for source, of in kept.items() if bundle.spec.name in of})
+        if (mine := {source: of[bundle.spec.name] for source, of in usable_errors.items() if bundle.spec.name in of})
     ]
-    if not made:
+    if not usable_points:
         raise command_line.BenchError("no committed bundle was evaluated yet.", "quarl study cells --keep")
-    return sorted(made, key=lambda point: point.range)
+    return sorted(usable_points, key=lambda point: point.range)
 
 
 def having(found: Iterable[Point], source: str) -> list[Point]:
@@ -144,8 +144,11 @@ def having(found: Iterable[Point], source: str) -> list[Point]:
 def correlations(found: Sequence[Point], source: str) -> dict[str, Correlation]:
     """Rank correlation of each measure of width with the error, but where the points are too few or all alike."""
     errors = [point.errors[source].value for point in having(found, source)]
-    made = {name: order_of([getattr(each, name) for each in having(found, source)], errors) for name in MEASURES}
-    return {name: rho for name, rho in made.items() if rho}
+    coefficients = {
+        name: order_of([getattr(width_point, name) for width_point in having(found, source)], errors)
+        for name in MEASURES
+    }
+    return {name: rho for name, rho in coefficients.items() if rho}
 
 
 def verdict(found: Correlation) -> str:
@@ -173,8 +176,12 @@ def compare_pairs(found: Sequence[Point], source: str) -> tuple[int, int, list[s
 
 def of_sources(found: Sequence[Point]) -> list[dict[str, Any]]:
     """A row for each policy and source: the point, and its error by that source, None where there is none."""
-    shown = [source for source in SOURCES if having(found, source)]
-    return [{"point": point, "source": each, "error": point.errors.get(each)} for point in found for each in shown]
+    known_sources = [source for source in SOURCES if having(found, source)]
+    return [
+        {"point": point, "source": error_source, "error": point.errors.get(error_source)}
+        for point in found
+        for error_source in known_sources
+    ]
 
 
 def facts(found: Sequence[Point]) -> dict[str, Any]:
@@ -207,7 +214,7 @@ def errors_table(found: Sequence[Point]) -> list[Table]:
             "std": f"{point.deviation:.3f}",
             "range / std": f"{point.ratio:.1f}",
             "source": row["source"],
-            "error": lost(row["error"]),
+            "error": format_loss(row["error"]),
         }
         for row in rows
         for point in [row["point"]]

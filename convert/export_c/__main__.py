@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.policy.locate import shown, working_bundle
+from quarl.policy.locate import shorten_path, working_bundle
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import Precision
 
@@ -62,11 +62,11 @@ def as_json(done: Export) -> dict[str, object]:
 
 def words_of(done: Export) -> str:
     """What was written, and what to type next."""
-    made = " (the artifact was made for it)" if done.made else ""
+    note = " (the artifact was made for it)" if done.made else ""
     sizes = f"{done.artifact_bytes:,} bytes of constant data, {done.memory_bytes:,} bytes of RAM"
-    folder = shown(done.folder)
+    folder = shorten_path(done.folder)
     return (
-        f"{folder}: {done.policy} in {done.precision.value}{made}, {sizes}. "
+        f"{folder}: {done.policy} in {done.precision.value}{note}, {sizes}. "
         f"Its golden test passed here: {done.golden_rows} observations, to the bit.\n"
         f"Next: make -C {folder} test, or test-cortex-m4; {folder}/README.md says how to use it."
     )

@@ -21,7 +21,7 @@ from quarl.device.engine.engine import Engine, library, memory_needed
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import PolicyError
 from quarl.policy.files import write_folder
-from quarl.policy.locate import shown
+from quarl.policy.locate import shorten_path
 from quarl.policy.reading import ArtifactEntry
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision
 
@@ -88,7 +88,7 @@ def export(bundle: Bundle, folder: Path, precision: Precision, *, accept: bool =
     refuse_taken(folder)
     native = ArtifactFormat.NATIVE
     if not native.holds(precision):
-        held = ", ".join(each.typed for each in Precision if native.holds(each))
+        held = ", ".join(candidate.bits_argument for candidate in Precision if native.holds(candidate))
         raise ExportError(f"the native engine does not execute {precision.value}; it executes --bits {held}.")
     if bundle.spec.is_discrete and not bundle.spec.is_plain_choice:
         raise ExportError(
@@ -120,7 +120,7 @@ def refuse_taken(folder: Path) -> None:
     """Raise ExportError where there is something of that name."""
     if folder.exists() or folder.is_symlink():
         raise ExportError(
-            f"{shown(folder)} is there already; an export is written into a new folder. Nothing was written.",
+            f"{shorten_path(folder)} is there already; an export is written into a new folder. Nothing was written.",
             "Type another --output-path, or remove it.",
         )
 
@@ -147,7 +147,10 @@ def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
         "outputs": spec.result_size,
         "states": spec.state_size,
         "initial": ", ".join(
-            _float(value) for each in spec.observation if each.is_state and each.memory for value in each.memory.initial
+            _float(value)
+            for field in spec.observation
+            if field.is_state and field.memory
+            for value in field.memory.initial
         ),
         "fields": _fields(bundle),
         "discrete": spec.is_discrete,
@@ -174,14 +177,14 @@ def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
 
 
 def _fields(bundle: Bundle) -> list[dict[str, str]]:
-    found, begin = [], 0
-    for each in bundle.spec.observation:
-        end = begin + each.size - 1
-        found.append(
-            {"name": each.name, "unit": each.unit, "range": f"{begin}" if begin == end else f"{begin} … {end}"}
+    rows, begin = [], 0
+    for field in bundle.spec.observation:
+        end = begin + field.size - 1
+        rows.append(
+            {"name": field.name, "unit": field.unit, "range": f"{begin}" if begin == end else f"{begin} … {end}"}
         )
         begin = end + 1
-    return found
+    return rows
 
 
 def _fallback(spec: PolicySpec) -> str | None:
@@ -233,11 +236,11 @@ def test_here(files: Mapping[str, bytes]) -> None:
             "bare/memory.c",
             *(name for name in ENGINE if name[-1] == "c"),
         ]
-        program.write_bytes(building.compiled_in(Path(scratch), sources, ("-static", "-s")))
+        program.write_bytes(building.compile_in_folder(Path(scratch), sources, ("-static", "-s")))
         program.chmod(0o755)
         done = subprocess.run([str(program)], check=False, timeout=600)
     if done.returncode:
-        what = {1: "an output is not the reference's", 2: "the engine refuses the policy"}
+        reasons = {1: "an output is not the reference's", 2: "the engine refuses the policy"}
         raise building.BuildError(
-            f"the exported policy does not pass its golden test here: {what.get(done.returncode, done.returncode)}."
+            f"the exported policy does not pass its golden test here: {reasons.get(done.returncode, done.returncode)}."
         )

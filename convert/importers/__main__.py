@@ -11,7 +11,7 @@ from typing import Any
 
 from quarl import cli
 from quarl.convert.importers.options import ImportOptions
-from quarl.policy.locate import shown
+from quarl.policy.locate import shorten_path
 
 
 @cli.verb(left="nothing was written.")
@@ -30,19 +30,19 @@ def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
 
 def as_json(done: Any) -> dict[str, Any]:
     """What was read and found, as JSON values."""
-    from quarl.convert.importers.returns import advised_bits
+    from quarl.convert.importers.returns import advise_bits
 
     policy = done.policy
     return {
         "source": policy.source,
-        "bundle": None if done.path is None else str(shown(done.path)),
+        "bundle": None if done.path is None else str(shorten_path(done.path)),
         "spec": {name: value for name, value in done.spec.to_dict().items() if name != "provenance"},
         "ignored": list(policy.ignored),
         "assumed": list(policy.assumed),
         "warnings": list(done.warnings),
         "proof": asdict(done.proof),
         "returns": done.returns,
-        "advised_bits": advised_bits(done.returns),
+        "advised_bits": advise_bits(done.returns),
     }
 
 

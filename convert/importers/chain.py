@@ -229,8 +229,8 @@ class ForeignPolicy:
 def relabel(policy: ForeignPolicy, change: Callable[[ForeignPolicy], ForeignPolicy]) -> ForeignPolicy:
     """Return the policy with names, units and the like changed, also where it is read as one ONNX graph later."""
     as_opaque = policy.as_opaque
-    made = change(policy)
-    return made if as_opaque is None else replace(made, as_opaque=lambda reason: relabel(as_opaque(reason), change))
+    result = change(policy)
+    return result if as_opaque is None else replace(result, as_opaque=lambda reason: relabel(as_opaque(reason), change))
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
@@ -243,8 +243,8 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
 
 def count_outputs(policy: ForeignPolicy) -> int:
     """How many numbers the policy gives, states left out."""
-    made = run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs))))
-    return int(made.shape[1]) - state_size(policy.steps)
+    outputs = run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs))))
+    return int(outputs.shape[1]) - state_size(policy.steps)
 
 
 def as_rows(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
@@ -288,9 +288,9 @@ def state_sizes(step: Step) -> tuple[int, ...]:
     return (step.recurrence.state_size,) if isinstance(step, Recurrent) else ()
 
 
-def sensed(inputs: Iterable[Input]) -> tuple[Input, ...]:
+def exclude_states(inputs: Iterable[Input]) -> tuple[Input, ...]:
     """The inputs without the states of recurrent layers."""
-    return tuple(each for each in inputs if each.memory is None or each.memory.of is not Remembered.STATE)
+    return tuple(part for part in inputs if part.memory is None or part.memory.of is not Remembered.STATE)
 
 
 def state_inputs(
@@ -304,14 +304,14 @@ def state_inputs(
         initial: what each state is before the first period, (state_size,); zeros where None.
     """
     sizes = [size for step in steps for size in state_sizes(step)]
-    found = list(inputs)
+    all_inputs = list(inputs)
     for index, values in enumerate([np.zeros(size) for size in sizes] if initial is None else initial):
         name = f"state_{index}"
-        while name in {each.name for each in found}:
+        while name in {part.name for part in all_inputs}:
             name += "_of_the_network"
         first = tuple(float(np.float32(value)) for value in values)
-        found.append(Input(name, (1, len(first)), memory=Memory(Remembered.STATE, first)))
-    return tuple(found)
+        all_inputs.append(Input(name, (1, len(first)), memory=Memory(Remembered.STATE, first)))
+    return tuple(all_inputs)
 
 
 def _next_state(step: Recurrent, x: Doubles, state: Doubles) -> Doubles:

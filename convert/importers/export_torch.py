@@ -127,12 +127,12 @@ class Chosen(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Actions (batch, m)."""
-        found = self.module(x)
-        several = isinstance(found, (tuple, list))
-        if several != (self.output is not None) or (several and not 0 <= (self.output or 0) < len(found)):
+        result = self.module(x)
+        several = isinstance(result, (tuple, list))
+        if several != (self.output is not None) or (several and not 0 <= (self.output or 0) < len(result)):
             advice = "several outputs: add" if several else "one output: leave out"
             raise RefusedError(f"the policy has {advice} --output NUMBER.")
-        return (found[self.output] if several else found,)
+        return (result[self.output] if several else result,)
 
 
 def normalise(mean: torch.Tensor, divisor: torch.Tensor, clip: float = 0.0) -> list[Any]:
@@ -162,22 +162,26 @@ def main(words: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     try:
         with torch.no_grad():
-            print("\n".join(converted(parser.parse_args(words))))
+            print("\n".join(write_graph_and_pairs(parser.parse_args(words))))
     except RefusedError as error:
         print(f"export-torch: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def converted(options: argparse.Namespace) -> list[str]:
+def write_graph_and_pairs(options: argparse.Namespace) -> list[str]:
     """Write NAME.onnx and NAME-pairs.npz, or raise RefusedError; what was found, and the command that imports both."""
-    own_name, load, notes = opened(options)
+    own_name, load, notes = open_policy(options)
     name = options.output_path or Path(own_name)
     graph, pairs = name.with_name(f"{name.name}.onnx"), name.with_name(f"{name.name}-pairs.npz")
     if graph.exists() or pairs.exists() or not name.parent.is_dir():
         raise RefusedError(f"{graph} or {pairs} exists already, or there is no folder. Give another --output-path.")
-    policy, given = load(), options.observations
-    rows, starts = read_observations(given) if given else made_observations(policy, options.observation_size, notes)
+    policy, recording_path = load(), options.observations
+    rows, starts = (
+        read_observations(recording_path)
+        if recording_path
+        else sample_observations(policy, options.observation_size, notes)
+    )
     try:
         answers = answers_of(policy, rows, starts)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -186,23 +190,23 @@ def converted(options: argparse.Namespace) -> list[str]:
         raise RefusedError("the policy answers NaN or infinity. Is it trained? Look for divergence.")
     few, no = rows[:PERIODS], np.zeros(PERIODS, bool)
     if isinstance(policy, Chosen) and (answers_of(load(), few.flip(0), no)[::-1] != answers_of(policy, few, no)).any():
-        policy = rewired(policy.module, rows, starts, answers)
+        policy = expose_recurrent_state(policy.module, rows, starts, answers)
         notes.append(f"state: {len(policy.begin())} inputs; {len(rows)} periods from reset are answered as by itself.")
     with tempfile.TemporaryDirectory(dir=name.parent) as folder:
         export(policy, rows[:1], Path(folder, "graph"))
-        kept = np.moveaxis(rows.numpy(), 1, -1).reshape(len(rows), -1)  # a bundle's images end in channels
-        np.savez_compressed(Path(folder, "pairs.npz"), observations=kept, outputs=answers, episode_starts=starts)
+        flat_rows = np.moveaxis(rows.numpy(), 1, -1).reshape(len(rows), -1)  # a bundle's images end in channels
+        np.savez_compressed(Path(folder, "pairs.npz"), observations=flat_rows, outputs=answers, episode_starts=starts)
         Path(folder, "graph").replace(graph)
         Path(folder, "pairs.npz").replace(pairs)
-    recorded = ["--observations", str(pairs)] if given else []
+    recorded = ["--observations", str(pairs)] if recording_path else []
     command = ["quarl", "import", str(graph), "--golden", str(pairs), *recorded]
     command += ["--actions", "as-is", "--period", "0.02", "--name", name.name]
     hints = "Give the time between two decisions; for values or logits of numbered actions: --actions discrete."
-    hints += "" if given else " int8 needs recorded observations: add --observations rollouts.npz."
+    hints += "" if recording_path else " int8 needs recorded observations: add --observations rollouts.npz."
     return [*notes, f"Next, where quarl is:\n  {shlex.join(command)}", hints]
 
 
-def opened(options: argparse.Namespace) -> tuple[str, Callable[[], Any], list[str]]:
+def open_policy(options: argparse.Namespace) -> tuple[str, Callable[[], Any], list[str]]:
     """The policy's name, what loads it on the CPU in float32 as it decides, and what was found."""
     path, (module, _, attribute) = Path(options.file), options.file.partition(":")
     if attribute and not path.exists():
@@ -213,7 +217,9 @@ def opened(options: argparse.Namespace) -> tuple[str, Callable[[], Any], list[st
             why = f"{options.file} is not made of the weights {options.weights} ({brief(error)})"
             raise RefusedError(f"{why}. Check --weights FILE (a state dictionary) and --kwargs JSON.") from None
         return attribute, lambda: Chosen(copy.deepcopy(built).eval().float(), options.output), [options.file]
-    if zipfile.is_zipfile(path) and any(each.endswith("/constants.pkl") for each in zipfile.ZipFile(path).namelist()):
+    if zipfile.is_zipfile(path) and any(
+        member.endswith("/constants.pkl") for member in zipfile.ZipFile(path).namelist()
+    ):
         if options.activation or options.squash:
             raise RefusedError("TorchScript has its activations. Leave --activation and --squash out.")
         load = partial(torch.jit.load, str(path), map_location="cpu")
@@ -251,31 +257,33 @@ def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: st
         if names and any(re.fullmatch(layout.needs, name) for name in tensors):
             break
 
-    def refused(why: str, advice: str = "Export the module: package.module:Class --weights FILE.") -> RefusedError:
+    def build_refusal(
+        why: str, advice: str = "Export the module: package.module:Class --weights FILE."
+    ) -> RefusedError:
         listed = "\n  ".join(f"{name} {tuple(value.shape)}" for name, value in actor.items())
         return RefusedError(f"{what}, read as {layout.framework}: {why}. {advice} The actor's tensors:\n  {listed}")
 
     weights = [actor[f"{name}.weight"] for name in names]
     memory = {name: actor[name] for name in actor if RSL_RL_MEMORY.fullmatch(name)}
     cells = cells_of({name.rpartition(".")[2]: value for name, value in memory.items()}) if memory else None
-    if not names or any(each.ndim != 2 for each in weights):
-        raise refused("it is no chain of Linear layers")
+    if not names or any(matrix.ndim != 2 for matrix in weights):
+        raise build_refusal("it is no chain of Linear layers")
     size = cells.input_size if cells else weights[0].shape[1]
-    sizes = [*(each.shape[1] for each in weights), len(weights[-1])]
+    sizes = [*(matrix.shape[1] for matrix in weights), len(weights[-1])]
     mean, spread = statistics(actor, size)
     scales = [name for name in actor if name.endswith(("action_scale", "action_bias"))]
     used = {*memory, *scales, *(f"{name}.{kind}" for name in names for kind in ("weight", "bias"))}
     if layout.normaliser:
         used |= {name for name in actor if mean and name.rpartition(".")[0] == mean.rpartition(".")[0]}
     if left := [name for name in actor if name not in used]:
-        raise refused(f"what {', '.join(left[:4])} do is not known")
+        raise build_refusal(f"what {', '.join(left[:4])} do is not known")
     if sizes != [cells.hidden_size if cells else size, *map(len, weights)]:
-        raise refused("the layers do not follow each other")
+        raise build_refusal("the layers do not follow each other")
     activation = activation or layout.activation or ("identity" if len(names) == 1 else "")
     squash = squash or layout.squash or ("" if activation else "identity")
     if not activation or not squash:
         option = "--squash, what is behind the last layer" if activation else "--activation, what is between the layers"
-        raise refused("an activation is not in it", f"Add {option}: one of {', '.join(ACTIVATIONS)}.")
+        raise build_refusal("an activation is not in it", f"Add {option}: one of {', '.join(ACTIVATIONS)}.")
     after: list[Any] = []
     for name, weight in zip(names, weights):  # noqa: B905 (Python 3.9)
         after += [torch.nn.Linear(weight.shape[1], len(weight)), ACTIVATIONS[activation]()]
@@ -289,10 +297,10 @@ def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: st
         # A variance that overflowed in training makes its element 0; clamp keeps the divisor's square finite.
         before = normalise(actor[mean], layout.normaliser[0](spread.square()).clamp(max=HUGE), layout.normaliser[1])
     network = " × ".join(map(str, [*([size, cells.mode] if cells else []), *sizes]))
-    found = f"{network}, activation {activation}, last layer {squash}; normaliser: {mean or 'none'}. {layout.note}"
+    summary = f"{network}, activation {activation}, last layer {squash}; normaliser: {mean or 'none'}. {layout.note}"
     parts = torch.nn.Sequential(*before), torch.nn.Sequential(*after)
     policy = Recurrent(parts[0], cells, parts[1]) if cells else Chosen(torch.nn.Sequential(*parts), None)
-    return policy.eval(), [layout.framework, found.rstrip()]
+    return policy.eval(), [layout.framework, summary.rstrip()]
 
 
 def cells_of(weights: Mapping[str, torch.Tensor]) -> Any:
@@ -318,7 +326,7 @@ def statistics(tensors: Mapping[str, torch.Tensor], size: int) -> tuple[str, tor
     return "", None
 
 
-def made_observations(policy: Any, given: int | None, notes: list[str]) -> tuple[torch.Tensor, np.ndarray]:
+def sample_observations(policy: Any, given: int | None, notes: list[str]) -> tuple[torch.Tensor, np.ndarray]:
     """Rows (n, size) of the normaliser's distribution, else of a unit normal; where episodes start."""
     named = {**dict(policy.named_parameters()), **dict(policy.named_buffers())}
     layers = {name: value.shape[1] for name, value in named.items() if "weight" in name and value.ndim == 2}
@@ -329,13 +337,13 @@ def made_observations(policy: Any, given: int | None, notes: list[str]) -> tuple
         mean, spread = statistics(named, size)
         if spread is not None:
             rows = named[mean].numpy().reshape(-1) + rows * spread.where(spread < HUGE / 10, torch.ones(())).numpy()
-        made, starts = torch.from_numpy(rows.astype(np.float32)), np.arange(len(rows)) % PERIODS == 0
-        ends = made[:PERIODS], made[:PERIODS] + FAR * torch.eye(size)[-1]
+        observations, starts = torch.from_numpy(rows.astype(np.float32)), np.arange(len(rows)) % PERIODS == 0
+        ends = observations[:PERIODS], observations[:PERIODS] + FAR * torch.eye(size)[-1]
         with contextlib.suppress(RuntimeError):  # another size; one that is too long may be cut: its last has to matter
-            if given or len({answers_of(policy, each, starts).tobytes() for each in ends}) > 1:
+            if given or len({answers_of(policy, variant, starts).tobytes() for variant in ends}) > 1:
                 kind = "the normaliser's distribution" if mean else "a unit normal"
                 notes.append(f"observations ({size}) are of {kind}, {NEAR} and {FAR} wide. Better: --observations.")
-                return made, starts
+                return observations, starts
     raise RefusedError("the layers do not say the observation's size. Add --observation-size N, or --observations.")
 
 
@@ -355,22 +363,30 @@ def read_observations(path: Path) -> tuple[torch.Tensor, np.ndarray]:
 
 def answers_of(policy: Any, rows: torch.Tensor, starts: np.ndarray) -> np.ndarray:
     """(rows, m), one observation at a time, from the beginning where an episode starts."""
-    made, states = [], ()
+    answers, states = [], ()
     for row, is_first in zip(rows.split(1), starts):  # noqa: B905 (Python 3.9)
         action, *states = policy(row, *(policy.begin() if is_first else states))
-        made.append(action.reshape(1, -1).clone())
-    return torch.cat(made).numpy()
+        answers.append(action.reshape(1, -1).clone())
+    return torch.cat(answers).numpy()
 
 
-def rewired(module: Any, rows: torch.Tensor, starts: np.ndarray, answers: np.ndarray) -> Recurrent:
+def expose_recurrent_state(module: Any, rows: torch.Tensor, starts: np.ndarray, answers: np.ndarray) -> Recurrent:
     """The module with its LSTM's or GRU's state as inputs and outputs; trying finds the order of its other parts."""
-    found = [each for each in module.named_modules() if "weight_ih_l0" in dict(each[1].named_parameters(recurse=False))]
-    parts = [child for name, child in module.named_children() if found and name != found[0][0].partition(".")[0]]
+    recurrent_modules = [
+        candidate
+        for candidate in module.named_modules()
+        if "weight_ih_l0" in dict(candidate[1].named_parameters(recurse=False))
+    ]
+    parts = [
+        child
+        for name, child in module.named_children()
+        if recurrent_modules and name != recurrent_modules[0][0].partition(".")[0]
+    ]
     atol = TOLERANCE * np.abs(answers).max()
-    if len(found) == 1 and len(parts) <= MOST_PARTS:
-        cells = cells_of(dict(found[0][1].named_parameters(recurse=False)))
+    if len(recurrent_modules) == 1 and len(parts) <= MOST_PARTS:
+        cells = cells_of(dict(recurrent_modules[0][1].named_parameters(recurse=False)))
         orders = itertools.chain(*(itertools.permutations(parts, count) for count in range(len(parts) + 1)))
-        for order, at in ((each, at) for each in orders for at in range(len(each) + 1)):
+        for order, at in ((candidate, at) for candidate in orders for at in range(len(candidate) + 1)):
             wired = Recurrent(torch.nn.Sequential(*order[:at]), cells, torch.nn.Sequential(*order[at:])).eval()
             with contextlib.suppress(RuntimeError, TypeError, ValueError):  # parts that do not fit
                 tried = (answers_of(wired, rows[:count], starts) for count in (2, len(rows)))
@@ -382,13 +398,13 @@ def rewired(module: Any, rows: torch.Tensor, starts: np.ndarray, answers: np.nda
 
 def export(policy: Any, row: torch.Tensor, path: Path) -> None:
     """Write the ONNX file, for one observation."""
-    given = row, *policy.begin()
+    inputs = row, *policy.begin()
     options: dict[str, Any] = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
-    options["input_names"] = ["observation", "h_in", "c_in"][: len(given)]
-    options["output_names"] = ["actions", "h_out", "c_out"][: len(given)]
+    options["input_names"] = ["observation", "h_in", "c_in"][: len(inputs)]
+    options["output_names"] = ["actions", "h_out", "c_out"][: len(inputs)]
     try:
-        traced = torch.jit.freeze(torch.jit.trace(policy.eval(), given))
-        torch.onnx.export(traced, given, str(path), opset_version=OPSET, **options)
+        traced = torch.jit.freeze(torch.jit.trace(policy.eval(), inputs))
+        torch.onnx.export(traced, inputs, str(path), opset_version=OPSET, **options)
     except Exception as error:
         raise RefusedError(f"torch.onnx does not export the policy ({brief(error)}). Export another module.") from None
 

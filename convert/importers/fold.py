@@ -68,7 +68,7 @@ def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool
         return _opaque(policy, policy.steps[0])
     fields = _fields(policy)
     steps = list(policy.steps)
-    size = sum(each.size for each in fields) - state_size(steps)
+    size = sum(field.size for field in fields) - state_size(steps)
     before: list[Affine | Clip] = []
     while steps and isinstance(steps[0], Affine | Clip):
         before.append(steps.pop(0))  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def _fields(policy: ForeignPolicy) -> tuple[ObservationField, ...]:
 
 def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
     """The policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
-    after = [each for each in policy.steps[1:] if isinstance(each, Affine | Clip)]
+    after = [later_step for later_step in policy.steps[1:] if isinstance(later_step, Affine | Clip)]
     data, behind = finish_graph(step, after, policy.actions)
     network = NetworkSpec((), opaque=OpaqueProgram(len(data), step.reason, step.states))
     head: Head
@@ -132,4 +132,4 @@ def _take_up(prefix: Prefix, first: Layer) -> None:
     fixed = np.isfinite(constants)
     first.bias = first.bias + np.where(fixed, constants, 0.0) @ first.kernel
     first.kernel = np.where(fixed[:, None], 0.0, first.kernel) * prefix.signs[:, None]
-    first.bias = first.bias + prefix.rounded @ first.kernel
+    first.bias = first.bias + prefix.rounding_excess @ first.kernel

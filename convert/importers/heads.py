@@ -19,7 +19,7 @@ from quarl.convert.importers.chain import (
     Step,
     through,
 )
-from quarl.convert.importers.layers import Layer, behind, named
+from quarl.convert.importers.layers import Layer, behind, describe_step
 from quarl.convert.importers.prefix import Prefix
 from quarl.policy.spec import Activation, ContinuousHead, Head, Squash
 
@@ -42,7 +42,7 @@ def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles
     head = _head(policy, last, after)
     if not isinstance(head, ContinuousHead) or head.squash is Squash.TANH:
         return head
-    return _fitted(head, last, through(policy.steps, rows)[:, : head.size])
+    return _fit_head(head, last, through(policy.steps, rows)[:, : head.size])
 
 
 def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
@@ -55,7 +55,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
         behind(last, steps.pop(0), None)  # type: ignore[arg-type]
     if isinstance(policy.actions, Discrete):
         if steps:
-            raise ForeignError(f"{named(steps[0])} behind the outputs of a discrete policy is not supported.")
+            raise ForeignError(f"{describe_step(steps[0])} behind the outputs of a discrete policy is not supported.")
         return policy.actions.head(outputs)
     if not isinstance(policy.actions, Continuous):
         raise ForeignError(
@@ -69,7 +69,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
     if steps and isinstance(steps[0], Activate):
         if steps[0].activation is Activation.SIGMOID:
             limit /= 2  # as the outputs: see _squashed
-        gain, offset = (each * ones for each in _squashed(steps.pop(0), last))  # type: ignore[arg-type]
+        gain, offset = (value * ones for value in _fold_squash(steps.pop(0), last))  # type: ignore[arg-type]
         for step in steps:
             gain, offset = _through(step, gain, offset)
         signs = np.where(gain < 0, -1.0, 1.0)
@@ -79,7 +79,7 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
         return _continuous(offset - gain, offset + gain, Squash.TANH, limit, policy.actions)
     clips = Prefix.of(outputs, [step for step in steps if isinstance(step, Affine | Clip)])
     if odd := [step for step in steps if not isinstance(step, Affine | Clip)]:
-        raise ForeignError(f"{named(odd[0])} behind the actions is not supported.")
+        raise ForeignError(f"{describe_step(odd[0])} behind the actions is not supported.")
     last.kernel, last.bias = last.kernel * clips.scale, last.bias * clips.scale + clips.offset
     bounded = np.isfinite(clips.low) & np.isfinite(clips.high)
     if not bounded.any() and not (np.isfinite(clips.low) | np.isfinite(clips.high)).any():
@@ -93,14 +93,14 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
     return _continuous(clips.low, clips.high, Squash.CLIP, math.inf, policy.actions)
 
 
-def _squashed(step: Activate, last: Layer) -> tuple[float, float]:
+def _fold_squash(step: Activate, last: Layer) -> tuple[float, float]:
     """(gain, offset) of tanh: a sigmoid is (1 + tanh y/2) / 2."""
     if step.activation is Activation.TANH:
         return 1.0, 0.0
     if step.activation is Activation.SIGMOID:
         last.kernel, last.bias = last.kernel / 2, last.bias / 2
         return 0.5, 0.5
-    raise ForeignError(f"{named(step)} behind the last layer is not supported; only tanh and sigmoid.")
+    raise ForeignError(f"{describe_step(step)} behind the last layer is not supported; only tanh and sigmoid.")
 
 
 def _limit(step: Clip) -> float:
@@ -119,14 +119,14 @@ def _through(step: Step, gain: Doubles, offset: Doubles) -> tuple[Doubles, Doubl
         if (offset - reach >= step.low).all() and (offset + reach <= step.high).all():
             return gain, offset  # it cuts nothing
         raise ForeignError("a clip behind the squashed actions cuts some of them; that is not supported.")
-    raise ForeignError(f"{named(step)} behind the squashed actions is not supported.")
+    raise ForeignError(f"{describe_step(step)} behind the squashed actions is not supported.")
 
 
 def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actions: Continuous) -> ContinuousHead:
     return ContinuousHead(tuple(low.tolist()), tuple(high.tolist()), squash, limit, actions.names, actions.unit)
 
 
-def _fitted(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
+def _fit_head(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
     """A head whose −1 … 1 is about what its actions reach, (n, outputs): so each has its share of the 8 bits.
 
     Bounds that no action comes near become a limit of the raw outputs, L: centre ± L · (half width / L).

@@ -34,7 +34,7 @@ from quarl.convert.importers.proof import Proof, prove
 from quarl.convert.importers.zip_members import read_untrusted
 from quarl.policy.bundle import write_bundle
 from quarl.policy.errors import QuantizationError
-from quarl.policy.json_values import POLICY_NAMES_ALLOWED, is_policy_name, shortened
+from quarl.policy.json_values import POLICY_NAMES_ALLOWED, abbreviate, is_policy_name
 from quarl.policy.opaque import execute
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.reading import MANIFEST_FILE
@@ -95,7 +95,7 @@ def import_policy(arguments: ImportOptions) -> Imported:
         else re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
     )
     if not is_policy_name(name):
-        raise ForeignError(f"--name is {shortened(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
+        raise ForeignError(f"--name is {abbreviate(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
     path = arguments.output_path or ARTIFACTS / name
     if path.exists() and not arguments.dry_run:
         if not arguments.replace:
@@ -115,17 +115,17 @@ def import_policy(arguments: ImportOptions) -> Imported:
     if arguments.task is not None:
         from quarl.train.suites.make import make_task
         from quarl.train.suites.names import MAX_EPISODE_STEPS
-        from quarl.train.suites.task import paired_if_seeded
+        from quarl.train.suites.task import unpair_if_unseeded
 
         limit = {} if arguments.max_episode_steps is None else {MAX_EPISODE_STEPS: arguments.max_episode_steps}
         task = make_task(arguments.task, options=limit)
         if arguments.episodes:
-            task = paired_if_seeded(task, recordings.SEED)
+            task = unpair_if_unseeded(task, recordings.SEED)
     policy = complete(arguments, policy, task)
     if arguments.observations is not None:
-        rows = recordings.recorded(arguments.observations, policy, arguments.range)
+        rows = recordings.load_recording(arguments.observations, policy, arguments.range)
     elif task is not None:
-        rows = recordings.flown(policy, task, arguments.range)
+        rows = recordings.record_task_episodes(policy, task, arguments.range)
     else:
         rows = recordings.draw_observations(policy, arguments.range)
     if task is not None:
@@ -133,21 +133,21 @@ def import_policy(arguments: ImportOptions) -> Imported:
     outputs = count_outputs(policy)
     pairs = recordings.read_pairs(arguments.golden, policy, outputs) if arguments.golden is not None else None
     if isinstance(policy.actions, Discrete) and not policy.is_opaque:
-        policy = sources.centred(policy, outputs)
+        policy = sources.centre_outputs(policy, outputs)
         assert isinstance(policy.actions, Discrete)
         if pairs is not None:
             logits, following = np.split(pairs.outputs, [outputs], axis=1)
-            logits = sources.centred_rows(policy.actions, logits)
+            logits = sources.centre_rows(policy.actions, logits)
             pairs = replace(pairs, outputs=np.concatenate([logits, following], axis=1))
     observed = np.concatenate([rows.golden, rows.calibration])
     compared = observed[: len(rows.golden) + 512]
-    given = None if pairs is None else (pairs.observations, pairs.outputs)
+    known_pairs = None if pairs is None else (pairs.observations, pairs.outputs)
     warnings = rows.warnings
     # A normaliser in front is for int8, which observations that are made up do not calibrate.
     folded = fold(policy, observed, may_normalise=bool(len(rows.calibration)))
-    spec = specified(arguments, name, policy, folded, task)
+    spec = build_spec(arguments, name, policy, folded, task)
     try:
-        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+        proof = prove(policy, spec, folded.weights, compared, known_pairs, rows.outlying)
     except ForeignError:
         if policy.is_opaque:
             raise
@@ -155,8 +155,8 @@ def import_policy(arguments: ImportOptions) -> Imported:
         normaliser, folded = folded.normaliser, fold(policy, observed, may_normalise=False)
         if folded.normaliser == normaliser:
             raise
-        spec = specified(arguments, name, policy, folded, task)
-        proof = prove(policy, spec, folded.weights, compared, given, rows.outlying)
+        spec = build_spec(arguments, name, policy, folded, task)
+        proof = prove(policy, spec, folded.weights, compared, known_pairs, rows.outlying)
         reach = np.abs(observed).max(axis=0)
         warnings += (
             f"the largest element, {reach.argmax()}, reaches {reach.max():g}: behind a normaliser, float32 would lose "
@@ -171,14 +171,17 @@ def import_policy(arguments: ImportOptions) -> Imported:
     returns: dict[str, Any] = {}
     lost: tuple[str, ...] = ()
     if task is not None and arguments.episodes and int8 is not None:
-        from quarl.convert.importers.returns import compared_returns, lost_in_int8
+        from quarl.convert.importers.returns import compare_returns, describe_int8_loss
 
-        returns = compared_returns(policy, spec, folded.weights, int8, task, arguments.episodes)
-        lost = lost_in_int8(returns)
+        returns = compare_returns(policy, spec, folded.weights, int8, task, arguments.episodes)
+        lost = describe_int8_loss(returns)
     notes = () if task is None else task.notes
     warnings += (*notes, *lost)
     if int8 is not None:
-        warnings += (*still_elements(spec, rows.calibration), *warned(policy, rows.calibration, given is not None))
+        warnings += (
+            *still_elements(spec, rows.calibration),
+            *list_import_warnings(policy, rows.calibration, known_pairs is not None),
+        )
         warnings += coarse_in_int8(spec, folded.weights, int8, rows.golden)
     if arguments.dry_run:
         return Imported(policy, spec, proof, None, warnings, returns)
@@ -193,22 +196,26 @@ def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None)
     Raises:
         ForeignError: what was said does not fit, or the policy cannot be expressed and is no ONNX graph.
     """
-    made = with_assumptions(arguments, policy, task)
-    if len(arguments.bounds) not in (0, 1, count_outputs(made)):
-        raise ForeignError(f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(made)} outputs.")
+    result = with_assumptions(arguments, policy, task)
+    if len(arguments.bounds) not in (0, 1, count_outputs(result)):
+        raise ForeignError(
+            f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(result)} outputs."
+        )
     if task is not None and arguments.fields:
-        seen, given = (
+        seen, field_size = (
             sum(int(np.prod(part.shape)) for part in parts) for parts in (task.observation, arguments.fields)
         )
-        if seen != given:
-            raise ForeignError(f"--fields has {given} elements, and {task.name} shows {seen}.", "Leave --fields out.")
-    made = with_task(made, task, arguments.fields, arguments.actions, arguments.bounds)
+        if seen != field_size:
+            raise ForeignError(
+                f"--fields has {field_size} elements, and {task.name} shows {seen}.", "Leave --fields out."
+            )
+    result = with_task(result, task, arguments.fields, arguments.actions, arguments.bounds)
     if policy.as_opaque is not None:
         try:
-            fold(made, np.zeros((2, sum(int(np.prod(part.shape)) for part in made.inputs))), may_normalise=False)
+            fold(result, np.zeros((2, sum(int(np.prod(part.shape)) for part in result.inputs))), may_normalise=False)
         except ForeignError as error:
             return complete(arguments, policy.as_opaque(error.message), task)
-    return made
+    return result
 
 
 def with_assumptions(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None) -> ForeignPolicy:
@@ -259,7 +266,7 @@ def check_outputs(policy: ForeignPolicy, task: Task) -> None:
         )
 
 
-def specified(
+def build_spec(
     arguments: ImportOptions, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
 ) -> PolicySpec:
     """The bundle's contract."""
@@ -319,25 +326,25 @@ def coarse_in_int8(
     )
 
 
-def warned(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
+def list_import_warnings(policy: ForeignPolicy, rows: np.ndarray, compared: bool) -> tuple[str, ...]:
     """Warnings about an import that passed, a sentence each."""
-    found, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
+    warnings, sensed = [], rows[:, : rows.shape[1] - state_size(policy.steps)]
     opening = next(iter(policy.steps), None)
     if not isinstance(opening, Affine | Opaque):
         reach = np.maximum(np.abs(sensed.mean(axis=0)), sensed.std(axis=0)).max()
-        found.append(
+        warnings.append(
             f"nothing normalises the observation, whose elements reach {reach:.3g}: was it normalised outside of the "
             "policy, it is not here."
             if reach > FAR_OFF_SCALE
             else "nothing normalises the observation: was it normalised outside of the policy, it is not here."
         )
     if policy.original is None and not compared:
-        found.append(
+        warnings.append(
             "the original program did not take part: record observations and outputs where it runs, and give them as "
             "--golden."
         )
     if len(rows) < FEW_ROWS:
-        found.append(
+        warnings.append(
             f"only {len(rows)} observations calibrate: int8 cuts what lies beyond them. Record {FEW_ROWS} or more."
         )
-    return tuple(found)
+    return tuple(warnings)

@@ -31,7 +31,7 @@ ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_
 ENVIRONMENT |= {"MALLOC_ARENA_MAX": "4", "OPENBLAS_NUM_THREADS": "1"}  # each thread would reserve addresses
 
 
-def _converted(path: Path, output: str | None, folder: Path) -> dict[str, Any]:
+def _convert_file(path: Path, output: str | None, folder: Path) -> dict[str, Any]:
     """Have a process of its own write a file's policy.onnx in a folder; its reply."""
     data = read_untrusted(path)
     copy = folder / ("policy.h5" if data.startswith(HDF5) else "policy.keras")
@@ -41,8 +41,10 @@ def _converted(path: Path, output: str | None, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "quarl.convert.importers.keras_to_onnx", str(copy), *([output] if output else [])]
     reply = {"error": ["Keras met its limits of time or memory, or crashed.", "Is its model that large, or damaged?"]}
     with contextlib.suppress(subprocess.TimeoutExpired):
-        made = subprocess.run(command, capture_output=True, env={**os.environ, **ENVIRONMENT, **own}, timeout=TIMEOUT_S)
-        reply = json.loads(made.stdout or json.dumps(reply))
+        process = subprocess.run(
+            command, capture_output=True, env={**os.environ, **ENVIRONMENT, **own}, timeout=TIMEOUT_S
+        )
+        reply = json.loads(process.stdout or json.dumps(reply))
     if "error" in reply:
         message, step = reply["error"]
         raise ForeignError(message.replace(copy.name, printable(path.name)), step)
@@ -64,7 +66,7 @@ def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
         raise ModuleNotFoundError("Keras is not installed.", name="keras")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
-        reply = _converted(path, output, folder)
+        reply = _convert_file(path, output, folder)
         policy = read_onnx(folder / "policy.onnx", output)
     version, others = reply["keras"], reply["others"]
     assumed = (f"Layers compute in {', '.join(others)}; they are read as float32.",) if others else ()

@@ -48,9 +48,9 @@ class Graph:
                 self.constants.append(numpy_helper.from_array(array, f"{self.layer}/constant_{len(self.constants)}"))
             names.append(value if isinstance(value, str) else self.constants[-1].name)
         stem = f"{self.layer}/{operator}_{len(self.nodes)}"
-        made = [f"{stem}:{number}" for number in range(outputs)]
-        self.nodes.append(helper.make_node(operator, names, made, name=stem, **attributes))
-        return made if outputs > 1 else made[0]
+        output_names = [f"{stem}:{number}" for number in range(outputs)]
+        self.nodes.append(helper.make_node(operator, names, output_names, name=stem, **attributes))
+        return output_names if outputs > 1 else output_names[0]
 
     def refusal(self, reason: str) -> ForeignError:
         """That the layer cannot be written."""
@@ -83,16 +83,16 @@ def _node(operator: str, **attributes: tuple[str, float]) -> Emit:
     return emit
 
 
-def _gated(*keys: str) -> Emit:
+def _make_gate_emitter(*keys: str) -> Emit:
     """x times what these functions make of x."""
     return lambda graph, op, x: graph.add("Mul", x, reduce(lambda y, key: EMITS[key](graph, op, y), keys, x))
 
 
-def _merged(operator: str) -> Emit:
+def _make_merge_emitter(operator: str) -> Emit:
     return lambda graph, op, *xs: reduce(partial(graph.add, operator), xs)
 
 
-def _reduced(operator: str) -> Emit:
+def _make_reduction_emitter(operator: str) -> Emit:
     """Over the axes of an operation, or of a layer over all but the first and the last."""
 
     def emit(graph: Graph, op: Any, x: str) -> Any:
@@ -108,8 +108,8 @@ def _relu(graph: Graph, op: Any, x: str) -> Any:
     if threshold := getattr(op, "threshold", 0):
         raise graph.refusal(f"has the threshold {threshold}")
     slope, most = getattr(op, "negative_slope", 0), getattr(op, "max_value", None)
-    made = graph.add("LeakyRelu", x, alpha=float(slope)) if slope else graph.add("Relu", x)
-    return made if most is None else graph.add("Min", made, most)
+    output = graph.add("LeakyRelu", x, alpha=float(slope)) if slope else graph.add("Relu", x)
+    return output if most is None else graph.add("Min", output, most)
 
 
 def _gelu(graph: Graph, op: Any, x: str) -> Any:
@@ -119,14 +119,14 @@ def _gelu(graph: Graph, op: Any, x: str) -> Any:
     return graph.add("Mul", graph.add("Mul", x, 0.5), graph.add("Add", inner, 1.0))
 
 
-def _activated(graph: Graph, op: Any, x: str) -> Any:
+def _emit_activation(graph: Graph, op: Any, x: str) -> Any:
     function = op.activation  # may be a layer
     return _emit(graph, *((function, op) if hasattr(function, "__name__") else (type(function), function)), x)
 
 
 def _dense(graph: Graph, op: Any, x: str) -> Any:
-    made = graph.add("MatMul", x, _array(op.kernel))
-    return _activated(graph, op, graph.add("Add", made, _array(op.bias)) if op.use_bias else made)
+    product = graph.add("MatMul", x, _array(op.kernel))
+    return _emit_activation(graph, op, graph.add("Add", product, _array(op.bias)) if op.use_bias else product)
 
 
 def _windows(graph: Graph, op: Any, operator: str, x: str, *others: Any, size: Any, **settings: Any) -> Any:
@@ -145,7 +145,7 @@ def _convolution(graph: Graph, op: Any, x: str) -> Any:
     kernel = _array(op.kernel).transpose(sides + 1, sides, *range(sides))
     weights = [kernel, _array(op.bias)] if op.use_bias else [kernel]
     settings = {"size": op.kernel_size, "group": op.groups, "dilations": list(op.dilation_rate)}
-    return _activated(graph, op, _windows(graph, op, "Conv", x, *weights, **settings))
+    return _emit_activation(graph, op, _windows(graph, op, "Conv", x, *weights, **settings))
 
 
 def _affine(graph: Graph, x: str, scale: Any, offset: Any) -> Any:
@@ -174,7 +174,7 @@ def _layer_normalization(graph: Graph, op: Any, x: str) -> Any:
 def _recurrent(graph: Graph, op: Any, x: str, *states: str) -> Any:
     operator = type(op).__name__
     order = {"LSTM": (0, 3, 1, 2), "GRU": (0, 1, 2)}[operator]  # the numbers of Keras's gates in ONNX's order
-    names = [each.__name__ for each in (op.recurrent_activation, op.activation, op.activation)][: len(order) - 1]
+    names = [part.__name__ for part in (op.recurrent_activation, op.activation, op.activation)][: len(order) - 1]
     if op.stateful or op.go_backwards or not {"sigmoid", "tanh", "relu"} >= set(names):
         raise graph.refusal(f"is stateful, backwards or has an activation among {', '.join(map(printable, names))}")
 
@@ -184,27 +184,27 @@ def _recurrent(graph: Graph, op: Any, x: str, *states: str) -> Any:
     bias = np.zeros((2, len(order) * op.units), np.float32)
     if op.use_bias:
         bias[: np.ndim(_array(op.cell.bias))] = gates(_array(op.cell.bias))
-    weights = [gates(_array(each)).T[None] for each in (op.cell.kernel, op.cell.recurrent_kernel)]
+    weights = [gates(_array(part)).T[None] for part in (op.cell.kernel, op.cell.recurrent_kernel)]
     initial = ["", *(graph.add("Unsqueeze", state, _whole(0)) for state in states)] if states else []
-    given = [graph.add("Transpose", x, perm=[1, 0, 2]), *weights, bias.reshape(1, -1), *initial]
+    operands = [graph.add("Transpose", x, perm=[1, 0, 2]), *weights, bias.reshape(1, -1), *initial]
     settings = {"hidden_size": op.units, "activations": [name.capitalize() for name in names]}
     settings |= {"linear_before_reset": int(op.reset_after)} if operator == "GRU" else {}
-    every, *last = graph.add(operator, *given, outputs=len(order) - 1, **settings)
+    every, *last = graph.add(operator, *operands, outputs=len(order) - 1, **settings)
     last = [graph.add("Squeeze", state, _whole(0)) for state in last]
     rows = graph.add("Transpose", graph.add("Squeeze", every, _whole(1)), perm=[1, 0, 2])
-    made = rows if op.return_sequences else last[0]
-    return [made, *last] if op.return_state else made
+    output = rows if op.return_sequences else last[0]
+    return [output, *last] if op.return_state else output
 
 
-def _sliced(graph: Graph, op: Any, x: str, *keys: Any) -> Any:
+def _emit_slice(graph: Graph, op: Any, x: str, *keys: Any) -> Any:
     """x[:, low:high]."""
     if not all(isinstance(key, slice) and key.step in (None, 1) for key in keys):
         raise graph.refusal("selects by more than low:high")
     ends = [(key.start or 0, 2**31 if key.stop is None else key.stop) for key in keys]
-    return graph.add("Slice", x, *(_whole(*each) for each in zip(*ends, strict=True)))
+    return graph.add("Slice", x, *(_whole(*bounds) for bounds in zip(*ends, strict=True)))
 
 
-def _shaped(graph: Graph, op: Any, x: str) -> Any:
+def _emit_reshape(graph: Graph, op: Any, x: str) -> Any:
     return graph.add("Reshape", x, _whole(0, *(side or -1 for side in graph.shape[1:])))
 
 
@@ -223,38 +223,38 @@ MERGED |= {"maximum": "Max", "minimum": "Min"}
 NOTHING = "linear identity dropout spatialdropout gaussiannoise gaussiandropout alphadropout activityregularization"
 EMITS: dict[str, Emit] = {  # of layers, operations and activations, by their keys
     **{name: _node(operator) for name, operator in PLAIN.items()},
-    **{name: _merged(operator) for name, operator in MERGED.items()},
+    **{name: _make_merge_emitter(operator) for name, operator in MERGED.items()},
     **dict.fromkeys(NOTHING.split(), lambda graph, op, x: x),
-    **dict.fromkeys(("flatten", "reshape", "squeeze", "expanddims"), _shaped),
+    **dict.fromkeys(("flatten", "reshape", "squeeze", "expanddims"), _emit_reshape),
     "relu": _relu,
     "relu6": lambda graph, op, x: graph.add("Clip", x, 0.0, 6.0),
     "leakyrelu": _node("LeakyRelu", alpha=("negative_slope", 0.2)),
     "elu": _node("Elu", alpha=("alpha", 1.0)),
     "prelu": lambda graph, op, x: graph.add("PRelu", x, _array(op.alpha)),
     "gelu": _gelu,
-    "silu": _gated("sigmoid"),
-    "mish": _gated("softplus", "tanh"),
+    "silu": _make_gate_emitter("sigmoid"),
+    "mish": _make_gate_emitter("softplus", "tanh"),
     "hardsigmoid": lambda graph, op, x: graph.add("HardSigmoid", x, alpha=1 / 6),  # Keras 3's slope, not ONNX's
-    "hardsilu": _gated("hardsigmoid"),
+    "hardsilu": _make_gate_emitter("hardsigmoid"),
     "softmax": _node("Softmax", axis=("axis", -1)),
     "logsoftmax": _node("LogSoftmax", axis=("axis", -1)),
     "square": lambda graph, op, x: graph.add("Mul", x, x),
     "clip": lambda graph, op, x: graph.add("Min", graph.add("Max", x, op.x_min), op.x_max),
-    "mean": _reduced("ReduceMean"),
-    "max": _reduced("ReduceMax"),
-    "globalaveragepooling": _reduced("ReduceMean"),
-    "globalmaxpooling": _reduced("ReduceMax"),
+    "mean": _make_reduction_emitter("ReduceMean"),
+    "max": _make_reduction_emitter("ReduceMax"),
+    "globalaveragepooling": _make_reduction_emitter("ReduceMean"),
+    "globalmaxpooling": _make_reduction_emitter("ReduceMax"),
     "averagepooling": lambda graph, op, x: _windows(graph, op, "AveragePool", x, size=op.pool_size),
     "maxpooling": lambda graph, op, x: _windows(graph, op, "MaxPool", x, size=op.pool_size),
-    "average": lambda graph, op, *xs: graph.add("Mul", _merged("Add")(graph, op, *xs), 1 / len(xs)),
+    "average": lambda graph, op, *xs: graph.add("Mul", _make_merge_emitter("Add")(graph, op, *xs), 1 / len(xs)),
     "concatenate": _node("Concat", axis=("axis", -1)),
     "permute": lambda graph, op, x: graph.add("Transpose", x, perm=[0, *op.dims]),
     "rescaling": lambda graph, op, x: _affine(graph, x, _array(op.scale), _array(op.offset)),
     "normalization": _normalization,
     "batchnormalization": _batch_normalization,
     "layernormalization": _layer_normalization,
-    "getitem": _sliced,
-    "activation": _activated,
+    "getitem": _emit_slice,
+    "activation": _emit_activation,
     "dense": _dense,
     "conv": _convolution,
     "lstm": _recurrent,
@@ -280,11 +280,13 @@ def walk(model: Any, names: list[str], graph: Graph) -> list[str]:
     for node in (node for _, nodes in sorted(model._nodes_by_depth.items(), reverse=True) for node in nodes):
         if not node.is_input:
             op, graph.layer, graph.shape = node.operation, node.operation.name, node.outputs[0].shape
-            given = [known[id(x)] if isinstance(x, keras.KerasTensor) else x
+            operands = [known[id(x)] if isinstance(x, keras.KerasTensor) else x
                      for x in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
                      if x is not None and not isinstance(x, bool | str)]  # fmt: skip
-            made = walk(op, given, graph) if isinstance(op, keras.Model) else _emit(graph, type(op), op, *given)
-            known |= zip(map(id, node.outputs), [made] if isinstance(made, str) else made, strict=True)
+            outputs = (
+                walk(op, operands, graph) if isinstance(op, keras.Model) else _emit(graph, type(op), op, *operands)
+            )
+            known |= zip(map(id, node.outputs), [outputs] if isinstance(outputs, str) else outputs, strict=True)
     return [known[id(x)] for x in model.outputs]
 
 
@@ -309,9 +311,9 @@ def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
     for layer in model._flatten_layers():
         if layer.dtype_policy.name in others:
             layer.dtype_policy = "float32"
-    made, names = getattr(model, "_outputs_struct", None), [x._keras_history.operation.name for x in model.outputs]
-    if isinstance(made, dict) and len(made) == len(names):
-        names = sorted(made)
+    structure, names = getattr(model, "_outputs_struct", None), [x._keras_history.operation.name for x in model.outputs]
+    if isinstance(structure, dict) and len(structure) == len(names):
+        names = sorted(structure)
     elif len(set(names)) < len(names):  # several of one layer
         names = [f"{name}_{number}" for number, name in enumerate(names)]
     outputs = dict(zip(names, model.outputs, strict=True))
@@ -325,15 +327,17 @@ def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
 def convert(model: Any) -> onnx.ModelProto:
     """A model's ONNX graph. Raise ForeignError if a layer has none."""
 
-    def declared(name: str, x: Any) -> onnx.ValueInfoProto:
+    def declare_value(name: str, x: Any) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, [x.shape[0] or "batch", *x.shape[1:]])
 
     graph, outputs = Graph(), sorted(model._outputs_struct)
     for name, tensor in zip(outputs, walk(model, [x.name for x in model.inputs], graph), strict=True):
         graph.nodes.append(helper.make_node("Identity", [tensor], [name], name=name))
-    fed = [declared(x.name, x) for x in model.inputs]
-    results = [declared(name, x) for name, x in zip(outputs, model.outputs, strict=True)]
-    order = [each for node in graph.nodes for each in node.input]  # parts of an observation, as they are concatenated
+    fed = [declare_value(x.name, x) for x in model.inputs]
+    results = [declare_value(name, x) for name, x in zip(outputs, model.outputs, strict=True)]
+    order = [
+        tensor_name for node in graph.nodes for tensor_name in node.input
+    ]  # parts of an observation, as they are concatenated
     fed.sort(key=lambda value: order.index(value.name) if value.name in order else len(order))
     part = helper.make_graph(graph.nodes, "policy", fed, results, graph.constants)
     return helper.make_model(part, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
@@ -352,10 +356,12 @@ def compare(model: Any, part: onnx.ModelProto) -> None:
             fed[x.name] = (rows.clip(0, 255).round() if x.dtype == "uint8" else rows).astype(np.float32)
         wanted = model(list(fed.values()), training=False)
         for value in part.graph.output:
-            ours, theirs = session.run([value.name], fed)[0], _array(wanted[value.name]).astype(np.float64)
-            finite = theirs[np.isfinite(theirs)]
+            onnx_output, keras_output = session.run([value.name], fed)[0], _array(wanted[value.name]).astype(np.float64)
+            finite = keras_output[np.isfinite(keras_output)]
             allowed = TOLERANCE * np.ptp(finite) + ROUNDING * max(np.abs(finite).max(), 1e-3) if finite.size else 0.0
-            if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=allowed, equal_nan=True):
+            if onnx_output.shape != keras_output.shape or not np.allclose(
+                onnx_output, keras_output, rtol=0, atol=allowed, equal_nan=True
+            ):
                 message = f"The ONNX of the output {printable(value.name)} does not compute what Keras does at {scale}."
                 raise ForeignError(message, "This is a mistake of the reader: please report the file.")
 
@@ -387,11 +393,11 @@ def main() -> None:
     os.dup2(2, 1)
     limit_process()
     try:
-        made = write_onnx(Path(sys.argv[1]), *sys.argv[2:], confined=True)
+        reply = write_onnx(Path(sys.argv[1]), *sys.argv[2:], confined=True)
     except ForeignError as error:
-        made = {"error": [error.message, error.next_step]}
+        reply = {"error": [error.message, error.next_step]}
     with replies:
-        json.dump(made, replies)
+        json.dump(reply, replies)
 
 
 if __name__ == "__main__":

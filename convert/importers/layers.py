@@ -71,10 +71,10 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
         if isinstance(step, Dense | Convolution | Recurrent):
             layer = _fed(step, waiting)
             waiting = None
-            if not _merged(layers, layer):
+            if not _try_merge(layers, layer):
                 layers.append(layer)
         elif not layers:
-            raise ForeignError(f"{named(step)} before the first layer is nothing that a normaliser can do.")
+            raise ForeignError(f"{describe_step(step)} before the first layer is nothing that a normaliser can do.")
         elif isinstance(step, Affine):
             waiting = behind(layers[-1], step, waiting)
         elif isinstance(step, LayerNorm):
@@ -86,9 +86,11 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
             if step.activation is Activation.NONE:
                 continue
             if layers[-1].cell is not None:
-                raise ForeignError(f"{named(step)} behind a recurrent layer is not supported; only a dense layer is.")
+                raise ForeignError(
+                    f"{describe_step(step)} behind a recurrent layer is not supported; only a dense layer is."
+                )
             if layers[-1].activation.activation is not Activation.NONE or waiting is not None:
-                raise ForeignError(f"{named(step)} behind another activation is not supported.")
+                raise ForeignError(f"{describe_step(step)} behind another activation is not supported.")
             layers[-1].activation = step
         else:
             raise ForeignError("a clip between layers is not supported; only of the observation and of the actions.")
@@ -100,7 +102,9 @@ def _fed(step: Dense | Convolution | Recurrent, waiting: tuple[Doubles, Doubles]
     kernel, bias = step.kernel.astype(np.float64), step.bias.astype(np.float64)
     if waiting is not None:
         channels = kernel.shape[-2]
-        scale, offset = (np.resize(each, channels) for each in waiting)  # repeated: images are flattened channels last
+        scale, offset = (
+            np.resize(values, channels) for values in waiting
+        )  # repeated: images are flattened channels last
         rows = offset[:, None] * kernel
         bias = bias + rows.reshape(-1, kernel.shape[-1]).sum(axis=0)
         kernel = kernel * scale[:, None]
@@ -109,7 +113,7 @@ def _fed(step: Dense | Convolution | Recurrent, waiting: tuple[Doubles, Doubles]
     return Layer(kernel, bias, step.stride if isinstance(step, Convolution) else 0)
 
 
-def _merged(layers: list[Layer], layer: Layer) -> bool:
+def _try_merge(layers: list[Layer], layer: Layer) -> bool:
     """Whether the layer went into the one before it: two without an activation are one, if that is no larger."""
     if not layers or layer.cell is not None:
         return False
@@ -125,7 +129,7 @@ def _merged(layers: list[Layer], layer: Layer) -> bool:
 
 def behind(layer: Layer, step: Affine, waiting: tuple[Doubles, Doubles] | None) -> tuple[Doubles, Doubles] | None:
     """Fold an affine map into the layer before it, or keep it for the next one where an activation stands between."""
-    scale, offset = (np.broadcast_to(each, layer.width) for each in (step.scale, step.offset))
+    scale, offset = (np.broadcast_to(values, layer.width) for values in (step.scale, step.offset))
     if layer.activation.activation is not Activation.NONE or layer.cell is not None:
         s, o = waiting if waiting is not None else (np.ones_like(scale), np.zeros_like(offset))
         return s * scale, o * scale + offset
@@ -173,7 +177,7 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
         activations=kinds if len(set(kinds)) > 1 else (),
         negative_slope=float(next(iter(slopes), 0.01)),
         recurrences=tuple(
-            Recurrence(layer.cell, len(layer.state[0]), sum(each.cell is None for each in every[:at]))
+            Recurrence(layer.cell, len(layer.state[0]), sum(earlier.cell is None for earlier in every[:at]))
             for at, layer in enumerate(every)
             if layer.cell is not None and layer.state is not None
         ),
@@ -192,7 +196,7 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
     return network, weights
 
 
-def named(step: Step) -> str:
+def describe_step(step: Step) -> str:
     """A step in words."""
     if isinstance(step, Activate):
         return f"the activation {step.activation.value}"

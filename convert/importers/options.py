@@ -23,7 +23,7 @@ def read_fields(text: str) -> tuple[Input, ...]:
     Raises:
         ValueError: it is not that.
     """
-    found = []
+    fields = []
     for part in text.split(",") if text else []:
         name, _, rest = part.strip().partition(":")
         sides, _, unit = rest.partition(":")
@@ -33,8 +33,8 @@ def read_fields(text: str) -> tuple[Input, ...]:
             shape = ()
         if not name or not shape or min(shape) < 1:
             raise ValueError(f"{part!r} is there; allowed is NAME:SIZE or NAME:SIZE:UNIT, e.g. joints:12:rad.")
-        found.append(Input(name, shape, unit or "1"))
-    return tuple(found)
+        fields.append(Input(name, shape, unit or "1"))
+    return tuple(fields)
 
 
 def read_states(text: str) -> tuple[tuple[str, str], ...]:
@@ -43,11 +43,11 @@ def read_states(text: str) -> tuple[tuple[str, str], ...]:
     Raises:
         ValueError: it is not that.
     """
-    found = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    for name, sign, output in found:
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    for name, sign, output in pairs:
         if not (name and sign and output):
             raise ValueError(f"{name + sign + output!r} is there; allowed is INPUT=OUTPUT, e.g. h_in=h_out.")
-    return tuple((name, output) for name, _, output in found)
+    return tuple((name, output) for name, _, output in pairs)
 
 
 def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
@@ -56,7 +56,7 @@ def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
     Raises:
         ValueError: it is not that.
     """
-    found = []
+    bounds = []
     for part in text.split(",") if text else []:
         try:
             low, high = map(float, part.split(":"))
@@ -64,8 +64,8 @@ def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
             low = high = math.nan
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"{part!r} is there; allowed is LOW:HIGH, two numbers, the smaller one first.")
-        found.append((low, high))
-    return tuple(found)
+        bounds.append((low, high))
+    return tuple(bounds)
 
 
 @Parameter(name="*")
@@ -126,21 +126,21 @@ class ImportOptions:
     dry_run: bool = False
     json: bool = False
 
-    def typed(self) -> str:
+    def to_command(self) -> str:
         """The command that says the same."""
         words = ["quarl", "import", str(self.file)]
-        for each in dataclasses.fields(self)[1:]:
-            value = getattr(self, each.name)
-            if value == each.default:
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value == field.default:
                 continue
-            if each.name == "range":
+            if field.name == "range":
                 words += [word for ends in value for word in ("--range", *map(str, ends))]
                 continue
-            if each.name == "fields":
+            if field.name == "fields":
                 value = ",".join(f"{part.name}:{'x'.join(map(str, part.shape))}:{part.unit}" for part in value)
-            elif each.name == "states":
+            elif field.name == "states":
                 value = ",".join(map("=".join, value))
-            elif each.name == "bounds":
+            elif field.name == "bounds":
                 value = ",".join(f"{low:g}:{high:g}" for low, high in value)
-            words += [f"--{each.name.replace('_', '-')}", *[str(value)] * (value is not True)]
+            words += [f"--{field.name.replace('_', '-')}", *[str(value)] * (value is not True)]
         return shlex.join(words)

@@ -35,7 +35,7 @@ class Prefix:
             else:
                 scale, offset = np.broadcast_to(step.scale, size), np.broadcast_to(step.offset, size)
                 a, b = a * scale, b * scale + offset
-                ends = [_scaled(end, scale, offset) for end in (low, high)]
+                ends = [_scale_ends(end, scale, offset) for end in (low, high)]
                 low, high = np.minimum(*ends), np.maximum(*ends)
         return cls(a, b, low, high)
 
@@ -61,28 +61,30 @@ class Prefix:
         return np.where(fixed, 0.0, -self.offset * self.signs / a), a
 
     @property
-    def rounded(self) -> Doubles:
+    def rounding_excess(self) -> Doubles:
         """Excess of sign · z over the normaliser's z, whose mean is a float32: that of 10⁴ may be off by 10⁻³."""
         mean, a = self._means()
         return (np.float64(np.float32(mean)) - mean) * a
 
     def normaliser(self) -> Normaliser:
-        """The normaliser of sign · z, to :attr:`rounded`, with scale 1 and mean 0 for elements that are constant."""
+        """The normaliser of sign · z, to :attr:`rounding_excess`; scale 1 and mean 0 for constant elements."""
         fixed, sign = np.isfinite(self.constants), self.signs
         mean, a = self._means()
         turned = np.where(fixed, np.inf, self.low * sign), np.where(fixed, np.inf, self.high * sign)
-        low = (np.where(fixed, -np.inf, np.minimum(*turned)) - self.rounded).astype(np.float32).astype(np.float64)
-        high = (np.maximum(*turned) - self.rounded).astype(np.float32).astype(np.float64)
+        low = (
+            (np.where(fixed, -np.inf, np.minimum(*turned)) - self.rounding_excess).astype(np.float32).astype(np.float64)
+        )
+        high = (np.maximum(*turned) - self.rounding_excess).astype(np.float32).astype(np.float64)
         scale = 1.0 / a
-        alike = all(_is_one(each) for each in (mean, scale, low, high))
-        kept = slice(0, 1) if alike else slice(None)
+        alike = all(_is_one(values) for values in (mean, scale, low, high))
+        selection = slice(0, 1) if alike else slice(None)
         if _is_one(high) and (low == -high).all():
-            return Normaliser(_numbers(mean[kept]), _numbers(scale[kept]), float(high[0]))
-        ends = (np.clip(each[kept], -LARGEST_FLOAT32, LARGEST_FLOAT32) for each in (low, high))
-        return Normaliser(_numbers(mean[kept]), _numbers(scale[kept]), float("inf"), *map(_numbers, ends))
+            return Normaliser(_numbers(mean[selection]), _numbers(scale[selection]), float(high[0]))
+        ends = (np.clip(values[selection], -LARGEST_FLOAT32, LARGEST_FLOAT32) for values in (low, high))
+        return Normaliser(_numbers(mean[selection]), _numbers(scale[selection]), float("inf"), *map(_numbers, ends))
 
 
-def _scaled(ends: Doubles, scale: Doubles, offset: Doubles) -> Doubles:
+def _scale_ends(ends: Doubles, scale: Doubles, offset: Doubles) -> Doubles:
     with np.errstate(invalid="ignore"):  # 0 · ∞, of an element that becomes a constant
         return np.where(scale == 0, offset, ends * scale + offset)
 
@@ -98,7 +100,7 @@ def _is_one(values: Doubles) -> bool:
 def refuse_odd_images(prefix: Prefix) -> None:
     """Refuse an image whose elements are not all treated alike, or are turned over: a kernel cannot take that up."""
     parts: tuple[Any, ...] = (prefix.scale, prefix.offset, prefix.low, prefix.high)
-    if not all(_is_one(each) for each in parts) or prefix.scale[0] <= 0:
+    if not all(_is_one(part) for part in parts) or prefix.scale[0] <= 0:
         raise ForeignError(
             "the image's elements are scaled one by one, or by a negative number, before the first convolution; "
             "allowed is one positive scale for the whole image."

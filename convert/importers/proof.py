@@ -102,9 +102,11 @@ def prove(
         where: _largest(spec, weights, known, where, forward_float(spec, weights, rows), half)
         for where, (rows, _) in known.items()
     }
-    flown = _flown(spec, weights, observations, original) if spec.state_size else None
+    flown = _measure_episode_error(spec, weights, observations, original) if spec.state_size else None
     runtimes: dict[str, float] = {}
-    with runtime_processes(tuple(each for each in available() if each in Precision.FP32.runtimes)) as processes:
+    with runtime_processes(
+        tuple(runtime for runtime in available() if runtime in Precision.FP32.runtimes)
+    ) as processes:
         for name, process in processes.items():
             if impossible(spec, name.artifact_format, Precision.FP32):
                 continue
@@ -147,21 +149,23 @@ def _largest(
     return float(apart.max())
 
 
-def _flown(spec: PolicySpec, weights: Weights, rows: Floats, original: Callable[[Floats], np.ndarray]) -> float:
+def _measure_episode_error(
+    spec: PolicySpec, weights: Weights, rows: Floats, original: Callable[[Floats], np.ndarray]
+) -> float:
     """The largest difference of an output in an episode: roundings may add up, a tolerance in each period."""
     ends = np.cumsum([field.size for field in spec.observation])
-    brought = [
+    step_inputs = [
         np.arange(end - field.row_size, end)
         for field, end in zip(spec.observation, ends, strict=True)
         if field.is_brought
     ]
     outputs, flights = spec.output_size, []
     for program in (lambda row: forward_float(spec, weights, row), original):
-        history, made = History(spec.observation), []
-        for values in np.resize(rows, (EPISODE, rows.shape[1]))[:, np.concatenate(brought)]:
-            made.append(program(np.array(history.observe(values), np.float32)[None])[0])
-            history.acted(made[-1][:outputs], made[-1][outputs:])
-        flights.append(np.array(made, np.float64))
+        history, results = History(spec.observation), []
+        for values in np.resize(rows, (EPISODE, rows.shape[1]))[:, np.concatenate(step_inputs)]:
+            results.append(program(np.array(history.observe(values), np.float32)[None])[0])
+            history.record_action(results[-1][:outputs], results[-1][outputs:])
+        flights.append(np.array(results, np.float64))
     apart = np.abs(flights[0] - flights[1])[:, :outputs]
     allowed = np.arange(1, EPISODE + 1)[:, None] * foreign_tolerance(spec, weights, rows, flights[1])[:outputs]
     if not (apart <= allowed).all():

@@ -100,20 +100,20 @@ def flying(policy: ForeignPolicy) -> PolicySpec:
     )
 
 
-def flown(policy: ForeignPolicy, task: Task, ranges: ElementRanges = ()) -> Recorded:
+def record_task_episodes(policy: ForeignPolicy, task: Task, ranges: ElementRanges = ()) -> Recorded:
     """Observations of greedy episodes of the policy on a task."""
     from quarl.train.runs.results import record_observations
 
     decide = decider(policy)
     calibration, golden = (
-        widened(policy, flat(record_observations(task, decide, SEED, purpose, rows)), ranges)
+        widen_ranges(policy, flat(record_observations(task, decide, SEED, purpose, rows)), ranges)
         for purpose, rows in (("calibration", MOST_CALIBRATION), ("golden", MOST_GOLDEN))
     )
     rows, outlying, warnings = cut_outliers(policy, np.concatenate([calibration, golden]))
     return Recorded(rows[: len(calibration)], rows[len(calibration) :], outlying, warnings)
 
 
-def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
+def load_recording(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
     """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
     Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
@@ -131,7 +131,7 @@ def recorded(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> R
             f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
             "Record more of them from rollouts.",
         )
-    rows, outlying, warnings = cut_outliers(policy, widened(policy, rows, ranges))
+    rows, outlying, warnings = cut_outliers(policy, widen_ranges(policy, rows, ranges))
     golden = np.zeros(len(rows), bool)
     golden[:: max(GOLDEN_SHARE, -(-len(rows) // MOST_GOLDEN))] = True
     calibration = rows[~golden]
@@ -160,7 +160,7 @@ def draw_observations(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Reco
     none = np.zeros((0, size), np.float32)
     return Recorded(
         none,
-        widened(policy, rows.astype(np.float32), ranges)[-MADE_UP:],
+        widen_ranges(policy, rows.astype(np.float32), ranges)[-MADE_UP:],
         none,
         (
             f"no observations were given: it was compared on {MADE_UP} drawn from {source}. int8 needs recorded ones, "
@@ -169,7 +169,7 @@ def draw_observations(policy: ForeignPolicy, ranges: ElementRanges = ()) -> Reco
     )
 
 
-def widened(policy: ForeignPolicy, rows: Floats, ranges: ElementRanges) -> Floats:
+def widen_ranges(policy: ForeignPolicy, rows: Floats, ranges: ElementRanges) -> Floats:
     """Append each row (n, size) once more, in which an element with a range takes values from all of it, in any order.
 
     Raises:
@@ -201,14 +201,14 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
     outlying = (low - rows > OUTLYING_SPANS * span) | (rows - high > OUTLYING_SPANS * span)
     outlying[:, rows.shape[1] - state_size(policy.steps) :] = False
     least, most = np.where(outlying, np.inf, rows).min(axis=0), np.where(outlying, -np.inf, rows).max(axis=0)
-    found = []
+    warnings = []
     for element in np.flatnonzero(outlying.any(axis=0)):
         row = int(outlying[:, element].argmax())
-        found.append(
+        warnings.append(
             f"element {element} has outliers, the first is {rows[row, element]:g} in row {row}; the ranges end at "
             f"{least[element]:.3g} … {most[element]:.3g}, and int8 clips outliers. Wider: --range {element} LOW HIGH."
         )
-    return np.clip(rows, least, most, dtype=np.float32), rows[outlying.any(axis=1)], tuple(found)
+    return np.clip(rows, least, most, dtype=np.float32), rows[outlying.any(axis=1)], tuple(warnings)
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
@@ -228,43 +228,43 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
 
 def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -> dict[str, Floats]:
     size = sum(int(np.prod(part.shape)) for part in policy.inputs)
-    brought = [part.name for part in policy.inputs if part.memory is None]
-    found: dict[str, Floats] = {}
+    step_input_names = [part.name for part in policy.inputs if part.memory is None]
+    arrays: dict[str, Floats] = {}
     starts = None
     members = open_zip(read_untrusted(path), str(path))
-    named = all(name in members.arrays for name in brought)
-    named = named and ("observations" not in members.arrays or "observations" in brought)
-    if named and "outputs" in brought and "outputs" in columns:
+    named = all(name in members.arrays for name in step_input_names)
+    named = named and ("observations" not in members.arrays or "observations" in step_input_names)
+    if named and "outputs" in step_input_names and "outputs" in columns:
         raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
-    for name in (*brought, *list(columns)[1:]) if named else columns:
-        found[name] = _numbers(members, name, LARGEST_RECORDING - sum(values.nbytes for values in found.values()))
+    for name in (*step_input_names, *list(columns)[1:]) if named else columns:
+        arrays[name] = _numbers(members, name, LARGEST_RECORDING - sum(values.nbytes for values in arrays.values()))
     if remembers(policy.inputs) and EPISODE_STARTS in members.arrays:
         starts = _numbers(members, EPISODE_STARTS, LARGEST_RECORDING).reshape(-1) != 0
-    if any(not len(values) for values in found.values()):
-        raise ForeignError(f"{path} has no rows of {', '.join(n for n, v in found.items() if not len(v))}.", SAVE)
-    found = {name: values.reshape(len(values), -1) for name, values in found.items()}
+    if any(not len(values) for values in arrays.values()):
+        raise ForeignError(f"{path} has no rows of {', '.join(n for n, v in arrays.items() if not len(v))}.", SAVE)
+    arrays = {name: values.reshape(len(values), -1) for name, values in arrays.items()}
     if named:
-        parts = [found.pop(name) for name in brought]
+        parts = [arrays.pop(name) for name in step_input_names]
         if len({len(part) for part in parts}) != 1:
             raise ForeignError(f"{path}: the fields' arrays have {[len(part) for part in parts]} rows.")
-        found["observations"] = np.concatenate(parts, axis=1)
-    outputs, wanted = found.get("outputs"), columns.get("outputs")
+        arrays["observations"] = np.concatenate(parts, axis=1)
+    outputs, wanted = arrays.get("outputs"), columns.get("outputs")
     if outputs is not None and outputs.shape[1] != wanted:
         raise ForeignError(f"{path}: 'outputs' has {outputs.shape[1]} numbers a row; the policy has {wanted}.")
     if remembers(policy.inputs):
-        if starts is not None and len(starts) != len(found["observations"]):
+        if starts is not None and len(starts) != len(arrays["observations"]):
             raise ForeignError(f"{path}: {EPISODE_STARTS!r} has {len(starts)} rows, not one a period.", SAVE)
-        found["observations"] = _remembered(policy, found["observations"], outputs, starts)
+        arrays["observations"] = _expand_history(policy, arrays["observations"], outputs, starts)
     rows = {}
-    for name, made in found.items():
-        if name == "observations" and made.shape[1] != size:
+    for name, array in arrays.items():
+        if name == "observations" and array.shape[1] != size:
             raise ForeignError(
-                f"{path}: {name!r} has {made.shape[1]} numbers a row; the policy has {size} "
+                f"{path}: {name!r} has {array.shape[1]} numbers a row; the policy has {size} "
                 f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)})."
             )
-        if not np.isfinite(made).all():
+        if not np.isfinite(array).all():
             raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
-        rows[name] = made
+        rows[name] = array
     return rows
 
 
@@ -279,20 +279,20 @@ def _numbers(members: Members, name: str, most_bytes: int) -> Floats:
     return np.asarray(values, np.float32)
 
 
-def _remembered(policy: ForeignPolicy, rows: Floats, outputs: Floats | None, starts: np.ndarray | None) -> Floats:
+def _expand_history(policy: ForeignPolicy, rows: Floats, outputs: Floats | None, starts: np.ndarray | None) -> Floats:
     """Rows of what each period brings as whole observations, the policy acting, or as recorded; others as they are."""
     history = History(policy.inputs)
     if rows.shape[1] != history.values_size:
         return rows
-    whole, size = [], count_outputs(policy)
+    observations, size = [], count_outputs(policy)
     for period, values in enumerate(rows):
         if starts is not None and starts[period]:
             history.reset()
-        whole.append(np.array(history.observe(values)))
+        observations.append(np.array(history.observe(values)))
         known = outputs is not None and len(outputs) == len(rows)
-        made = run(policy, whole[-1][None])[0]
-        history.acted(outputs[period] if known and outputs is not None else made[:size], made[size:])
-    return np.stack(whole)
+        output = run(policy, observations[-1][None])[0]
+        history.record_action(outputs[period] if known and outputs is not None else output[:size], output[size:])
+    return np.stack(observations)
 
 
 def flat(observations: np.ndarray) -> Floats:

@@ -48,16 +48,16 @@ def importers() -> tuple[Importer, ...]:
     Raises:
         ForeignError: an entry point cannot be loaded.
     """
-    found: list[Importer] = []
+    formats: list[Importer] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         try:
-            found.append(entry.load())
+            formats.append(entry.load())
         except (ImportError, AttributeError) as error:
             raise ForeignError(
                 f"the format {entry.name!r} of {entry.value} cannot be loaded: {error}.",
                 "Install what it needs, or remove its package.",
             ) from error
-    return tuple(sorted(found, key=lambda each: each.recognises is _always))
+    return tuple(sorted(formats, key=lambda each: each.recognises is _always))
 
 
 def read(path: Path, **options: Any) -> ForeignPolicy:
@@ -71,16 +71,16 @@ def read(path: Path, **options: Any) -> ForeignPolicy:
         ForeignError: the file is missing, of no known format, or holds what a bundle cannot express; or an option
             means nothing to its format.
     """
-    endings_of = {each.name: [end for end in each.endings if end not in ("", ANY)] for each in importers()}
+    endings_of = {importer.name: [end for end in importer.endings if end not in ("", ANY)] for importer in importers()}
     kinds = ", ".join(f"{'/'.join(endings)} ({name})" for name, endings in endings_of.items())
     if not path.exists():
         raise ForeignError(f"there is no file {path}.", f"Give a file: {kinds}.")
     ending = "" if path.is_dir() else path.suffix.lower()
-    for each in importers():
-        if not {ending, ANY}.isdisjoint(each.endings) and each.recognises(path):
-            given = {name: value for name, value in options.items() if value is not None}
-            _refuse_unused(each, given)
-            return each.read(path, **given)
+    for importer in importers():
+        if not {ending, ANY}.isdisjoint(importer.endings) and importer.recognises(path):
+            given_options = {name: value for name, value in options.items() if value is not None}
+            _refuse_unused(importer, given_options)
+            return importer.read(path, **given_options)
     raise ForeignError(f"{path} is of no format that is known here; known are {kinds}.")
 
 

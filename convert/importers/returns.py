@@ -19,7 +19,7 @@ from quarl.train.suites.episodes import Decide
 from quarl.train.suites.task import Task
 
 
-def compared_returns(
+def compare_returns(
     policy: ForeignPolicy,
     spec: PolicySpec,
     weights: Weights,
@@ -33,29 +33,29 @@ def compared_returns(
     is held to when the artifact is made.
     """
     half = half_weights(weights)
-    each: dict[str, Decide] = {
+    deciders: dict[str, Decide] = {
         "original": decider(policy),
         "fp32": deciding(spec, lambda rows: forward_float(spec, weights, flat(rows))),
         "int8": deciding(spec, lambda rows: int8(flat(rows))),
         "fp16": deciding(spec, lambda rows: forward_float(spec, half, flat(rows))),  # asked where int8 fell
     }
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     reference: list[float] = []
     names = ["original", "fp32", "int8"]
     for name in names:
-        result = task.evaluate(each[name], episodes, SEED, task.presets[0])
+        result = task.evaluate(deciders[name], episodes, SEED, task.presets[0])
         reference = reference or result.different
         mean, interval = difference(result.different, reference, task.paired)
-        found[name] = {
+        report[name] = {
             "episodes": len(result.different),
             "mean_return": float(np.mean(result.different)),
             "return_interval": mean_interval(result.different),
             "minus_original": mean,
             "minus_original_interval": interval,
         }
-        if name == "int8" and fell(found["int8"]):
+        if name == "int8" and fell(report["int8"]):
             names.append("fp16")
-    return found
+    return report
 
 
 def fell(row: Mapping[str, Any]) -> bool:
@@ -64,15 +64,15 @@ def fell(row: Mapping[str, Any]) -> bool:
     return interval is not None and bool(interval[1] < 0.0)
 
 
-def lost_in_int8(returns: Mapping[str, Any]) -> tuple[str, ...]:
+def describe_int8_loss(returns: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence where int8 does not keep the original's return."""
     if not fell(returns["int8"]):
         return ()
     less = -returns["int8"]["minus_original"]
-    return (f"int8 loses {less:.4g} of the return; {advised_bits(returns)} bits keep it.",)
+    return (f"int8 loses {less:.4g} of the return; {advise_bits(returns)} bits keep it.",)
 
 
-def advised_bits(returns: Mapping[str, Any]) -> int:
+def advise_bits(returns: Mapping[str, Any]) -> int:
     """Fewest bits of 8, 16 and 32 that keep the original's return; 8 where no returns were compared."""
     for bits, name in ((8, "int8"), (16, "fp16")):
         if not returns or (name in returns and not fell(returns[name])):

@@ -17,7 +17,7 @@ from quarl.convert.importers.chain import (
     ForeignPolicy,
     Input,
     Step,
-    sensed,
+    exclude_states,
     state_size,
     through,
 )
@@ -61,10 +61,10 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
     elif low is not None and high is not None:
         one = np.ones(1)
         added = Clip(-one, one), Affine((high - low) / 2, (high + low) / 2)
-    return followed(replace(policy, actions=policy.actions or Continuous()), added)
+    return append_steps(replace(policy, actions=policy.actions or Continuous()), added)
 
 
-def followed(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
+def append_steps(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
     """The policy with more steps behind its outputs, and behind what its own program computes."""
     original = policy.original
     if not added:
@@ -73,32 +73,32 @@ def followed(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
         return replace(policy, steps=(*policy.steps, *added))
 
     def both(rows: Floats) -> Floats:
-        made = np.asarray(original(rows), np.float64)
-        outputs, following = np.split(made, [made.shape[1] - state_size(policy.steps)], axis=1)
+        results = np.asarray(original(rows), np.float64)
+        outputs, following = np.split(results, [results.shape[1] - state_size(policy.steps)], axis=1)
         return np.concatenate([through(added, outputs), following], axis=1).astype(np.float32)
 
     return replace(policy, steps=(*policy.steps, *added), original=both)
 
 
-def centred(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
+def centre_outputs(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
     """A discrete policy whose outputs have the mean over the actions subtracted: no action changes, and int8 is finer.
 
     Action values of one state are close to each other and far from those of another: most levels would be spent on
     what all actions have in common.
     """
     assert isinstance(policy.actions, Discrete)
-    centring = centred_rows(policy.actions, np.eye(outputs))
+    centring = centre_rows(policy.actions, np.eye(outputs))
     kind = "The mean over the actions is subtracted from the outputs, which changes no action and helps int8."
     step = Dense(centring.astype(np.float32), np.zeros(outputs, np.float32))
-    return replace(followed(policy, (step,)), assumed=(*policy.assumed, kind))
+    return replace(append_steps(policy, (step,)), assumed=(*policy.assumed, kind))
 
 
-def centred_rows(actions: Discrete, outputs: np.ndarray) -> np.ndarray:
+def centre_rows(actions: Discrete, outputs: np.ndarray) -> np.ndarray:
     """Return outputs (n, m) without the mean over the actions, those of each of several choices without their own."""
-    made = np.array(outputs)
+    result = np.array(outputs)
     for part in actions.head(outputs.shape[1]).parts:
-        made[:, part] -= made[:, part].mean(axis=1, keepdims=True)
-    return made
+        result[:, part] -= result[:, part].mean(axis=1, keepdims=True)
+    return result
 
 
 def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:
@@ -107,11 +107,11 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
     Raises:
         ForeignError: they have another size.
     """
-    own_inputs = sensed(policy.inputs)
-    own, given = (sum(int(np.prod(part.shape)) for part in parts) for parts in (own_inputs, fields))
-    if own != given:
+    own_inputs = exclude_states(policy.inputs)
+    own, field_size = (sum(int(np.prod(part.shape)) for part in parts) for parts in (own_inputs, fields))
+    if own != field_size:
         raise ForeignError(
-            f"the fields have {given} elements ({', '.join(f'{f.name} {f.shape}' for f in fields)}), and the policy "
+            f"the fields have {field_size} elements ({', '.join(f'{f.name} {f.shape}' for f in fields)}); the policy "
             f"takes {own}.",
             "Give the fields in the order in which the policy sees them.",
         )

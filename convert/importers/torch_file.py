@@ -18,7 +18,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles.arrays import array, is_mapping, mapping, refusal, sequence, shape_of, whole_number
-from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, every_node, named, printable
+from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, Symbol, describe_node, every_node, printable
 from quarl.convert.importers.pickles.tree import read_first_pickle, read_pickle
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
 
@@ -82,7 +82,7 @@ def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
     reader, tree = _read_zip(data, what) if data[:4] == b"PK\x03\x04" else _read_legacy(data, what)
     if not is_mapping(tree):
         raise ForeignError(
-            f"{what} holds {named(tree)}, not a dictionary of tensors.",
+            f"{what} holds {describe_node(tree)}, not a dictionary of tensors.",
             "Save the module's state_dict() with torch.save.",
         )
     reader.collect(tree, "")
@@ -117,12 +117,12 @@ def _read_legacy(data: bytes, what: str) -> tuple[_Reader, Node]:
     _, version, machine, tree, keys = parts
     if version != _LEGACY_VERSION or mapping(machine, what).get("little_endian") is not True:
         raise refusal(what, "is of PyTorch before 1.6 and not of its version 1001, or of a big-endian machine")
-    places = [_described(node, what) for node in every_node(tree) if isinstance(node, Persistent)]
+    places = [_parse_storage(node, what) for node in every_node(tree) if isinstance(node, Persistent)]
     widths = {key: np.dtype(_STORAGES[kind]).itemsize for kind, key, _ in places}
     storages: dict[str, bytes] = {}
     for key in sequence(keys, what):
         if not isinstance(key, str) or key not in widths or key in storages:
-            raise refusal(what, f"has a storage {named(key)} twice, or one that no tensor lies on")
+            raise refusal(what, f"has a storage {describe_node(key)} twice, or one that no tensor lies on")
         size = int.from_bytes(data[at : at + 8], "little") * widths[key]
         at += 8 + size
         if at > len(data):
@@ -139,18 +139,18 @@ def _read_legacy(data: bytes, what: str) -> tuple[_Reader, Node]:
     return _Reader(what, read_storage, "<"), tree
 
 
-def _described(node: Node, what: str) -> tuple[str, str, Node]:
+def _parse_storage(node: Node, what: str) -> tuple[str, str, Node]:
     """Type, key and number of elements of the storage on which a tensor lies."""
     described = node.id if isinstance(node, Persistent) else None
     if not isinstance(described, tuple) or described[:1] != ("storage",) or described[5:] not in ((), (None,)):
-        raise refusal(what, f"lies on {named(node)} and no storage")
+        raise refusal(what, f"lies on {describe_node(node)} and no storage")
     if len(described) < 5:
         raise refusal(what, f"lies on a storage of {len(described)} properties")
     _, kind, key, _, count = described[:5]
     if not isinstance(kind, Symbol) or kind.module not in ("torch", "torch.storage") or kind.name not in _STORAGES:
-        raise refusal(what, f"has elements of {named(kind)}, which are no numbers of 8 to 64 bits")
+        raise refusal(what, f"has elements of {describe_node(kind)}, which are no numbers of 8 to 64 bits")
     if not isinstance(key, str) or not key.isdecimal() or not key.isascii():
-        raise refusal(what, f"lies on the storage {named(key)}")
+        raise refusal(what, f"lies on the storage {describe_node(key)}")
     return kind.name, key, count
 
 
@@ -187,21 +187,21 @@ class _Reader:
         self.found[name] = values
 
     def _tensor(self, node: Call, name: str) -> np.ndarray:
-        what = f"{self.what}: {name}"
+        label = f"{self.what}: {name}"
         if node.calls(_TENSOR, "_rebuild_parameter") and node.arguments and isinstance(node.arguments[0], Call):
             node = node.arguments[0]
         if not node.calls(_TENSOR, "_rebuild_tensor_v2") or not 4 <= len(node.arguments) <= 7:
-            raise refusal(what, f"is made by {named(node)}, which is not a plain tensor")
+            raise refusal(label, f"is made by {describe_node(node)}, which is not a plain tensor")
         place, offset, sizes, strides = node.arguments[:4]
-        storage, is_bfloat, is_bool = self._storage(place, what)
-        shape = shape_of(sizes, what)
-        steps = tuple(whole_number(step, what) for step in sequence(strides, what))
-        start = whole_number(offset, what)
+        storage, is_bfloat, is_bool = self._storage(place, label)
+        shape = shape_of(sizes, label)
+        steps = tuple(whole_number(step, label) for step in sequence(strides, label))
+        start = whole_number(offset, label)
         if len(steps) != len(shape) or start < 0 or any(step < 0 for step in steps):
-            raise refusal(what, f"has the strides {len(steps)} for {len(shape)} dimensions, or a negative one")
+            raise refusal(label, f"has the strides {len(steps)} for {len(shape)} dimensions, or a negative one")
         last = start + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
         if math.prod(shape) and last >= len(storage):
-            raise refusal(what, f"reaches element {last} of a storage of {len(storage)}")
+            raise refusal(label, f"reaches element {last} of a storage of {len(storage)}")
         self.bytes_made += math.prod(shape) * max(storage.itemsize, 4)
         if self.bytes_made > MOST_TENSOR_BYTES:
             raise refusal(self.what, f"has tensors of more than {MOST_TENSOR_BYTES} bytes")
@@ -218,7 +218,7 @@ class _Reader:
 
     def _storage(self, node: Node, what: str) -> tuple[np.ndarray, bool, bool]:
         """A storage's elements (n,), whether they are bfloat16, and whether they are truth values."""
-        kind, key, count = _described(node, what)
+        kind, key, count = _parse_storage(node, what)
         code: Any = np.dtype(self.order + _STORAGES[kind])
         if key not in self.storages:
             self.storages[key] = np.frombuffer(self.read_storage(key), np.uint8)

@@ -38,7 +38,7 @@ from quarl.convert.importers.registry import Importer
 from quarl.convert.importers.torch_file import TORCH_ENDINGS, read_torch, refuse_torchscript
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.errors import PolicyError
-from quarl.policy.json_values import JsonValueError, parse_object, shortened
+from quarl.policy.json_values import JsonValueError, abbreviate, parse_object
 from quarl.policy.spec import Activation, parse_enum
 
 LARGEST_SPEC = 2**20
@@ -75,10 +75,10 @@ def _read(path: Path, spec_path: Path) -> ForeignPolicy:
     kinds = {"discrete": Discrete(), "continuous": Continuous(), None: None}
     actions = spec.get("actions")
     if actions not in kinds:
-        raise ForeignError(f"{spec_path}: actions is {shortened(actions)}; allowed are discrete and continuous.")
+        raise ForeignError(f"{spec_path}: actions is {abbreviate(actions)}; allowed are discrete and continuous.")
     period = spec.get("period_s")
     if period is not None and not isinstance(period, int | float):
-        raise ForeignError(f"{spec_path}: period_s is {shortened(period)}; it must be a number.")
+        raise ForeignError(f"{spec_path}: period_s is {abbreviate(period)}; it must be a number.")
     ignored = (f"{len(left)} tensors that no step uses: {', '.join(left[:6])}{', …' if len(left) > 6 else ''}",)
     return ForeignPolicy(
         source=str(spec.get("source", "a file of weights")),
@@ -108,7 +108,7 @@ def tensors_of(path: Path) -> Tensors:
     try:
         return dict(load(data))
     except Exception as error:  # SafetensorError, KeyError of a type that numpy has not, ValueError …
-        raise ForeignError(f"{path} cannot be read: {type(error).__name__} {shortened(str(error))}.") from None
+        raise ForeignError(f"{path} cannot be read: {type(error).__name__} {abbreviate(str(error))}.") from None
 
 
 def _spec(path: Path) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def _spec(path: Path) -> dict[str, Any]:
     if unknown := sorted(spec.keys() - known):
         raise ForeignError(f"{path} has the unknown {unknown}; allowed are {', '.join(sorted(known))}.")
     if spec.get("layout") not in LAYOUTS:
-        raise ForeignError(f"{path}: layout is {shortened(spec.get('layout'))}; allowed are {', '.join(LAYOUTS)}.")
+        raise ForeignError(f"{path}: layout is {abbreviate(spec.get('layout'))}; allowed are {', '.join(LAYOUTS)}.")
     return spec
 
 
 def _list(spec: dict[str, Any], name: str) -> list[Any]:
     value = spec.get(name)
     if not isinstance(value, list) or not value:
-        raise ForeignError(f"the spec's {name} is {shortened(value)}; it must be a list, not empty.")
+        raise ForeignError(f"the spec's {name} is {abbreviate(value)}; it must be a list, not empty.")
     return value
 
 
@@ -140,7 +140,7 @@ def _input(item: Any) -> Input:
         return Input(name, shape, unit)
     except (TypeError, ValueError):
         raise ForeignError(
-            f'the spec\'s observation has {shortened(item)}; allowed is ["NAME", SIZE, "UNIT"].'
+            f'the spec\'s observation has {abbreviate(item)}; allowed is ["NAME", SIZE, "UNIT"].'
         ) from None
 
 
@@ -168,7 +168,7 @@ class _Reading:
         """The steps that one line of the spec means."""
         if not isinstance(item, dict) or len(item) != 1 or next(iter(item)) not in self.kinds:
             raise ForeignError(
-                f"the spec has the step {shortened(item)}; allowed is one of {', '.join(self.kinds)} with its value."
+                f"the spec has the step {abbreviate(item)}; allowed is one of {', '.join(self.kinds)} with its value."
             )
         ((kind, value),) = item.items()
         try:
@@ -176,21 +176,23 @@ class _Reading:
         except PolicyError:
             raise
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise ForeignError(f"the spec's step {shortened(item)} cannot be used: {shortened(str(error))}.") from None
+            raise ForeignError(
+                f"the spec's step {abbreviate(item)} cannot be used: {abbreviate(str(error))}."
+            ) from None
 
     def _tensor(self, name: Any, sides: int | None = None) -> np.ndarray:
         """A tensor by name, or numbers that stand in the spec; float64, finite."""
         if isinstance(name, str):
             if name not in self.tensors:
                 known = ", ".join(sorted(self.tensors)[:12])
-                raise ForeignError(f"{self.what} has no tensor {shortened(name)}; it has {known}.")
+                raise ForeignError(f"{self.what} has no tensor {abbreviate(name)}; it has {known}.")
             self.used.add(name)
         values = np.asarray(self.tensors[name] if isinstance(name, str) else name, np.float64)
         if not np.isfinite(values).all():
-            raise ForeignError(f"{self.what}: {shortened(name)} holds NaN or infinity.")
+            raise ForeignError(f"{self.what}: {abbreviate(name)} holds NaN or infinity.")
         if sides is not None and values.ndim != sides:
             raise ForeignError(
-                f"{self.what}: {shortened(name)} has the shape {values.shape}; {sides} sides are needed."
+                f"{self.what}: {abbreviate(name)} has the shape {values.shape}; {sides} sides are needed."
             )
         return values
 
@@ -203,7 +205,7 @@ class _Reading:
         outputs = w.shape[0] if self.layout == "torch" else w.shape[-1]
         b = self._tensor(names["bias"], 1) if names.get("bias") is not None else np.zeros(outputs)
         if b.shape != (outputs,):
-            raise ForeignError(f"{self.what}: {shortened(value)} has {outputs} outputs and a bias of {b.shape}.")
+            raise ForeignError(f"{self.what}: {abbreviate(value)} has {outputs} outputs and a bias of {b.shape}.")
         return w, b
 
     def _dense(self, value: Any) -> list[Step]:
@@ -220,11 +222,11 @@ class _Reading:
         stride = value.get("stride", 1)
         if self.layout == "torch":
             kernel = kernel.transpose(2, 3, 1, 0)
-        side, other, taken, made = kernel.shape
-        if self.image is None or side != other or taken != self.image[2] or type(stride) is not int or stride < 1:
+        side, other, in_channels, out_channels = kernel.shape
+        if self.image is None or side != other or in_channels != self.image[2] or type(stride) is not int or stride < 1:
             raise ForeignError(f"{self.what}: a convolution {kernel.shape} of stride {stride} on {self.image}.")
         height, width, _ = self.image
-        self.image = ((height - side) // stride + 1, (width - side) // stride + 1, made)
+        self.image = ((height - side) // stride + 1, (width - side) // stride + 1, out_channels)
         return [Convolution(np.ascontiguousarray(kernel, np.float32), bias.astype(np.float32), stride)]
 
     def _normalise(self, value: Any) -> list[Step]:
@@ -259,7 +261,7 @@ class _Reading:
         """The first so many outputs of the dense step before it: of a head that also gives deviations."""
         last = self.steps.pop() if self.steps else None
         if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
-            raise ForeignError(f"the spec's take {shortened(value)}: it stands behind a dense step of more outputs.")
+            raise ForeignError(f"the spec's take {abbreviate(value)}: it stands behind a dense step of more outputs.")
         return [Dense(np.ascontiguousarray(last.kernel[:, :value]), last.bias[:value])]
 
 

@@ -8,8 +8,8 @@ import jinja2
 import numpy as np
 
 from quarl.convert.importers.importing import Imported
-from quarl.convert.importers.returns import advised_bits
-from quarl.policy.locate import shown
+from quarl.convert.importers.returns import advise_bits
+from quarl.policy.locate import shorten_path
 from quarl.policy.spec import ContinuousHead, PolicySpec, Squash
 from quarl.train.intervals import brackets
 
@@ -62,14 +62,14 @@ def network_words(spec: PolicySpec) -> str:
         return f"opaque: an ONNX graph of {network.opaque.size:,} bytes"
     kinds = dict.fromkeys(kind.value for kind in network.activations or (network.activation,))
     dense = [str(width) for width in network.hidden]
-    for each in reversed(network.recurrences):
-        dense[each.behind : each.behind] = [f"{each.cell.value.upper()} {each.units}"]
-    layers = [f"conv {each.filters}" for each in network.convolutions] + dense
+    for layer in reversed(network.recurrences):
+        dense[layer.behind : layer.behind] = [f"{layer.cell.value.upper()} {layer.units}"]
+    layers = [f"conv {layer.filters}" for layer in network.convolutions] + dense
     activated = network.convolutions or network.hidden
     return f"{' × '.join(layers)}{', ' if activated else ''}{', '.join(kinds) if activated else ''}" or "linear"
 
 
-def squashed_words(head: ContinuousHead) -> str:
+def describe_squash(head: ContinuousHead) -> str:
     """``as they are``; ``clipped to -2 … 2``; ``by tanh to -2 … 2``: the least and the largest of all elements."""
     low, high = np.array(head.low), np.array(head.high)
     if head.squash is Squash.NONE:
@@ -86,7 +86,7 @@ def words(done: Imported) -> str:
     spec, head = done.spec, done.spec.head
     actions = head.describe()
     if isinstance(head, ContinuousHead):
-        actions += f", {squashed_words(head)}"
+        actions += f", {describe_squash(head)}"
     return environment.from_string(TEMPLATE).render(
         policy=done.policy,
         spec=spec,
@@ -95,8 +95,8 @@ def words(done: Imported) -> str:
         warnings=done.warnings,
         proof=done.proof,
         returns=done.returns,
-        bits=advised_bits(done.returns),
+        bits=advise_bits(done.returns),
         brackets=brackets,
-        path=None if done.path is None else shown(done.path),
+        path=None if done.path is None else shorten_path(done.path),
         at_home=done.path is not None and done.path.parent.name == "artifacts",
     )

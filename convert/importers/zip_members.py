@@ -58,7 +58,7 @@ class Members:
         Raises:
             ForeignError: there is none of this name, or it is damaged, or has more bytes than ``most_bytes``.
         """
-        with self._opened(name) as (member, size):
+        with self._open_member(name) as (member, size):
             if size > most_bytes:
                 raise _refusal(self.what, f"has a member {printable(name)} of more than {most_bytes} bytes")
             data = member.read(size + 1)
@@ -78,12 +78,12 @@ class Members:
             ForeignError: as :meth:`read`, or it is no array, holds objects, or has more bytes than ``most_bytes``,
                 with at least four (a float32's) for each element.
         """
-        with self._opened(f"{name}.npy") as (member, size):
+        with self._open_member(f"{name}.npy") as (member, size):
             shape, _, kind = _HEADERS[np.lib.format.read_magic(member)](member)
             count = math.prod(shape)
             if min(shape, default=0) < 0 or kind.hasobject or member.tell() + count * kind.itemsize != size:
-                what = f"holds {kind}{list(shape)} in {size} bytes; allowed are numbers that fill it"
-                raise _refusal(self.what, f"has a member {printable(name)} that {what}")
+                fault = f"holds {kind}{list(shape)} in {size} bytes; allowed are numbers that fill it"
+                raise _refusal(self.what, f"has a member {printable(name)} that {fault}")
             if count * max(kind.itemsize, 4) > most_bytes:
                 message = f"{self.what} has an array {printable(name)} of more than {most_bytes} bytes."
                 raise ForeignError(message, "Save fewer rows.")
@@ -92,7 +92,7 @@ class Members:
             return values
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+    def _open_member(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
         """A member whose bytes must all be read, and how many it says that it has."""
         if name not in self.names:
             raise _refusal(self.what, f"has no member {printable(name)}")

@@ -46,7 +46,7 @@ class LayerRecord:
     dense: int = 0
     cell: int = 0
 
-    def packed(self) -> bytes:
+    def pack_record(self) -> bytes:
         """The layer's 128 bytes as they lie in the file."""
         return struct.pack("<11I3i6I2f2ifII20x", *astuple(self))
 
@@ -77,7 +77,7 @@ class FileRecord:
     output_zero: int
     state: int = 0
 
-    def packed(self) -> bytes:
+    def pack_record(self) -> bytes:
         """The head's 128 bytes as they lie in the file."""
         return struct.pack("<8sI12IfiifiifiI32x", MAGIC, VERSION, *astuple(self))
 

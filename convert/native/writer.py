@@ -73,15 +73,15 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
     output_map = network.layers[-1].result
     mean, inverse = normaliser_constants(spec.normaliser)
     arrays = [mean, inverse, *normaliser_bounds(spec.normaliser)]
-    length = 1 if all(len(np.unique(each)) == 1 for each in arrays) else spec.sensed_size
-    places = [file.put(np.resize(each, length).astype("<f4")) for each in arrays]
+    length = 1 if all(len(np.unique(part)) == 1 for part in arrays) else spec.input_size
+    places = [file.put(np.resize(part, length).astype("<f4")) for part in arrays]
     vector = vector_map(spec, network) or Affine(0.0, 0)
     head = 0 if spec.is_discrete else file.put(_actions(spec, output_map))
     record = FileRecord(
         size=file.records + len(file.data),
         layers=len(records),
         outputs=spec.output_size,
-        observation=spec.sensed_size,
+        observation=spec.input_size,
         vector=spec.vector_size,
         joins=joins,
         normaliser=length,
@@ -100,7 +100,7 @@ def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
         output_zero=output_map.zero_point,
         state=spec.state_size,
     )
-    return b"".join([record.packed(), *(each.packed() for each in records), bytes(file.data)])
+    return b"".join([record.pack_record(), *(part.pack_record() for part in records), bytes(file.data)])
 
 
 def _layer(
@@ -115,7 +115,7 @@ def _layer(
         )
     largest_weight = max(int(matrix.max()), -int(matrix.min()))
     bits = next(bits for bits, largest in LARGEST.items() if largest_weight <= largest)
-    rows, padded = packed_rows(matrix, bits)
+    rows, padded = pack_rows(matrix, bits)
     sums = matrix.sum(axis=0, dtype=np.int64)
     # Σ (q − z) w + b = Σ (q − base) w + (b − (z − base) Σ w): with z = base, a zero is stored as 0, and skipped
     bias = layer.bias.astype(np.int64) - (input_map.zero_point - base) * sums
@@ -123,9 +123,9 @@ def _layer(
     record = LayerRecord(
         *(bits, inputs, outputs, padded),
         weights=file.put(rows),
-        bias=file.put(_filled(bias, padded, "<i4")),
-        multiplier=file.put(_filled(requantization_multipliers(layer, input_map), padded, "<f4")),
-        signed_bias=0 if skips or bits < 8 else file.put(_filled(bias + 128 * sums, padded, "<i4")),
+        bias=file.put(_pad_with_zeros(bias, padded, "<i4")),
+        multiplier=file.put(_pad_with_zeros(requantization_multipliers(layer, input_map), padded, "<f4")),
+        signed_bias=0 if skips or bits < 8 else file.put(_pad_with_zeros(bias + 128 * sums, padded, "<i4")),
         zero=layer.output.zero_point,
         low=layer.output.zero_point if layer.relu else layer.output.low,
         base=base_of_result,
@@ -165,7 +165,7 @@ def _base(layer: IntegerLayer) -> int:
     return zero if lowest >= zero else INT8_MIN
 
 
-def packed_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDArray[np.uint8], int]:
+def pack_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDArray[np.uint8], int]:
     """Weights (in, out) row by row in blocks of four chunks, and the outputs with those that fill the last chunk.
 
     A chunk is 16 bytes of 8 // bits outputs each: byte i holds outputs i, 16 + i, …, the first in the lowest bits.
@@ -187,11 +187,11 @@ def packed_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDAr
     return np.concatenate(blocks), wide.shape[1]
 
 
-def _filled(values: np.ndarray, size: int, kind: str) -> np.ndarray:
+def _pad_with_zeros(values: np.ndarray, size: int, kind: str) -> np.ndarray:
     """An array with zeros behind it."""
-    whole = np.zeros(size, kind)
-    whole[: len(values)] = values
-    return whole
+    result = np.zeros(size, kind)
+    result[: len(values)] = values
+    return result
 
 
 def _actions(spec: PolicySpec, output: Affine) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.policy.locate import shown, working_bundle
+from quarl.policy.locate import shorten_path, working_bundle
 from quarl.policy.spec import Precision
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def as_json(done: Package) -> dict[str, object]:
         "policy": done.policy,
         "format": done.format.value,
         "folder": str(done.folder),
-        "precisions": [each.value for each in done.precisions],
+        "precisions": [item.value for item in done.precisions],
         "files": dict(done.files),
-        "made": [each.entry.file for each in done.made],
+        "made": [item.entry.file for item in done.made],
     }
 
 
@@ -89,15 +89,15 @@ def words_of(done: Package) -> str:
     """The files, and what to type next."""
     import jinja2
 
-    folder = shown(done.folder)
+    folder = shorten_path(done.folder)
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(WRITTEN).render(
         package=done,
-        made=[each.entry.file for each in done.made],
+        made=[item.entry.file for item in done.made],
         hub=done.format.value == HUB,
         folder=folder,
         typed=shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}"),
-        bits=",".join(each.typed for each in done.precisions),
+        bits=",".join(item.bits_argument for item in done.precisions),
         yaml=json.dumps(str(folder / f"{done.policy}.yaml"), ensure_ascii=False),
     )
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import jinja2
 
-from quarl.convert.importers.words import network_words, squashed_words
+from quarl.convert.importers.words import describe_squash, network_words
 from quarl.convert.package.actions import action_bounds
 from quarl.policy.reading import Manifest
 from quarl.policy.spec import ContinuousHead, DiscreteHead, Normaliser, PolicySpec
-from quarl.train.intervals import brackets, judged_interval
+from quarl.train.intervals import brackets, read_return_interval
 
 CARD_FILE, TEMPLATE = "README.md", "card.md.jinja"
 CURVE_FILE = "learning_curve.png"
@@ -52,8 +52,8 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
     return environment.get_template(TEMPLATE).render(
         spec=spec,
         formats=sorted({entry.format.value for entry in entries}),
-        quantized=any(each.is_integer for each in precisions),
-        made=made_words(spec),
+        quantized=any(precision.is_integer for precision in precisions),
+        made=describe_origin(spec),
         environment="" if spec.environment.id == NO_ENVIRONMENT else spec.environment.id,
         actions=spec.head.describe(),
         origin=origin_rows(spec.provenance),
@@ -61,7 +61,7 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         normaliser=normaliser_words(spec.normaliser),
         fields=list(field_rows(spec)),
         most=MOST_NAMES,
-        squashed=squashed_words(head) if isinstance(head, ContinuousHead) else "",
+        squashed=describe_squash(head) if isinstance(head, ContinuousHead) else "",
         bounds=action_bounds(head),
         network=network_words(spec),
         parameters=parameters,
@@ -76,8 +76,8 @@ def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, fo
         curve=CURVE_FILE if CURVE_FILE in manifest.files else "",
         folder=folder,
         typed=shlex.quote(f"./{folder}"),
-        bits=[each.typed for each in precisions],
-        precisions=[each.value for each in precisions],
+        bits=[precision.bits_argument for precision in precisions],
+        precisions=[precision.value for precision in precisions],
         flies="task" in spec.provenance,
     )
 
@@ -87,7 +87,7 @@ def plain(value: object) -> str:
     return _MARKS.sub(r"\\\1", " ".join(str(value).split()))
 
 
-def made_words(spec: PolicySpec) -> str:
+def describe_origin(spec: PolicySpec) -> str:
     """``trained by ppo in 8,003,584 steps``, or ``imported from Stable-Baselines3 2.9.2 PPO``."""
     origin = spec.provenance
     if spec.is_imported:
@@ -101,7 +101,7 @@ def made_words(spec: PolicySpec) -> str:
 def origin_rows(origin: Mapping[str, Any]) -> dict[str, str]:
     """Who made it how, as far as its provenance says: label and words."""
     versions = origin.get("versions")
-    found = {
+    rows = {
         "task": origin.get("task"),
         "how": origin.get("how"),
         "algorithm": origin.get("algorithm"),
@@ -114,7 +114,7 @@ def origin_rows(origin: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(versions, Mapping)
         else None,
     }
-    return {name: number(value) for name, value in found.items() if value not in (None, "")} or {"how": "not known"}
+    return {name: number(value) for name, value in rows.items() if value not in (None, "")} or {"how": "not known"}
 
 
 def normaliser_words(normaliser: Normaliser) -> str:
@@ -131,7 +131,7 @@ def field_rows(spec: PolicySpec) -> Iterator[dict[str, str]]:
     for field in spec.observation:
         places = slice(start, start + field.size)
         alike = len(spec.normaliser.mean) == 1
-        mean, scale = (each if alike else each[places] for each in (spec.normaliser.mean, spec.normaliser.scale))
+        mean, scale = (values if alike else values[places] for values in (spec.normaliser.mean, spec.normaliser.scale))
         yield {
             "place": str(start) if field.size == 1 else f"{start} … {start + field.size - 1}",
             "name": field.name,
@@ -156,15 +156,19 @@ def fallback_words(spec: PolicySpec) -> str:
 def result_rows(origin: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Rows of the policy's judgements; where it never was judged, of what its training ended with."""
     judged = origin.get("judged") or []
-    for each in judged:
-        interval, share, ends = judged_interval(each), each.get("success"), each.get("interval_95")
+    for evaluation in judged:
+        interval, share, ends = (
+            read_return_interval(evaluation),
+            evaluation.get("success"),
+            evaluation.get("interval_95"),
+        )
         success = NONE if share is None else f"{100 * share:.1f} %"
         if share is not None and ends:
             success += f" {brackets((100 * ends[0], 100 * ends[1]), '.1f')}"
         yield {
-            "task": each.get("preset") or str(origin.get("task", NONE)),
-            "episodes": number(each.get("episodes")),
-            "mean": f"{number(each.get('mean_return'))} {brackets(interval, '.4g')}",
+            "task": evaluation.get("preset") or str(origin.get("task", NONE)),
+            "episodes": number(evaluation.get("episodes")),
+            "mean": f"{number(evaluation.get('mean_return'))} {brackets(interval, '.4g')}",
             "success": success,
         }
     training = origin.get("training")

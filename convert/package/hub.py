@@ -13,12 +13,12 @@ from quarl.policy.reading import MANIFEST_FILE, Manifest
 from quarl.policy.spec import Precision
 
 
-def packed_manifest(bundle: Bundle, precisions: Collection[Precision]) -> Manifest:
+def filter_manifest(bundle: Bundle, precisions: Collection[Precision]) -> Manifest:
     """The manifest of the bundle with the artifacts of these precisions alone."""
     artifacts = bundle.manifest.artifacts
     chosen = {name: entry for name, entry in artifacts.items() if entry.precision in precisions}
     left = {entry.golden_file for entry in artifacts.values()} - {entry.golden_file for entry in chosen.values()}
-    files = {name: each for name, each in bundle.manifest.files.items() if name not in (*left, CARD_FILE)}
+    files = {name: record for name, record in bundle.manifest.files.items() if name not in (*left, CARD_FILE)}
     return Manifest(bundle.manifest.policy, files, chosen)
 
 
@@ -33,7 +33,7 @@ def hub_files(bundle: Bundle, precisions: Collection[Precision], folder: str) ->
     Raises:
         BundleError: a file is missing or another one.
     """
-    manifest = packed_manifest(bundle, precisions)
+    manifest = filter_manifest(bundle, precisions)
     parameters = sum(array.size for array in bundle.weights().values())
     text = card(bundle.spec, manifest, parameters, len(bundle.golden().observations), folder)
     return {

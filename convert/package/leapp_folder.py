@@ -89,46 +89,46 @@ def with_fields(spec: PolicySpec, data: bytes) -> bytes:
         newest = name if field.is_brought else ACTION
         if field.is_state:
             newest = f"{name}_out/next"
-            graph.node.append(_sliced(graph, NEXT_STATE, start, start + size, newest))
+            graph.node.append(_build_slice_node(graph, NEXT_STATE, start, start + size, newest))
             start += size
         if earlier:
             states.append(helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [1, earlier * size]))
             outputs.append(helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [1, earlier * size]))
-            graph.node.extend(_shifted(graph, name, size, earlier, newest))
+            graph.node.extend(_build_shift_nodes(graph, name, size, earlier, newest))
     if parts == [names[0]]:
         for node in graph.node:
-            node.input[:] = [names[0] if each == OBSERVATION else each for each in node.input]
+            node.input[:] = [names[0] if value == OBSERVATION else value for value in node.input]
     else:
         graph.node.insert(0, helper.make_node("Concat", parts, [OBSERVATION], name=OBSERVATION, axis=1))
     if recurrent:
         graph.node.insert(0, helper.make_node("Concat", recurrent, [STATE], name=STATE, axis=1))
-        kept = [each for each in graph.output if each.name != NEXT_STATE]
+        remaining = [value for value in graph.output if value.name != NEXT_STATE]
         del graph.output[:]
-        graph.output.extend(kept)
+        graph.output.extend(remaining)
     del graph.input[:]
     graph.input.extend([*inputs, *states])
     graph.output.extend(outputs)
     onnx.checker.check_model(model)
-    made: bytes = model.SerializeToString()
-    return made
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
-def _shifted(graph: onnx.GraphProto, name: str, size: int, rows: int, newest: str) -> list[onnx.NodeProto]:
+def _build_shift_nodes(graph: onnx.GraphProto, name: str, size: int, rows: int, newest: str) -> list[onnx.NodeProto]:
     """Nodes that make NAME_out of NAME_in: without its oldest row, behind it the newest."""
     if rows == 1:
         return [helper.make_node("Identity", [newest], [f"{name}_out"], name=f"{name}_out")]
     return [
-        _sliced(graph, f"{name}_in", size, rows * size, f"{name}_in/kept"),
+        _build_slice_node(graph, f"{name}_in", size, rows * size, f"{name}_in/kept"),
         helper.make_node("Concat", [f"{name}_in/kept", newest], [f"{name}_out"], name=f"{name}_out", axis=1),
     ]
 
 
-def _sliced(graph: onnx.GraphProto, x: str, start: int, end: int, output: str) -> onnx.NodeProto:
+def _build_slice_node(graph: onnx.GraphProto, x: str, start: int, end: int, output: str) -> onnx.NodeProto:
     """Elements ``start`` … ``end`` − 1 of (1, n)."""
     bounds = []
-    for what, value in (("starts", start), ("ends", end), ("axes", 1)):
-        graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), f"{output}/{what}"))
-        bounds.append(f"{output}/{what}")
+    for bound, value in (("starts", start), ("ends", end), ("axes", 1)):
+        graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), f"{output}/{bound}"))
+        bounds.append(f"{output}/{bound}")
     return helper.make_node("Slice", [x, *bounds], [output], name=output)
 
 
@@ -136,17 +136,19 @@ def input_names(spec: PolicySpec, data: bytes) -> list[str]:
     """The fields' names as inputs: a slash, which LEAPP puts between node and input, becomes an underscore, and a name
     that the artifact's graph has already, or another field, is followed by ``_in``."""
     graph = onnx.load_from_string(data).graph
-    taken = {output for node in graph.node for output in node.output} | {each.name for each in graph.initializer}
+    used_names = {output for node in graph.node for output in node.output} | {
+        constant.name for constant in graph.initializer
+    }
     if len(spec.observation) > 1:
-        taken.add(OBSERVATION)
+        used_names.add(OBSERVATION)
     names: list[str] = []
     for field in spec.observation:
         name = field.name.replace("/", "_")
         ends = ("", "_in", "_out") if field.memory else ("",)
-        while taken & {name + end for end in ends}:
+        while used_names & {name + end for end in ends}:
             name += "_in"
         names.append(name)
-        taken |= {name + end for end in ends}
+        used_names |= {name + end for end in ends}
     return names
 
 
@@ -159,13 +161,13 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
         model: the bytes of NAME.onnx.
     """
     read = onnx.load_from_string(model)
-    given, made = ([each.name for each in values] for values in (read.graph.input, read.graph.output))
-    pairs = {name: f"{name[:-3]}_out" for name in given if name.endswith("_in")}
-    states = {name: output for name, output in pairs.items() if output in made}
-    names = [name for name in given if name not in states]
+    graph_inputs, graph_outputs = ([item.name for item in values] for values in (read.graph.input, read.graph.output))
+    pairs = {name: f"{name[:-3]}_out" for name in graph_inputs if name.endswith("_in")}
+    states = {name: output for name, output in pairs.items() if output in graph_outputs}
+    names = [name for name in graph_inputs if name not in states]
     sensed = [field for field in spec.observation if field.is_brought]
     inputs, outputs = list(_inputs(names, sensed)), list(_outputs(spec))
-    sizes = {each.name: each.type.tensor_type.shape.dim[1].dim_value for each in read.graph.input}
+    sizes = {item.name: item.type.tensor_type.shape.dim[1].dim_value for item in read.graph.input}
     node = {
         "inputs": inputs + [_tensor(name, "float32", [1, sizes[name]]) for name in states],
         "outputs": outputs + [_tensor(state, "float32", [1, sizes[name]]) for name, state in states.items()],
@@ -175,7 +177,7 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
             "sha256sum": hashlib.sha256(model).hexdigest(),
             "backend": "onnx",
             "warp_segments": 0,
-            "opset_version": next(each.version for each in read.opset_import if each.domain == ""),
+            "opset_version": next(item.version for item in read.opset_import if item.domain == ""),
             "precision": entry.precision.value,
             "artifact_sha256": entry.record.sha256,
         },
@@ -188,8 +190,8 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
         "data_flow": {},
         "feedback_flow": {f"{spec.name}/{out}": [f"{spec.name}/{name}"] for name, out in states.items()},
         **({"initial_values": f"{spec.name}{INITIAL}"} if states else {}),
-        "inputs": {spec.name: [each["name"] for each in inputs]},
-        "outputs": {spec.name: [each["name"] for each in outputs]},
+        "inputs": {spec.name: [item["name"] for item in inputs]},
+        "outputs": {spec.name: [item["name"] for item in outputs]},
     }
     system = {
         "cuda version": None,
@@ -207,15 +209,15 @@ def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[st
 
 def _inputs(names: list[str], fields: list[ObservationField]) -> Iterator[dict[str, Any]]:
     for name, field in zip(names, fields, strict=True):
-        made = _tensor(name, "float32", [1, field.row_size])
+        entry = _tensor(name, "float32", [1, field.row_size])
         if field.element_names:
-            made["element_names"] = [list(field.element_names)]
-        made["unit"] = field.unit
+            entry["element_names"] = [list(field.element_names)]
+        entry["unit"] = field.unit
         if len(field.shape) > 1 and field.memory is None:
-            made["field_shape"] = list(field.shape)
+            entry["field_shape"] = list(field.shape)
         if name != field.name:
-            made["field"] = field.name
-        yield made
+            entry["field"] = field.name
+        yield entry
 
 
 def _outputs(spec: PolicySpec) -> Iterator[dict[str, Any]]:
@@ -230,13 +232,13 @@ def _outputs(spec: PolicySpec) -> Iterator[dict[str, Any]]:
         choices |= {"first_actions": list(head.starts)} if head.starts else {}
         yield {**_tensor(LOGITS, "float32", [1, head.size]), **choices}
         return
-    made = _tensor(ACTION, "float32", [1, head.size])
+    entry = _tensor(ACTION, "float32", [1, head.size])
     if head.names:
-        made["element_names"] = [list(head.names)]
-    made["unit"] = head.unit
+        entry["element_names"] = [list(head.names)]
+    entry["unit"] = head.unit
     if bounds := action_bounds(head):
-        made |= {"low": [low for low, _ in bounds], "high": [high for _, high in bounds]}
-    yield made
+        entry |= {"low": [low for low, _ in bounds], "high": [high for _, high in bounds]}
+    yield entry
 
 
 def _tensor(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from quarl.convert.pipeline import Converted, convert_each, missing, possible
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle
 from quarl.policy.files import write_folder
-from quarl.policy.json_values import is_file_name, shortened
-from quarl.policy.locate import shown
+from quarl.policy.json_values import abbreviate, is_file_name
+from quarl.policy.locate import shorten_path
 from quarl.policy.spec import ArtifactFormat, Precision
 
 
@@ -72,21 +72,21 @@ def pack(
         OSError: the folder cannot be written.
     """
     if package_format is PackageFormat.LEAPP and len(precisions) != 1:
-        given = ", ".join(each.value for each in precisions)
+        precision_list = ", ".join(choice.value for choice in precisions)
         raise PackageError(
-            f"a LEAPP folder holds one model; --precision names {len(precisions)}: {given}.",
+            f"a LEAPP folder holds one model; --precision names {len(precisions)}: {precision_list}.",
             f"Type one of them: --precision {precisions[0].value}",
         )
     name = folder.resolve().name
     if not is_file_name(name):
         raise PackageError(
-            f"--output-path ends in {shortened(name)}; allowed are printable names of at most 255 bytes.",
+            f"--output-path ends in {abbreviate(name)}; allowed are printable names of at most 255 bytes.",
             f"Type another one: --output-path {bundle.spec.name}",
         )
     refuse_taken(folder)
     formats = list(ArtifactFormat) if package_format is PackageFormat.HUB else [ArtifactFormat.ONNX]
     jobs = possible(product([bundle], precisions, formats))
-    made = convert_each(missing(jobs), accept=accept)
+    conversions = convert_each(missing(jobs), accept=accept)
     bundle = Bundle.load(bundle.path)
     for _, precision, artifact_format in jobs:
         check_artifact(bundle, bundle.artifact(precision, artifact_format))
@@ -100,13 +100,13 @@ def pack(
         refuse_taken(folder)
         raise
     sizes = {name: len(data) for name, data in sorted(files.items())}
-    return Package(bundle.spec.name, package_format, folder, tuple(precisions), sizes, tuple(made))
+    return Package(bundle.spec.name, package_format, folder, tuple(precisions), sizes, tuple(conversions))
 
 
 def refuse_taken(folder: Path) -> None:
     """Raise PackageError where there is something of that name."""
     if folder.exists() or folder.is_symlink():
         raise PackageError(
-            f"{shown(folder)} is there already; a package is written into a new folder. Nothing was written.",
+            f"{shorten_path(folder)} is there already; a package is written into a new folder. Nothing was written.",
             "Type another --output-path, or remove it.",
         )

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.device.engine.building import TARGETS
 from quarl.policy.errors import PolicyError
-from quarl.policy.locate import shown, working_bundle
+from quarl.policy.locate import shorten_path, working_bundle
 from quarl.policy.places import ARTIFACTS
 from quarl.policy.spec import ArtifactFormat, Precision
 
@@ -48,13 +48,13 @@ def static_agent(options: StaticAgent) -> tuple[Any, str]:
     precision, bundle = Precision.parse(options.bits), working_bundle(options.policy)
     name = f"{bundle.spec.name}-{precision.value}-{options.machine}"
     folder = options.output_path or ARTIFACTS / "static" / name
-    sizes = written(bundle.path, precision, options.machine, folder)
+    sizes = write_agent_and_pack(bundle.path, precision, options.machine, folder)
     files = ", ".join(f"{name} ({size:,} bytes)" for name, size in sizes.items())
-    told = f'{shown(folder)}: {files}. On the device: ./{PROGRAM} {PACK}, then type {{"op": "help"}}'
-    return {"folder": str(folder), "files": sizes}, told
+    message = f'{shorten_path(folder)}: {files}. On the device: ./{PROGRAM} {PACK}, then type {{"op": "help"}}'
+    return {"folder": str(folder), "files": sizes}, message
 
 
-def written(bundle_path: Path, precision: Precision, machine: str, folder: Path) -> dict[str, int]:
+def write_agent_and_pack(bundle_path: Path, precision: Precision, machine: str, folder: Path) -> dict[str, int]:
     """Make what is missing, and write agent and pack, each whole or not at all; their sizes in bytes.
 
     Raises:
@@ -63,14 +63,14 @@ def written(bundle_path: Path, precision: Precision, machine: str, folder: Path)
     """
     from quarl.convert.pipeline import convert_each, missing
     from quarl.device.agent import building
-    from quarl.device.deploy.static_agent.packing import packed
+    from quarl.device.deploy.static_agent.packing import pack_artifact
     from quarl.policy.bundle import Bundle
     from quarl.policy.files import write_atomically
 
     if not ArtifactFormat.NATIVE.holds(precision):
         raise PolicyError(f"the native engine does not execute {precision.value}.", "Type --bits 8, or fewer.")
     convert_each(missing([(Bundle.load(bundle_path), precision, ArtifactFormat.NATIVE)]))
-    files = {PROGRAM: building.agent(machine).read_bytes(), PACK: packed(Bundle.load(bundle_path), precision)}
+    files = {PROGRAM: building.agent(machine).read_bytes(), PACK: pack_artifact(Bundle.load(bundle_path), precision)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         write_atomically(folder / name, data, mode=0o755 if name == PROGRAM else 0o644)

@@ -33,12 +33,12 @@ def _member(name: str, value: Any, indent: str) -> Iterator[str]:
     key = name if _PLAIN_KEY.fullmatch(name) and name not in _WORDS else _leaf(name)
     if isinstance(value, Mapping) and value:
         yield f"{indent}{key}:"
-        for inner, each in value.items():
-            yield from _member(inner, each, f"{indent}  ")
-    elif isinstance(value, Sequence) and value and all(isinstance(each, Mapping) and each for each in value):
+        for inner, item in value.items():
+            yield from _member(inner, item, f"{indent}  ")
+    elif isinstance(value, Sequence) and value and all(isinstance(item, Mapping) and item for item in value):
         yield f"{indent}{key}:"
-        for each in value:
-            first, *rest = (line for inner, part in each.items() for line in _member(inner, part, f"{indent}  "))
+        for item in value:
+            first, *rest = (line for inner, part in item.items() for line in _member(inner, part, f"{indent}  "))
             yield f"{indent}- {first.removeprefix(f'{indent}  ')}"
             yield from rest
     else:
@@ -49,7 +49,7 @@ def _leaf(value: Any) -> str:
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_leaf(name)}: {_leaf(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_leaf(name)}: {_leaf(item)}" for name, item in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_leaf, value))}]"
     return json.dumps(value, ensure_ascii=False)

@@ -37,15 +37,15 @@ def options_of(arguments: list[str]) -> Options:
         SystemExit: they are wrong, or ask for help; argparse says so. It is loaded for that alone: it takes a megabyte.
     """
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = dict(zip(words[::2], words[1::2]))
-    threads = given.get("--threads", "1")
-    known = len(words) == 2 * len(given) and given.keys() <= {"--bundle", "--manifest", "--threads"}
-    if not known or "--bundle" not in given or not threads.isdecimal() or not 1 <= int(threads) <= MOST_THREADS:
-        return _parsed(arguments)
-    return Options(Path(given["--bundle"]), given.get("--manifest", ""), int(threads))
+    values = dict(zip(words[::2], words[1::2]))
+    threads = values.get("--threads", "1")
+    known = len(words) == 2 * len(values) and values.keys() <= {"--bundle", "--manifest", "--threads"}
+    if not known or "--bundle" not in values or not threads.isdecimal() or not 1 <= int(threads) <= MOST_THREADS:
+        return _parse_arguments(arguments)
+    return Options(Path(values["--bundle"]), values.get("--manifest", ""), int(threads))
 
 
-def _parsed(arguments: list[str]) -> Options:
+def _parse_arguments(arguments: list[str]) -> Options:
     import argparse
 
     parser = argparse.ArgumentParser(

@@ -9,7 +9,7 @@ from pathlib import Path
 from quarl.device.agent.constants import header
 from quarl.device.engine import PREBUILT, building
 from quarl.device.engine.building import SOURCES, TARGETS, BuildError
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 
 FLAGS = (
     *("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable"),
@@ -37,16 +37,16 @@ def agent(machine: str) -> Path:
         BuildError: as :func:`device.engine.building.library`.
     """
     sources = [*AGENT_SOURCES, *(source for source in SOURCES if source != "python.c")]
-    return _compiled(f"agent-{machine}", machine, "musl", ("-static", "-fno-pie", "-no-pie"), sources)
+    return _ensure_compiled(f"agent-{machine}", machine, "musl", ("-static", "-fno-pie", "-no-pie"), sources)
 
 
 def loop_library(machine: str) -> Path:
     """Return the robot's loop as a shared library for a processor; raises as :func:`agent`."""
     options = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--hash-style=gnu")
-    return _compiled(f"loop-{machine}.so", machine, "gnu", options, LOOP_SOURCES)
+    return _ensure_compiled(f"loop-{machine}.so", machine, "gnu", options, LOOP_SOURCES)
 
 
-def _compiled(name: str, machine: str, library: str, options: tuple[str, ...], sources: list[str]) -> Path:
+def _ensure_compiled(name: str, machine: str, library: str, options: tuple[str, ...], sources: list[str]) -> Path:
     """Return a file that a wheel brings, or that is compiled now if it is not there yet."""
     if machine not in TARGETS:
         raise BuildError(f"{name} is not built for {machine!r}; known are {', '.join(TARGETS)}.")
@@ -61,9 +61,9 @@ def _compiled(name: str, machine: str, library: str, options: tuple[str, ...], s
     path = building.KEPT / f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent), tempfile.TemporaryDirectory() as scratch:
+        with lock_folder(path.parent), tempfile.TemporaryDirectory() as scratch:
             if not path.exists():
                 Path(scratch, "constants.h").write_text(header())
-                made = building.compiled_with(building.HERE, [*flags, f"-I{scratch}"], sources, machine)
-                write_atomically(path, made, mode=0o755)
+                content = building.compile_with_options(building.HERE, [*flags, f"-I{scratch}"], sources, machine)
+                write_atomically(path, content, mode=0o755)
     return path

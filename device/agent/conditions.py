@@ -106,7 +106,7 @@ def look(root: Path = ROOT) -> Conditions:
         mhz_firmware=_firmware_mhz(root),
         governor=read_text(root / CPU / "cpu0/cpufreq/scaling_governor"),
         temperature_c=hottest(map(read_text, (root / "sys/class/thermal").glob("thermal_zone*/temp"))),
-        throttled=throttled(root),
+        throttled=read_throttled(root),
         load_1min=_load(root),
     )
 
@@ -119,7 +119,7 @@ def mhz_now(root: Path = ROOT) -> float | None:
     return number(read_cpuinfo(root).get("cpu MHz"))
 
 
-def throttled(root: Path = ROOT) -> Throttled | None:
+def read_throttled(root: Path = ROOT) -> Throttled | None:
     """The firmware's throttle word: from the Raspberry Pi kernel's sysfs, else from vcgencmd."""
     text = read_text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
     if text is None and root == ROOT:
@@ -135,7 +135,7 @@ def _firmware_mhz(root: Path) -> float | None:
 
 
 def _vcgencmd(*arguments: str) -> str | None:
-    program = next((path for each in os.get_exec_path() if os.access(path := f"{each}/vcgencmd", os.X_OK)), None)
+    program = next((path for folder in os.get_exec_path() if os.access(path := f"{folder}/vcgencmd", os.X_OK)), None)
     if program is None:
         return None
     import subprocess  # only here: it takes half a megabyte

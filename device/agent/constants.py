@@ -52,7 +52,9 @@ def header() -> str:
         lines += [f"enum {{ {', '.join(members)}, {title}_COUNT }};"]
         lines += [f"static const char *const {title}_NAMES[] = {{ {', '.join(map(_literal, names))}, 0 }};"]
         lines += [f"#define {title}_TEXT {_literal(', '.join(names))}"]
-    shares = [(name, round(share * 1e6), measure.required_runs(share)) for name, share in measure.PERCENTILES.items()]
+    shares = [
+        (name, round(share * 1e6), measure.compute_required_runs(share)) for name, share in measure.PERCENTILES.items()
+    ]
     lines += _table("PERCENTILES", "const char *name; int millionths, needed;", shares)
     counted = [flag for flag in frames.Flag if flag not in (frames.Flag.MISSED, frames.Flag.START)]
     lines += _table("COUNTED", "const char *name; int bit;", [(str(flag.name).lower(), int(flag)) for flag in counted])
@@ -79,13 +81,13 @@ def _powers_of_ten() -> list[str]:
 
 def _operations() -> list[str]:
     """Each operation with its fields, and their defaults that are integers."""
-    each, lines = [], []
+    entries, lines = [], []
     for name, operation in operations.OPERATIONS.items():
-        each.append(f"X({', '.join([name, *map(_literal, operation.fields), '0'])})")
+        entries.append(f"X({', '.join([name, *map(_literal, operation.fields), '0'])})")
         for field in fields(operation.request):
             if field.default_factory is not MISSING and type(default := field.default_factory()) is int:
                 lines.append(f"#define {name.upper()}_{field.name.upper()} {default}")
-    return [f"#define EACH_OPERATION(X) {' '.join(each)}", *lines]
+    return [f"#define EACH_OPERATION(X) {' '.join(entries)}", *lines]
 
 
 def _loop_options() -> list[str]:
@@ -98,9 +100,9 @@ def _loop_options() -> list[str]:
     )
     own = ", ".join(f".{name} = {defaults[name]}" for name in options.RANGES if defaults[name] is not None)
     text = ""
-    for name, what in re.findall(r"^ +(\w+): (.+)$", options.LoopOptions.__doc__ or "", re.MULTILINE):
-        choices = [each.value for each in type(defaults[name])] if isinstance(defaults[name], Enum) else []
-        text += f"  --{typed[name]}{'=' if choices else ''}{'|'.join(choices)}: {what}\n"
+    for name, help_text in re.findall(r"^ +(\w+): (.+)$", options.LoopOptions.__doc__ or "", re.MULTILINE):
+        choices = [choice.value for choice in type(defaults[name])] if isinstance(defaults[name], Enum) else []
+        text += f"  --{typed[name]}{'=' if choices else ''}{'|'.join(choices)}: {help_text}\n"
     return [
         f"#define EACH_LOOP_RANGE(X) {ranges}",
         f"#define LOOP_DEFAULTS {own}",

@@ -49,8 +49,8 @@ def choice_values(choice: Any) -> Any:
 
 def results(executor: Executor) -> list[float]:
     """All that the last decision made: its outputs, and behind them the next state."""
-    made: list[float] = executor.outputs().tolist() + executor.state().tolist()
-    return made
+    values: list[float] = executor.outputs().tolist() + executor.state().tolist()
+    return values
 
 
 def runtime_error(name: RuntimeName, error: Exception) -> AgentError:

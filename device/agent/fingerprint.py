@@ -81,14 +81,14 @@ def mhz_nominal(root: Path, cpuinfo: dict[str, str]) -> float | None:
 
 
 def _memory_total(root: Path) -> int | None:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _os_name(root: Path) -> str | None:
     text = read_text(root / "etc/os-release") or ""
-    found = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _glibc() -> str | None:

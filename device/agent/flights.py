@@ -79,7 +79,7 @@ class TimedPilot:
         elif decided:
             self._actions[rows] = decided
         if self._histories is not None:
-            self._histories.acted(self._actions, self._states)
+            self._histories.record_action(self._actions, self._states)
         return self._actions.copy()
 
 
@@ -93,7 +93,7 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
     try:
         from quarl.airlearning_envs.config import preset
         from quarl.airlearning_envs.errors import SettingsError
-        from quarl.airlearning_envs.flights import FlightResults, fly, shown_to
+        from quarl.airlearning_envs.flights import FlightResults, fly, select_observation
         from quarl.airlearning_envs.rules.actions import ACTION_NAMES
     except ImportError as error:
         raise AgentError(
@@ -104,7 +104,7 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
     except (SettingsError, OverflowError) as error:
         raise AgentError(ErrorCode.BAD_FIELD, str(error), 'Type {"op": "help"} for an example.') from error
     spec = serving.bundle.spec
-    fields, observe = shown_to(spec.observation, config)
+    fields, observe = select_observation(spec.observation, config)
     spec.check_observation(fields)
     if (type(spec.head), spec.output_size) not in ((DiscreteHead, len(ACTION_NAMES)), (ContinuousHead, 3)):
         raise AgentError(

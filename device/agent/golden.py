@@ -51,9 +51,9 @@ def check_golden(
             worst = share, vector, output, errors[output], tolerance[output]
         failed += any(map(float.__gt__, errors, tolerance))
         off += sum(map(float.__gt__, errors, halves))
-        if wrong is None and action != (chosen := _chosen(spec, outputs)):
+        if wrong is None and action != (chosen := _choose_action(spec, outputs)):
             wrong = vector, action, chosen
-        alike += _agree(spec, action, _chosen(spec, wanted.tolist()), tolerance)
+        alike += _agree(spec, action, _choose_action(spec, wanted.tolist()), tolerance)
         agreeing += _agree(spec, action, trained, tolerance)
     _, vector, output, error, allowed = worst
     count = len(observations)
@@ -99,7 +99,7 @@ def _error(computed: float, wanted: float) -> float:
     return abs(computed - wanted) if math.isfinite(computed) else math.inf
 
 
-def _chosen(spec: PolicySpec, made: list[float]) -> Any:
+def _choose_action(spec: PolicySpec, made: list[float]) -> Any:
     """What results choose."""
     return spec.head.choose(made[: spec.output_size])
 

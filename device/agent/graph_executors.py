@@ -45,12 +45,12 @@ class LiteExecutor(_Arrays):
         interpreter.allocate_tensors()
         inputs = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_input_details()]
         results = [_Tensor(d["index"], d["name"], d["shape"], d["dtype"]) for d in interpreter.get_output_details()]
-        found = _match(spec, inputs, results)
-        self._input, self._outputs = found.observation.key, found.outputs.key
-        self._action = None if found.action is None else found.action.key
-        self._state = None if found.state is None else found.state.key
-        self._next = None if found.next_state is None else found.next_state.key
-        self._choose, self._sensed = _components(spec), spec.sensed_size
+        tensors = _match(spec, inputs, results)
+        self._input, self._outputs = tensors.observation.key, tensors.outputs.key
+        self._action = None if tensors.action is None else tensors.action.key
+        self._state = None if tensors.state is None else tensors.state.key
+        self._next = None if tensors.next_state is None else tensors.next_state.key
+        self._choose, self._sensed = _components(spec), spec.input_size
         self._set, self._invoke, self._get = interpreter.set_tensor, interpreter.invoke, interpreter.get_tensor
 
     def decide(self, observation: Floats) -> Any:
@@ -88,17 +88,17 @@ class OnnxExecutor(_Arrays):
         session = module.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         inputs = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_inputs()]
         results = [_Tensor(a.name, a.name, a.shape, _ONNX_TYPES.get(a.type)) for a in session.get_outputs()]
-        found = _match(spec, inputs, results)
+        tensors = _match(spec, inputs, results)
         # Observation and state lie one behind the other, and so each is a view that a tensor is bound to.
         self._whole = np.zeros((1, spec.observation_size), np.float32)
         self._outputs, self._next = (np.zeros((1, size), np.float32) for size in (spec.output_size, spec.state_size))
-        self._action = None if found.action is None else np.zeros(found.action.shape, found.action.dtype)
+        self._action = None if tensors.action is None else np.zeros(tensors.action.shape, tensors.action.dtype)
         binding = session.io_binding()
-        _bind(binding.bind_input, found.observation, self._whole[:, : spec.sensed_size])
-        _bind(binding.bind_input, found.state, self._whole[:, spec.sensed_size :])
-        _bind(binding.bind_output, found.outputs, self._outputs)
-        _bind(binding.bind_output, found.next_state, self._next)
-        _bind(binding.bind_output, found.action, self._action)
+        _bind(binding.bind_input, tensors.observation, self._whole[:, : spec.input_size])
+        _bind(binding.bind_input, tensors.state, self._whole[:, spec.input_size :])
+        _bind(binding.bind_output, tensors.outputs, self._outputs)
+        _bind(binding.bind_output, tensors.next_state, self._next)
+        _bind(binding.bind_output, tensors.action, self._action)
         self._run, self._binding, self._choose = session.run_with_iobinding, binding, _components(spec)
 
     def decide(self, observation: Floats) -> Any:
@@ -179,15 +179,17 @@ def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> _
     rest = [t for t in inputs if t not in state], [t for t in results if t not in following]
     floats = [t for t in rest[1] if t.dtype == np.float32 and t.shape == (1, spec.output_size)]
     integers = [t for t in rest[1] if t.dtype in (np.int32, np.int64) and np.prod(t.shape, dtype=int) == 1]
-    source = [t for t in rest[0] if t.dtype == np.float32 and t.shape == (1, spec.sensed_size)]
+    source = [t for t in rest[0] if t.dtype == np.float32 and t.shape == (1, spec.input_size)]
     of_state = [(t.dtype, t.shape) for t in (*state, *following)]
     if (
         (len(rest[0]), len(source), len(floats)) == (1, 1, 1)
         and len(rest[1]) - 1 == len(integers) == int(isinstance(spec.head, DiscreteHead))
         and of_state == 2 * bool(spec.state_size) * [(np.float32, (1, spec.state_size))]
     ):
-        return _Found(source[0], floats[0], *(each[0] if each else None for each in (integers, state, following)))
-    wanted = f"float32[1, {spec.sensed_size}]" + (f" and {STATE} [1, {spec.state_size}]" if spec.state_size else "")
+        return _Found(
+            source[0], floats[0], *(tensors[0] if tensors else None for tensors in (integers, state, following))
+        )
+    wanted = f"float32[1, {spec.input_size}]" + (f" and {STATE} [1, {spec.state_size}]" if spec.state_size else "")
     outputs = f"float32[1, {spec.output_size}]" + (" and an integer [1]" if isinstance(spec.head, DiscreteHead) else "")
     outputs += f" and {NEXT_STATE} [1, {spec.state_size}]" if spec.state_size else ""
     raise AgentError(

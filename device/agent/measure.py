@@ -50,7 +50,7 @@ class Statistics:
         runs = len(sorted_ns)
         mean = math.fsum(sorted_ns) / runs
         variance = math.fsum((value - mean) ** 2 for value in sorted_ns) / max(runs - 1, 1)
-        needed = {name: required_runs(quantile) for name, quantile in PERCENTILES.items()}
+        needed = {name: compute_required_runs(quantile) for name, quantile in PERCENTILES.items()}
         ranks = median_ranks(runs)
         return cls(
             runs=runs,
@@ -68,7 +68,7 @@ class Statistics:
         )
 
 
-def required_runs(quantile: float) -> int:
+def compute_required_runs(quantile: float) -> int:
     """Fewest runs that support a percentile: with 99 % confidence at least two of them lie beyond the true one.
 
     Then the second largest run is a distribution-free upper bound of it, so that neither one outlier nor the lack of

@@ -77,16 +77,16 @@ class NativeExecutor:
         """
         from quarl.device.engine import modes  # as import_runtime: by name, and only where it is asked for
 
-        engine, path, few = self._engine, modes.kept_file(bundle), observations[:CHECKED]
-        before = [(self.decide(each), self.outputs().tobytes())[1] for each in few]
+        engine, path, few = self._engine, modes.find_kept_file(bundle), observations[:CHECKED]
+        before = [(self.decide(item), self.outputs().tobytes())[1] for item in few]
         key = modes.key_of(engine, self._library, sha256)
-        chosen = modes.kept_modes(path, key, len(engine.modes))
+        chosen = modes.read_kept_modes(path, key, len(engine.modes))
         if chosen is None:
-            measured = modes.measured_modes(engine, observations)
-            chosen = tuple(each.faster for each in measured)
+            measured = modes.measure_modes(engine, observations)
+            chosen = tuple(item.faster for item in measured)
             modes.keep_modes(path, key, measured)
         engine.modes = chosen
-        if before != [(self.decide(each), self.outputs().tobytes())[1] for each in few]:
+        if before != [(self.decide(item), self.outputs().tobytes())[1] for item in few]:
             raise runtime_error(RuntimeName.NATIVE, ValueError("it decides otherwise in another mode of its layers"))
 
     @property

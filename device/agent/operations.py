@@ -95,8 +95,8 @@ def _finite(value: Any) -> bool:
 
 def _field(read: Callable[[str, Any], Any], text: str, default: Any = dataclasses.MISSING) -> Any:
     """A field of a request: how it is read, what help says of it, and what it is when absent, where it may be."""
-    made: dict[str, Any] = {} if default is dataclasses.MISSING else {"default_factory": lambda: default}
-    return dataclasses.field(**made, metadata={"read": read, "text": text})
+    keywords: dict[str, Any] = {} if default is dataclasses.MISSING else {"default_factory": lambda: default}
+    return dataclasses.field(**keywords, metadata={"read": read, "text": text})
 
 
 # What help says of an operation is the first line of its class.
@@ -191,7 +191,7 @@ class Operation:
         return {field.name: field.metadata for field in dataclasses.fields(self.request)}
 
     @cached_property
-    def required(self) -> list[str]:
+    def required_fields(self) -> list[str]:
         """The fields that may not be absent."""
         absent = dataclasses.MISSING
         return [field.name for field in dataclasses.fields(self.request) if field.default_factory is absent]
@@ -232,7 +232,7 @@ def parse_request(data: Mapping[str, Any]) -> Request:
             f"{name} has no field {short(unknown[0])}; its fields are {allowed}.",
             f"For example: {json.dumps(operation.example)}",
         )
-    for key in operation.required:
+    for key in operation.required_fields:
         if key not in data:
             raise AgentError(
                 ErrorCode.MISSING_FIELD,

@@ -34,19 +34,19 @@ PACKAGES = {
 }
 
 
-def installed_runtimes() -> dict[RuntimeName, str]:
+def find_installed_runtimes() -> dict[RuntimeName, str]:
     """The runtimes that are installed here with their versions, in order of preference; none is imported."""
-    found: dict[RuntimeName, str] = {}
+    versions: dict[RuntimeName, str] = {}
     for name in PREFERENCE:
         if name is RuntimeName.NATIVE:
             if native.is_here():
-                found[name] = native.VERSION
+                versions[name] = native.VERSION
             continue
         spec = importlib.util.find_spec(PACKAGES[name])
         if spec is not None and spec.submodule_search_locations:
             folder = Path(next(iter(spec.submodule_search_locations))).parent
-            found[name] = _distribution_version(folder, str(name.distribution))
-    return found
+            versions[name] = _distribution_version(folder, str(name.distribution))
+    return versions
 
 
 def _distribution_version(folder: Path, distribution: str) -> str:
@@ -57,7 +57,7 @@ def _distribution_version(folder: Path, distribution: str) -> str:
     return "unknown"
 
 
-def imported_runtime() -> RuntimeName | None:
+def find_imported_runtime() -> RuntimeName | None:
     """The runtime that this process has imported, if any; one whose import failed leaves its package, but is none."""
     return next((name for name in PREFERENCE if _module_of(name) in sys.modules), None)
 
@@ -83,7 +83,9 @@ def import_runtime(name: RuntimeName) -> Any:
             return engine
         return importlib.import_module(_module_of(name))
     except Exception as error:  # a wheel for another C library or numpy raises whatever it likes
-        installed = ", ".join(f"{other.value} {version}" for other, version in installed_runtimes().items()) or "none"
+        installed = (
+            ", ".join(f"{other.value} {version}" for other, version in find_installed_runtimes().items()) or "none"
+        )
         raise AgentError(
             ErrorCode.UNAVAILABLE,
             f"the runtime {name.value} cannot be imported here ({type(error).__name__}: {error}); "

@@ -32,7 +32,7 @@ from quarl.device.agent.operations import (
     parse_request,
 )
 from quarl.device.agent.protocol import PROTOCOL_VERSION, AgentError, ErrorCode, encode, parse_json, request_id
-from quarl.device.agent.runtimes import installed_runtimes
+from quarl.device.agent.runtimes import find_installed_runtimes
 from quarl.device.agent.serving import Serving, load
 from quarl.policy.errors import BundleError, PolicyError, SpecError
 from quarl.policy.reading import ArtifactEntry, is_regular, read_manifest, read_spec
@@ -133,7 +133,7 @@ class Agent:
         return self._serving
 
     def _hello(self) -> dict[str, Any]:
-        runtimes = installed_runtimes()
+        runtimes = find_installed_runtimes()
         bundle, bundle_error = None, None
         try:
             bundle = describe_bundle(self._path, self._manifest)
@@ -231,15 +231,15 @@ class Agent:
 
     def _act(self, request: Act, serving: Serving) -> dict[str, Any]:
         begin = time.perf_counter_ns()
-        given = [each for each in (request.observation, request.observations, request.period) if each is not None]
-        if len(given) != 1:
+        inputs = [value for value in (request.observation, request.observations, request.period) if value is not None]
+        if len(inputs) != 1:
             raise AgentError(
-                ErrorCode.BAD_FIELD if given else ErrorCode.MISSING_FIELD,
+                ErrorCode.BAD_FIELD if inputs else ErrorCode.MISSING_FIELD,
                 'act takes one of "observation" (a list of numbers), "observations" (a list of them) and "period".',
                 f'For example: {{"op": "act", "observation": {serving.example(4)}}}',
             )
         if request.period is not None:
-            rows = [serving.remembered(request.period, request.start)]
+            rows = [serving.observe_period(request.period, request.start)]
         elif request.observation is not None:
             rows = [serving.read_observation(request.observation)]
         else:
@@ -251,7 +251,7 @@ class Agent:
             start = time.perf_counter_ns()
             action = serving.executor.decide(row)
             times.append(time.perf_counter_ns() - start)
-            made = serving.finite_outputs(
+            row_outputs = serving.finite_outputs(
                 f"observations[{len(actions)}]" if request.observations else "this observation"
             )
             if request.period is not None:
@@ -260,7 +260,7 @@ class Agent:
                 states.append(serving.executor.state().tolist())
             actions.append(serving.bundle.spec.head.to_action(choice_values(action)))
             if request.outputs:
-                outputs.append(made)
+                outputs.append(row_outputs)
         serving.decisions += len(rows)
         single = request.observations is None
         reply: dict[str, Any] = {"action": actions[0]} if single else {"actions": actions}

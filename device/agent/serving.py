@@ -19,14 +19,14 @@ from quarl.device.agent.memory import MemoryLog
 from quarl.device.agent.operations import Load
 from quarl.device.agent.protocol import AgentError, ErrorCode, short
 from quarl.device.agent.runtimes import (
+    find_imported_runtime,
+    find_installed_runtimes,
     import_runtime,
-    imported_runtime,
-    installed_runtimes,
     open_artifact,
     way_to_install,
 )
 from quarl.policy.errors import BundleError
-from quarl.policy.history import History, brought_of, remembers
+from quarl.policy.history import History, extract_step_inputs, remembers
 from quarl.policy.reading import DEVICE_FILES, ArtifactEntry, BundleFiles
 from quarl.policy.spec import PolicySpec, RuntimeName
 
@@ -109,7 +109,7 @@ class Serving:
             raise _bad_element(spec, values, where)
         return self.executor.input(values)
 
-    def remembered(self, values: list[Any], start: bool) -> Input:
+    def observe_period(self, values: list[Any], start: bool) -> Input:
         """The observation, as the executor takes it, of this period's values and of what came before.
 
         Args:
@@ -140,13 +140,13 @@ class Serving:
 
     def settle(self) -> None:
         """Remember what came of the decision that was just made from remembered values."""
-        self.history.acted(self.executor.outputs(), self.executor.state())
+        self.history.record_action(self.executor.outputs(), self.executor.state())
 
     def request_line(self, row: Sequence[float]) -> bytes:
         """How a controller asks for an observation's action: of a policy that remembers, what the period brings."""
         fields = self.bundle.spec.observation
-        given = {"period": brought_of(fields, list(row))} if remembers(fields) else {"observation": list(row)}
-        return json.dumps({"op": "act", **given, "outputs": False}).encode()
+        inputs = {"period": extract_step_inputs(fields, list(row))} if remembers(fields) else {"observation": list(row)}
+        return json.dumps({"op": "act", **inputs, "outputs": False}).encode()
 
     def example(self, count: int) -> str:
         """The first numbers of a golden observation, as one would type them."""
@@ -222,14 +222,14 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
         SpecError: the policy was trained on another observation than this device's simulator feeds; names the field.
         AgentError: the runtime is missing or refuses the artifact, or a golden vector differs.
     """
-    begin, in_use = time.perf_counter_ns(), imported_runtime()
-    bundle = BundleFiles.opened(path, DEVICE_FILES, manifest)
+    begin, in_use = time.perf_counter_ns(), find_imported_runtime()
+    bundle = BundleFiles.open_verified(path, DEVICE_FILES, manifest)
     runtime, entry = choose(bundle, request, in_use)
     if runtime is not RuntimeName.NATIVE:  # which needs no numpy; the simulator does, and flights are checked again
         check_simulator(bundle.spec)
     if not (bundle.path / entry.file).exists():
         raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
-    expected, golden = bundle.expected_rows(entry), bundle.golden_rows()
+    expected, golden = bundle.read_expected_rows(entry), bundle.golden_rows()
     rows = list(golden.observations.floats())
     bundle.forget()
     verified = time.perf_counter_ns()
@@ -268,7 +268,7 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
         bundle=bundle,
         entry=entry,
         runtime=runtime,
-        runtime_version=installed_runtimes()[runtime],
+        runtime_version=find_installed_runtimes()[runtime],
         threads=count,
         executor=executor,
         golden=check,
@@ -308,7 +308,7 @@ def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tu
         AgentError: the runtime is not installed, or another one is in use in this process.
         BundleError: the bundle has no such artifact; says which there are and what to type.
     """
-    installed = tuple(installed_runtimes())
+    installed = tuple(find_installed_runtimes())
     if not installed:
         raise AgentError(
             ErrorCode.UNAVAILABLE,

@@ -103,7 +103,7 @@ class AgentSession:
             process.send(VERIFIER.read_bytes())
             self._check_greeting(process.read_line(START_TIMEOUT_S))
         except (EndOfOutputError, LineTimeoutError):
-            error = self._died("starting")
+            error = self._build_exit_error("starting")
             self.close()
             raise error from None
         except BaseException:  # an interruption too: nobody will leave the block that was not entered
@@ -186,7 +186,7 @@ class AgentSession:
                 agent_code="timeout",
             ) from None
         except EndOfOutputError:
-            raise self._died(f"answering `{op}`") from None
+            raise self._build_exit_error(f"answering `{op}`") from None
         except NoReplyError as line:
             raise AgentError(
                 f"The agent on {self._connection.name} wrote something that is no reply: {line.message}.",
@@ -213,11 +213,11 @@ class AgentSession:
         """
         return self.request("act", observation=np.ravel(observation).tolist(), outputs=False)["action"]
 
-    def _died(self, doing: str) -> HostError:
+    def _build_exit_error(self, doing: str) -> HostError:
         assert self._process is not None
         status = self._process.wait(STOP_TIMEOUT_S)
         if not self._process.connection_alive:
-            return self._connection.lost(f"the agent was {doing}")
+            return self._connection.build_lost_error(f"the agent was {doing}")
         tail = "\n    ".join(self._process.stderr_lines(12)) or "(it wrote no error)"
         if status is None:
             how = "closed its output"

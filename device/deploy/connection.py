@@ -89,10 +89,10 @@ class Connection:
         while hop is not None:
             hops.append(hop)
             hop = hop.jump
-        if not self.alive or any(each.proxy_command for each in (self.endpoint, *hops)):
+        if not self.alive or any(endpoint.proxy_command for endpoint in (self.endpoint, *hops)):
             return "ssh"
         # The socket's peer is the first host on the way; each host but that one is reached from the one before.
-        peers = [self._transport.getpeername()[0], *(each.hostname for each in (self.endpoint, *hops)[:-1])]
+        peers = [self._transport.getpeername()[0], *(endpoint.hostname for endpoint in (self.endpoint, *hops)[:-1])]
         return "loopback" if all(re.match(r"127\.|::1$|localhost$", str(peer)) for peer in peers) else "ssh"
 
     @property
@@ -100,7 +100,7 @@ class Connection:
         """Whether the connection is still there, as far as we know."""
         return bool(self._transport.is_active())
 
-    def lost(self, doing: str) -> ConnectionLostError:
+    def build_lost_error(self, doing: str) -> ConnectionLostError:
         """The error for a connection that ended while ``doing`` something."""
         return ConnectionLostError(
             f"The connection to {self.name} was lost while {doing}.",
@@ -117,7 +117,7 @@ class Connection:
         )
 
     @contextlib.contextmanager
-    def _closed_after(self, seconds: float) -> Iterator[None]:
+    def _close_after(self, seconds: float) -> Iterator[None]:
         """End the connection when the block takes longer: paramiko waits for some answers without an end."""
         too_long = threading.Timer(seconds, self._transport.close)
         too_long.daemon = True
@@ -143,7 +143,7 @@ class Connection:
         try:
             channel = self._open_session(timeout)
             channel.settimeout(timeout)
-            with self._closed_after(ACCEPT_TIMEOUT_S):
+            with self._close_after(ACCEPT_TIMEOUT_S):
                 channel.exec_command(command)
         except paramiko.ChannelException as error:
             raise SessionLimitError(
@@ -152,7 +152,7 @@ class Connection:
             ) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             if not self.alive:
-                raise self.lost(f"starting `{command[:60]}`") from None
+                raise self.build_lost_error(f"starting `{command[:60]}`") from None
             raise RemoteCommandError(
                 f"{self.name} does not start commands: {error}", "Its SSH server must allow exec requests."
             ) from None
@@ -206,7 +206,9 @@ class Connection:
         finally:
             process.close()
         if status == -1 and not self.alive:
-            raise self.lost(f"running `{command[:60]}`" if sent == len(stdin) else f"sending data (after {sent} bytes)")
+            raise self.build_lost_error(
+                f"running `{command[:60]}`" if sent == len(stdin) else f"sending data (after {sent} bytes)"
+            )
         greeting, mark, text = output.decode(errors="replace").partition(f"\n{_BEGIN}\n")
         if not mark:
             raise self.no_shell(greeting + "\n".join(process.stderr_lines()))

@@ -24,7 +24,7 @@ from quarl.device.deploy.signing.keys import signing_key
 from quarl.device.deploy.signing.provisioning import key_for
 from quarl.device.deploy.signing.record import USUAL, Signing, sign_record
 from quarl.device.deploy.static_agent.release import static_payload
-from quarl.device.deploy.switching import begin, mark_bad, marked_when_refused, still_serving, switch_on
+from quarl.device.deploy.switching import begin, mark_bad, mark_bad_when_refused, still_serving, switch_on
 from quarl.device.deploy.wheels import Wheel, WheelSet, fetch, select
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision, RuntimeName
@@ -102,7 +102,7 @@ def deploy(
             nothing of the new one is left, unless the message says that it is unknown which one serves.
     """
     wheel_set = wheels_for(probe(connection), runtimes, without_python)
-    payload = gathered(bundle, precisions, runtimes, wheel_set, without_python)
+    payload = gather_payload(bundle, precisions, runtimes, wheel_set, without_python)
     return install(connection, payload, wheel_set, wait_s=wait_s, progress=progress, signing=signing)
 
 
@@ -115,7 +115,7 @@ def wheels_for(facts: TargetFacts, runtimes: Sequence[RuntimeName], without_pyth
     return WheelSet(facts.python, (), facts.machine) if without_python else select(facts, runtimes)
 
 
-def gathered(
+def gather_payload(
     bundle: Bundle,
     precisions: Sequence[Precision],
     runtimes: Sequence[RuntimeName],
@@ -163,20 +163,20 @@ def install(
             if why := state["trust"].get("refused"):
                 raise TrustError(f"{connection.name} does not know for sure whose policies it may run: {why}.")
             tell(Step("compare what is there", 0, 0))
-            known, found = _known_release(session, state["same"], signing)
-            if known is not None and known == serving and not found["doubted"]:
+            known, comparison = _find_known_release(session, state["same"], signing)
+            if known is not None and known == serving and not comparison["doubted"]:
                 none = DeployResult(request, known, serving, True, 0, 0, 0, (), (), (), time.monotonic() - begun)
-                return dataclasses.replace(none, compared_files=found["files"], compared_s=found["seconds"])
+                return dataclasses.replace(none, compared_files=comparison["files"], compared_s=comparison["seconds"])
             sent = _Upload(session, tell)
             if known is None:
                 release = f"{state['next_number']:04d}-{payload.digest[:8]}"
                 key, trust = key_for(connection, session, state["trust"], signing.key)
                 signed = sign_record(payload, wheel_set, key, trust, signing)
                 folders = [wheel.folder for wheel in wheel_set.wheels]
-                found = session.compare_wheels(folders)
-                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in found["whole"]]
+                comparison = session.compare_wheels(folders)
+                missing = [wheel for wheel in wheel_set.wheels if wheel.folder not in comparison["whole"]]
                 wheels = fetch(missing, wheel_cache, lambda wheel: tell(Step(f"download {wheel}", 0, 0)))
-                need = needed_bytes(payload, wheels)
+                need = estimate_needed_bytes(payload, wheels)
                 session.receive(release, signed.text, signed.signature, need)
                 sent.send_wheels(wheels)
                 sent.send_files(payload)
@@ -184,12 +184,12 @@ def install(
                 session.publish()
             else:
                 release = known
-                with marked_when_refused(session, release):
+                with mark_bad_when_refused(session, release):
                     checks = golden_checks(connection, payload.policy, f"releases/{release}", *wanted_pair, tell)
         tell(Step("switch", 0, 0))
         before_switch(release, serving)
-        which = payload.policy, release, serving
-        previous, warnings = switch_on(connection, session, *which, silence_s, rollout)
+        switch_names = payload.policy, release, serving
+        previous, warnings = switch_on(connection, session, *switch_names, silence_s, rollout)
         removed: tuple[str, ...] = ()
         if not warnings:  # else the session is over; the next deployment removes them
             removed, warnings = _prune(session, release, previous)
@@ -206,8 +206,8 @@ def install(
         removed=removed,
         seconds=time.monotonic() - begun,
         warnings=warnings,
-        compared_files=found["files"],
-        compared_s=found["seconds"],
+        compared_files=comparison["files"],
+        compared_s=comparison["seconds"],
     )
 
 
@@ -231,7 +231,7 @@ def _prune(session: Device, serving: str, previous: str | None) -> tuple[tuple[s
         )
 
 
-def _known_release(session: Device, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
+def _find_known_release(session: Device, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
     """A release on the device that has this very content and is still whole, and what its check found.
 
     One that has the content no longer is marked, so that nobody goes back to it. One that another key signed than the
@@ -240,23 +240,23 @@ def _known_release(session: Device, same: str | None, signing: Signing) -> tuple
     if same is None:
         return None, {}
     try:
-        found = session.check(same)
+        report = session.check(same)
     except TrustError:  # its signer was revoked, or it is not what was accepted: it is signed and sent again
         return None, {}
     except VerificationError as error:
         mark_bad(session, same, f"its files are not those that were deployed: {error.message}")
         return None, {}
-    whole = not found["missing_environments"]
-    if signing.key is not None and signing_key(signing.key).fingerprint != found["signer"]:
+    is_whole = not report["missing_environments"]
+    if signing.key is not None and signing_key(signing.key).fingerprint != report["signer"]:
         return None, {}
-    return (same if whole else None), found if whole else {}
+    return (same if is_whole else None), report if is_whole else {}
 
 
 def _blocks(size: int) -> int:
     return (size + BLOCK) // BLOCK * BLOCK + BLOCK  # its data and its share of folders
 
 
-def needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
+def estimate_needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
     """What the deployment will write at most: the release, the unpacked wheels, and one packed wheel at a time."""
     need = RESERVE + sum(_blocks(len(file.data)) for file in payload.files)
     for path in wheels.values():
@@ -281,10 +281,10 @@ class _Upload:
             self.files += 1
             self.wheels.append(str(wheel))
 
-            def unpacked(done: int, total: int, wheel: Wheel = wheel) -> None:
+            def report_unpacking(done: int, total: int, wheel: Wheel = wheel) -> None:
                 self._tell(Step(f"unpack {wheel}", done, total))
 
-            self._session.unpack(wheel.file, wheel.folder, unpacked)
+            self._session.unpack(wheel.file, wheel.folder, report_unpacking)
 
     def send_files(self, payload: Payload) -> None:
         """Send the files that no release on the device has, and let it compare all of them."""

@@ -66,17 +66,19 @@ class Device(DeviceShell):
         self.take(policy, by, wait_s)
         self.name = policy
         state = self.read()
-        if wrong := [*state.misplaced, *(reason for reason in self.policy.misplaced if "must be" in reason)]:
-            raise self._misplaced(wrong)
+        if wrong := [*state.layout_problems, *(reason for reason in self.policy.misplaced if "must be" in reason)]:
+            raise self._build_misplaced_error(wrong)
         if swept := state.leftovers:
             self.run(f"erase {quote_words(swept)}")
         self._settle()
         releases = self.policy.releases
-        taken = {number_of(record.release) for record in releases}
-        known = [name.removeprefix(f"{policy}/") for name in state.accepted.releases if name.startswith(f"{policy}/")]
+        used_numbers = {number_of(record.release) for record in releases}
+        known = [
+            name.removeprefix(f"{policy}/") for name in state.accepted_record.releases if name.startswith(f"{policy}/")
+        ]
         known += [record.release for record in releases if record.is_old and not record.damage]
         number = 1 + max([number_of(name) for name in known if number_of(name) < MOST_NUMBER] or [0])
-        while number in taken:
+        while number in used_numbers:
             number += 1
         same = [
             record.release for record in releases if record.digest and record.digest == digest and not record.is_old
@@ -87,7 +89,7 @@ class Device(DeviceShell):
             "same": same[-1] if same else None,
             "swept": swept,
             "free_bytes": state.free_bytes,
-            "trust": {**state.trust, "serial": state.accepted.serials.get(policy, 0)},
+            "trust": {**state.trust, "serial": state.accepted_record.serials.get(policy, 0)},
         }
 
     def take(self, policy: str, by: Mapping[str, Any], wait_s: float) -> None:
@@ -97,13 +99,13 @@ class Device(DeviceShell):
         name = shlex.quote(policy)
         while not (answer := self.run(f"policy={name}; take_lock {shlex.quote(holder)}")).startswith("taken"):
             if answer.startswith("wrong"):
-                raise self._misplaced([answer.removeprefix("wrong ")])
+                raise self._build_misplaced_error([answer.removeprefix("wrong ")])
             if answer.startswith("hindered"):
-                raise self.failed(answer.removeprefix("hindered "))
+                raise self.build_command_error(answer.removeprefix("hindered "))
             if answer.startswith("unsupported"):
                 raise refusal(self.connection.name, answer)
             if time.monotonic() >= deadline:
-                raise self._locked(answer.partition("\n")[2])
+                raise self._build_locked_error(answer.partition("\n")[2])
             time.sleep(LOCK_POLL_S)
         self.watch()
 
@@ -112,13 +114,13 @@ class Device(DeviceShell):
         self.run("finish")
         self.incoming = ""
 
-    def _misplaced(self, wrong: Iterable[str]) -> HostError:
+    def _build_misplaced_error(self, wrong: Iterable[str]) -> HostError:
         return RemoteCommandError(
             f"{self.connection.name} is not as a deployment left it: {'; '.join(wrong)}. Nothing was changed.",
             "Look at it on the device; when nothing in it is needed, remove it there with `rm`, then try again.",
         )
 
-    def _locked(self, text: str) -> HostError:
+    def _build_locked_error(self, text: str) -> HostError:
         holder: Any = {}
         with contextlib.suppress(ValueError):
             holder = json.loads(text)
@@ -166,8 +168,8 @@ class Device(DeviceShell):
         known = {
             digest
             for policy in self.state.policies.values()
-            for each in policy.releases
-            for digest in each.files.values()
+            for record in policy.releases
+            for digest in record.files.values()
         }
         words = [word for name, digest in self.record.files.items() if digest in known for word in (digest, name)]
         return self.run(f"reuse {quote_words(words)}", timeout=LONG_TIMEOUT_S).splitlines() if words else []
@@ -195,22 +197,22 @@ class Device(DeviceShell):
         command = f"{shlex.quote(self.python)} {ISOLATED} -c {shlex.quote(_WHEELS.read_text())} {quote_words(words)}"
         output = self.run(command, timeout=LONG_TIMEOUT_S, progress=progress)
         try:
-            found: Mapping[str, Any] = json.loads(output.strip().splitlines()[-1])
+            result: Mapping[str, Any] = json.loads(output.strip().splitlines()[-1])
         except (ValueError, IndexError):
-            raise self.failed(output) from None
-        return found
+            raise self.build_command_error(output) from None
+        return result
 
     def compare_wheels(self, folders: Sequence[str], progress: Progress = lambda done, total: None) -> dict[str, Any]:
         """Compare unpacked wheels, file by file, with what was recorded when they were unpacked."""
         waiting, seconds, files = [name for name in folders if name not in self._compared], 0.0, 0
         if waiting:
-            found = self._run_wheels(["compare", *waiting], progress)
-            self._compared.update(found["folders"])
-            seconds, files = found["seconds"], sum(each["files"] for each in found["folders"].values())
+            result = self._run_wheels(["compare", *waiting], progress)
+            self._compared.update(result["folders"])
+            seconds, files = result["seconds"], sum(report["files"] for report in result["folders"].values())
         compared = {name: self._compared[name] for name in folders}
         return {
-            "whole": [name for name, each in compared.items() if not each["wrong"]],
-            "damaged": {name: each["wrong"] for name, each in compared.items() if each["wrong"]},
+            "whole": [name for name, report in compared.items() if not report["wrong"]],
+            "damaged": {name: report["wrong"] for name, report in compared.items() if report["wrong"]},
             "files": files,
             "seconds": seconds,
         }
@@ -219,7 +221,7 @@ class Device(DeviceShell):
         """Turn incoming/ID into releases/ID: from now on it is complete and accepted, but not yet current."""
         release = self.record.release
         self.verify(f"incoming/{release}")  # its agent has run meanwhile
-        accepted = self.state.accepted
+        accepted = self.state.accepted_record
         accepted.serials[self.name] = self.record.serial
         accepted.releases[f"{self.name}/{release}"] = hashlib.sha256(self._text.encode()).hexdigest()
         self._write_accepted(accepted)
@@ -306,10 +308,10 @@ class Device(DeviceShell):
         before = [name for name in good if current is None or number_of(name) < number_of(current)]
         others = [name for name in good if name != current]
         chosen = [name for name in good if name in policy.marks]  # a good one has no other mark
-        kept = {*names[-KEEP_RELEASES:], current, previous, *before[-1:], *others[-1:], *chosen[-1:]}
-        gone = [name for name in names if name not in kept and name not in policy.running]
+        names_to_keep = {*names[-KEEP_RELEASES:], current, previous, *before[-1:], *others[-1:], *chosen[-1:]}
+        gone = [name for name in names if name not in names_to_keep and name not in policy.running]
         self._remove(gone)
-        in_use = {name: pids for name, pids in policy.running.items() if name in names and name not in kept}
+        in_use = {name: pids for name, pids in policy.running.items() if name in names and name not in names_to_keep}
         return {"releases": gone, "environments": self._drop_environments(), "in_use": in_use}
 
     def _remove(self, releases: Sequence[str]) -> None:
@@ -319,7 +321,7 @@ class Device(DeviceShell):
         self.run(
             f"erase {quote_words(f'policies/{self.name}/releases/{name}' for name in releases)}", timeout=LONG_TIMEOUT_S
         )
-        accepted = self.state.accepted
+        accepted = self.state.accepted_record
         names = {f"{self.name}/{release}" for release in releases} & accepted.releases.keys()
         for name in names:
             del accepted.releases[name]
@@ -335,7 +337,7 @@ class Device(DeviceShell):
                 if record.damage and (record.release in policy.running or record.release == policy.current):
                     return []  # it works, and nobody knows what it needs
                 needed.update(record.environments)
-        unused = sorted(name for name in self.state.unpacked if name not in needed)
+        unused = sorted(name for name in self.state.unpacked_wheels if name not in needed)
         if unused:
             self.run(f"erase {quote_words(f'envs/{name}' for name in unused)}", timeout=LONG_TIMEOUT_S)
         return unused
@@ -369,9 +371,11 @@ class Device(DeviceShell):
         served = whole and loops.manager_of(self, self.name) is not None
         if (busy or served) and not force:
             processes = "; ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
-            what = f"{self.name} is served in a loop (unserve ends it)" if served else f"an agent runs from {processes}"
+            reason = (
+                f"{self.name} is served in a loop (unserve ends it)" if served else f"an agent runs from {processes}"
+            )
             raise ReleaseError(
-                f"On {self.connection.name}, {what}. Nothing was removed.", "End it first, or add --force."
+                f"On {self.connection.name}, {reason}. Nothing was removed.", "End it first, or add --force."
             )
         if served:
             loops.unserve(self)

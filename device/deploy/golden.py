@@ -73,14 +73,14 @@ def golden_checks(
         try:
             with AgentSession(connection, policy, folder=f"quarl/policies/{policy}/{folder}") as agent:
                 agent.request("hello", timeout=CHECK_TIMEOUT_S)
-                for precision in (each for each, executed_by in wanted if executed_by is runtime):
+                for precision in (candidate for candidate, executed_by in wanted if executed_by is runtime):
                     tell(Step("check on the device", len(checks), total))
                     reply = agent.request(
                         "load", precision=precision.value, runtime=runtime.value, timeout=CHECK_TIMEOUT_S
                     )
                     golden = read(Mapping[str, Any], reply["golden"], "golden")
-                    found = {**golden, "precision": precision.value, "runtime": runtime.value}
-                    checks.append(read(GoldenCheck, found))
+                    values = {**golden, "precision": precision.value, "runtime": runtime.value}
+                    checks.append(read(GoldenCheck, values))
         except (KeyError, JsonValueError) as error:
             raise CheckFailedError(
                 f"The agent on {connection.name} did not say {error} of its golden vectors; the release was not "

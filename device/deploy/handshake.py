@@ -189,7 +189,7 @@ def _connect_through(
 
 def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.socket, IO[bytes]]:
     """Start a ProxyCommand; return the end that we talk to, and what it writes to standard error."""
-    ours, its = socket.socketpair()
+    local_socket, its = socket.socketpair()
     errors = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     with its:
         # In a session of its own: Ctrl-C ends it by ending us, after what was begun on the device has been undone.
@@ -199,7 +199,7 @@ def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.sock
         )  # fmt: skip
 
     def end() -> None:
-        ours.close()
+        local_socket.close()
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2.0)
@@ -207,7 +207,7 @@ def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.sock
         process.wait()
 
     stack.callback(end)
-    return ours, errors
+    return local_socket, errors
 
 
 def open_transport(
@@ -243,8 +243,8 @@ def open_transport(
     kinds, vouched = known.kinds(name) or known.kinds(certificates.bare_name(name)), known.has_authority(name)
     wanted = list(certificates.KINDS) if vouched else []
     wanted += [name for kind in kinds for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
-    first = [each for each in wanted if each in options.key_types or each in certificates.KINDS]
-    options.key_types = (*first, *(each for each in options.key_types if each not in first))
+    first = [key_type for key_type in wanted if key_type in options.key_types or key_type in certificates.KINDS]
+    options.key_types = (*first, *(key_type for key_type in options.key_types if key_type not in first))
     try:
         transport.start_client(timeout=CONNECT_TIMEOUT_S)
         return transport, _read_key(transport.get_remote_server_key())
@@ -266,9 +266,9 @@ def open_transport(
         )
         if errors is not None:
             errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
+            error_lines = errors.read().decode(errors="replace").strip().splitlines()
             why, hint = (
-                f"its ProxyCommand {endpoint.proxy_command!r} says {said[-1] if said else why}",
+                f"its ProxyCommand {endpoint.proxy_command!r} says {error_lines[-1] if error_lines else why}",
                 "Try it by hand.",
             )
         raise ConnectionFailedError(f"{endpoint} answered, but there is no SSH session: {why}.", hint) from None

@@ -29,10 +29,10 @@ from quarl import cli
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.hostkeys import named_hosts
 from quarl.device.deploy.local_device import LocalFolder
-from quarl.device.deploy.local_server import LocalServer, stopped_by_signals, until_stopped
+from quarl.device.deploy.local_server import LocalServer, stop_on_signals, until_stopped
 from quarl.device.deploy.ssh_config import ssh_config_folder
 from quarl.device.deploy.target import user_name
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 from quarl.policy.places import ARTIFACTS, state_folder
 
 MAX_DEVICES = 999  # names have three digits
@@ -119,16 +119,16 @@ async def _running(root: Path, devices: dict[str, LocalServer]) -> AsyncIterator
 
 
 async def _serve(root: Path, names: Sequence[str], made: Callable[[LocalFolder], LocalServer]) -> None:
-    stop = stopped_by_signals()  # from here on the names are removed, however it is stopped
+    stop = stop_on_signals()  # from here on the names are removed, however it is stopped
     with only_one(root):
         unregister_all()
-        taken = next((name for name in names if named_hosts.config_file(name).exists()), None)
-        if taken is not None:
+        taken_name = next((name for name in names if named_hosts.config_file(name).exists()), None)
+        if taken_name is not None:
             raise HostError(
-                f"{taken} is another device's name already, in {named_hosts.config_file(taken)}.",
+                f"{taken_name} is another device's name already, in {named_hosts.config_file(taken_name)}.",
                 "Stop that device first, or remove the file when the device is gone.",
             )
-        with locked(root):
+        with lock_folder(root):
             devices = {name: made(device_folder(root, name)) for name in names}
             write_atomically(root / FLEET_FILE, fleet_text(names).encode())
         async with _running(root, devices):

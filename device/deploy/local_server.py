@@ -32,7 +32,7 @@ import asyncssh
 
 from quarl.device.deploy.local_device import HOST_KEY, LOCAL_HOST_KEY_NAME, LocalFolder, write_programs
 from quarl.device.deploy.target import user_name
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 
 LISTEN = "127.0.0.1"
 GRACE_S = 3.0  # between the end of a command's input and SIGTERM, and between SIGTERM and SIGKILL
@@ -99,7 +99,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
     """Make what is missing: folders (0700), keys (0600), known_hosts, interpreter. Safe when two do it at once."""
     for path in (folder.root, folder.keys, folder.client_key_file.parent, folder.home, folder.bin):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder.root):
+    with lock_folder(folder.root):
         host_key, client_key = prepare_key(folder.keys / HOST_KEY), prepare_key(folder.client_key_file)
         if not folder.known_hosts_file.exists():
             # Recorded when the key is made, never later: a host key that changes afterwards is refused.
@@ -270,7 +270,7 @@ async def _input_ends() -> None:
         pass
 
 
-def stopped_by_signals() -> asyncio.Event:
+def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -290,7 +290,7 @@ async def serve(root: Path) -> None:
     """Serve ``root`` until standard input ends or a signal comes."""
     server = LocalServer(LocalFolder(root))
     port = await server.start()
-    stop = stopped_by_signals()
+    stop = stop_on_signals()
     print(json.dumps({"host": LISTEN, "port": port, "pid": os.getpid()}), flush=True)
     await until_stopped(stop)
     await server.stop()

@@ -73,11 +73,11 @@ def _find_certificates(endpoint: Endpoint, held: Iterable[AgentKey]) -> dict[byt
     for path in dict.fromkeys((*endpoint.certificate_files, *beside)):
         with contextlib.suppress(OSError, ValueError):
             blobs.append(PublicBlob.from_file(str(path)))
-    found: dict[bytes, list[PublicBlob]] = {}
+    certificates: dict[bytes, list[PublicBlob]] = {}
     for blob in blobs:
         with contextlib.suppress(ValueError):
-            found.setdefault(HostCertificate.parse(blob.key_type, blob.key_blob).blob, []).append(blob)
-    return found
+            certificates.setdefault(HostCertificate.parse(blob.key_type, blob.key_blob).blob, []).append(blob)
+    return certificates
 
 
 def _candidate_keys(endpoint: Endpoint, tried: list[str], stack: contextlib.ExitStack) -> Iterator[tuple[str, PKey]]:

@@ -84,7 +84,10 @@ class Settings:
     def text(self) -> str:
         """The file on the device; launch.sh reads the arguments in it."""
         rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "arguments"}
-        lines = [*(f"argument {each}" for each in self.arguments), *(f"{key} {json.dumps(rest[key])}" for key in rest)]
+        lines = [
+            *(f"argument {argument}" for argument in self.arguments),
+            *(f"{key} {json.dumps(rest[key])}" for key in rest),
+        ]
         return "".join(f"{line}\n" for line in lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -183,15 +186,15 @@ class Systemd:
     def state(self) -> dict[str, Any]:
         """``state`` (starting, active, failed, stopped, unwatched), ``pid``, ``restarts`` and ``why``."""
         names = ("ActiveState", "SubState", "MainPID", "NRestarts", "Result", "ExecMainStatus")
-        shown = self.device.run(f"systemctl --user show {self.unit} --property={','.join(names)}", check=False)
-        found = dict(line.partition("=")[::2] for line in shown.splitlines())
+        output = self.device.run(f"systemctl --user show {self.unit} --property={','.join(names)}", check=False)
+        properties = dict(line.partition("=")[::2] for line in output.splitlines())
         states = {"active": "active", "failed": "failed", "inactive": "stopped"}
-        result = found.get("Result", "")
+        result = properties.get("Result", "")
         return {
-            "state": states.get(found.get("ActiveState", ""), "starting"),
-            "pid": int(found.get("MainPID") or 0),
-            "restarts": int(found.get("NRestarts") or 0),
-            "why": "" if result == "success" else f"{result}, it ended with status {found.get('ExecMainStatus')}",
+            "state": states.get(properties.get("ActiveState", ""), "starting"),
+            "pid": int(properties.get("MainPID") or 0),
+            "restarts": int(properties.get("NRestarts") or 0),
+            "why": "" if result == "success" else f"{result}, it ended with status {properties.get('ExecMainStatus')}",
         }
 
     def log(self) -> str:
@@ -309,21 +312,21 @@ class Supervised:
             f"\"$(holders services/{self.policy}.loop | tr '\\n' ' ')\"",
             check=False,
         )
-        said, _, last = text.rstrip().rpartition("\n")
+        report, _, last = text.rstrip().rpartition("\n")
         supervisors, _, loops = last.partition("|")
-        found = dict(_NO_STATE)
+        state = dict(_NO_STATE)
         with contextlib.suppress(ValueError, TypeError):
-            found |= json.loads(said)
+            state |= json.loads(report)
         if supervisors.strip():
-            if found["state"] == "stopped":  # it has not said anything yet
-                found["state"] = "starting"
-            return found
-        if found["state"] != "failed":  # it was killed, or the power was cut
-            found |= {"state": "stopped", "pid": 0}
+            if state["state"] == "stopped":  # it has not said anything yet
+                state["state"] = "starting"
+            return state
+        if state["state"] != "failed":  # it was killed, or the power was cut
+            state |= {"state": "stopped", "pid": 0}
         if pids := loops.split():
             why = "its supervisor has ended, so that nobody watches it; serve starts it again, unserve ends it"
-            found |= {"state": "unwatched", "pid": int(pids[0]), "why": why}
-        return found
+            state |= {"state": "unwatched", "pid": int(pids[0]), "why": why}
+        return state
 
     def log(self) -> str:
         """The last lines that it wrote."""
@@ -341,8 +344,8 @@ Manager = Systemd | Supervised
 
 def choose_manager(device: DeviceShell, policy: str) -> Manager:
     """Return who keeps a loop running on this device: a user manager that has this home, or a supervisor of ours."""
-    shown = device.run("systemctl --user show-environment 2> /dev/null", check=False).splitlines()
-    is_here = any(f"HOME={device.state.facts[name]}" in shown for name in ("home", "HOME"))
+    environment = device.run("systemctl --user show-environment 2> /dev/null", check=False).splitlines()
+    is_here = any(f"HOME={device.state.facts[name]}" in environment for name in ("home", "HOME"))
     return Systemd(device, policy) if is_here else Supervised(device, policy)
 
 
@@ -476,7 +479,7 @@ def try_loop(
     """
     deadline, policy = time.monotonic() + START_S, manager.policy
 
-    def failed(why: str) -> TrialError:
+    def build_trial_error(why: str) -> TrialError:
         log = [line.strip() for line in manager.log().splitlines() if line.strip()]
         tail = " / ".join(line for line in log[-4:] if not line.startswith("INFO"))[:600]
         error = TrialError(f"{why}. {tail}".rstrip(), "quarl serving shows what serves.")
@@ -489,7 +492,7 @@ def try_loop(
         # A supervisor that was started a moment ago may hold nothing yet.
         is_over = is_over or (state["state"] == "stopped" and time.monotonic() - begun_at > 5.0)
         if is_over or time.monotonic() > deadline:
-            raise failed(f"it did not start ({state['why'] or state['state']})")
+            raise build_trial_error(f"it did not start ({state['why'] or state['state']})")
         time.sleep(POLL_S)
     if seconds <= 0:
         return {"seconds": seconds, **state}
@@ -498,18 +501,18 @@ def try_loop(
         while (left := end - time.monotonic()) > 0:
             progress(round(10 * (seconds - left)), round(10 * seconds))
             time.sleep(min(left, 1.0))
-        after, found = manager.state(), ask(device, policy, False)
+        after, report = manager.state(), ask(device, policy, False)
     except ServiceError as error:
-        raise failed(error.message.rstrip(".")) from None
-    counts = found["counts"]
+        raise build_trial_error(error.message.rstrip(".")) from None
+    counts = report["counts"]
     if after["pid"] != state["pid"] or after["state"] != "active":
-        raise failed(f"it ended within {seconds:g} s ({after['why']})")
+        raise build_trial_error(f"it ended within {seconds:g} s ({after['why']})")
     missed = counts["missed_per_million"]
     if missed is not None and missed > settings.most_missed:
-        raise failed(
+        raise build_trial_error(
             f"it missed {missed:.0f} deadlines in a million within {seconds:g} s; {settings.most_missed:g} are allowed"
         )
-    return {"release": begun["release"], "seconds": seconds, **after, "loop": found}
+    return {"release": begun["release"], "seconds": seconds, **after, "loop": report}
 
 
 def serve(device: DeviceShell, settings: Settings, progress: Progress) -> dict[str, Any]:
@@ -546,9 +549,9 @@ def _serve_with(device: DeviceShell, manager: Manager, settings: Settings, progr
     write_settings(device, settings)
     manager.install(settings)
     manager.restart(settings)
-    found = try_loop(device, manager, settings, settings.trial_s, progress)
+    trial = try_loop(device, manager, settings, settings.trial_s, progress)
     forget_older_service(device)
-    return {"manager": manager.name, "warnings": manager.warnings(), **found}
+    return {"manager": manager.name, "warnings": manager.warnings(), **trial}
 
 
 def write_settings(device: DeviceShell, settings: Settings) -> None:

@@ -34,7 +34,7 @@ from quarl.device.engine import building
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError
 from quarl.policy.places import IMPORTED_FROM
-from quarl.policy.reading import DEVICE_FILES, LARGEST_MANIFEST, MANIFEST_FILE, WEIGHTS_FILE, read_file, verified
+from quarl.policy.reading import DEVICE_FILES, LARGEST_MANIFEST, MANIFEST_FILE, WEIGHTS_FILE, read_file, read_verified
 from quarl.policy.spec import Precision, RuntimeName, executions
 
 BUNDLE = "bundle"
@@ -133,14 +133,15 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
             checked = ", ".join(name.value for name in entry.runtimes) or "none"
             raise BundleError(
                 f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
-                f"Type: quarl convert --bits {precision.typed} --policy {bundle.spec.name}, or take another --runtime.",
+                f"Type: quarl convert --bits {precision.bits_argument} --policy {bundle.spec.name}, or use another "
+                "--runtime.",
             )
         names[entry.file] = entry.record
         names[entry.golden_file] = bundle.manifest.files[entry.golden_file]
     files = [PayloadFile(f"{BUNDLE}/{MANIFEST_FILE}", manifest)]
     for name, record in sorted(names.items()):
         try:
-            data = verified(bundle.path / name, record, record.size)
+            data = read_verified(bundle.path / name, record, record.size)
         except BundleError as error:
             raise BundleError(
                 f"{error} Nothing was sent.", f"Type: quarl convert --policy {bundle.spec.name}"

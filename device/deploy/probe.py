@@ -113,8 +113,8 @@ class TargetFacts:
         pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons) or "none"
         conditions = [] if self.temperature_c is None else [f"{self.temperature_c:.0f} °C"]
         if self.throttled is not None:
-            flags = [f"{each} now" for each in self.throttled.now]
-            flags += [f"{each} since boot" for each in self.throttled.occurred if each not in self.throttled.now]
+            flags = [f"{flag} now" for flag in self.throttled.now]
+            flags += [f"{flag} since boot" for flag in self.throttled.occurred if flag not in self.throttled.now]
             conditions += flags or ["not throttled since boot"]
         return ", ".join(
             (

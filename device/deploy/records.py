@@ -94,7 +94,7 @@ def parse_record(release: str, policy: str, text: str) -> Record:
             wheels[folder] = sha256
         else:
             values[key] = value
-    files = {found[2]: found[1] for found in map(_SUM.match, body.splitlines()) if found}
+    files = {match[2]: match[1] for match in map(_SUM.match, body.splitlines()) if match}
     data: dict[str, Any] = {**values, "files": files, "environments": list(wheels)}
     for name in ("precisions", "runtimes"):
         data[name] = values.get(name, "").split()
@@ -103,7 +103,7 @@ def parse_record(release: str, policy: str, text: str) -> Record:
         return Record(release, "serial of the record must be a whole number")
     if not all(_WORD.match(folder) and _SHA256.match(sha256) for folder, sha256 in wheels.items()):
         return Record(release, "wheel of the record must be a folder and a sha256")
-    return _checked(release, policy, data, serial=int(serial), wheels=wheels)
+    return _validate_record(release, policy, data, serial=int(serial), wheels=wheels)
 
 
 def parse_old_record(release: str, policy: str, text: str) -> Record:
@@ -115,10 +115,10 @@ def parse_old_record(release: str, policy: str, text: str) -> Record:
     if not isinstance(data, dict):
         return Record(release, "release.json is not a JSON object", is_old=True)
     serial = data.get("serial")
-    return _checked(release, policy, data, serial=serial if type(serial) is int else 0, is_old=True)
+    return _validate_record(release, policy, data, serial=serial if type(serial) is int else 0, is_old=True)
 
 
-def _checked(release: str, policy: str, data: Mapping[str, Any], **more: Any) -> Record:
+def _validate_record(release: str, policy: str, data: Mapping[str, Any], **more: Any) -> Record:
     def words(name: str, may_be_empty: bool = False) -> bool:
         value = data.get(name)
         if not isinstance(value, list) or len(value) > 64 or not (value or may_be_empty):

@@ -25,7 +25,7 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.state import TRUSTED
 from quarl.device.deploy.switching import begin, mark_bad, still_serving, switch_on
 from quarl.device.deploy.target import check_policy_name, user_name
-from quarl.policy.json_values import JsonValueError, called, null_is, read
+from quarl.policy.json_values import JsonValueError, null_is, read, rename_in_json
 from quarl.policy.spec import Precision, RuntimeName
 
 
@@ -33,7 +33,7 @@ from quarl.policy.spec import Precision, RuntimeName
 class Release:
     """One release on a device."""
 
-    name: str = field(metadata=called("release"))
+    name: str = field(metadata=rename_in_json("release"))
     created: str = field(metadata=null_is(""))
     """When it was deployed, by the host's clock (a Pi without network has none)."""
     by: str = field(metadata=null_is(""))
@@ -116,8 +116,8 @@ class RemoveResult:
 def list_releases(connection: Connection) -> DeviceReleases:
     """What is deployed on the device. Changes nothing and needs no lock."""
     with open_device(connection) as session:
-        found = session.show()
-    releases: DeviceReleases = _read(connection, DeviceReleases, found)
+        report = session.show()
+    releases: DeviceReleases = _read(connection, DeviceReleases, report)
     return releases
 
 
@@ -127,7 +127,7 @@ def serving_record(deployed: Mapping[str, Any]) -> Mapping[str, Any] | None:
     Args:
         deployed: of one policy, as the device replies it: ``current``, and ``releases``.
     """
-    return next((each for each in deployed["releases"] if each["release"] == deployed["current"]), None)
+    return next((record for record in deployed["releases"] if record["release"] == deployed["current"]), None)
 
 
 def _read(connection: Connection, kind: Any, found: Any) -> Any:
@@ -219,7 +219,7 @@ def _first_good(
     is wrong is their own."""
     for wanted in candidates:
         try:
-            return wanted, _checked(connection, session, policy, wanted, tell)
+            return wanted, _check_release(connection, session, policy, wanted, tell)
         except (VerificationError, CheckFailedError, TrustError) as error:
             own = error.blames_release
             if own:  # wheels are shared, and memory may be free tomorrow
@@ -232,20 +232,20 @@ def _first_good(
     raise AssertionError("there is at least one candidate")
 
 
-def _checked(
+def _check_release(
     connection: Connection, session: Device, policy: str, wanted: str, tell: Progress
 ) -> tuple[GoldenCheck, ...]:
     """Check a release's files, the wheels it needs, and its golden vectors."""
-    found = session.check(wanted)
-    if found["missing_environments"]:
+    report = session.check(wanted)
+    if report["missing_environments"]:
         raise DamagedWheelsError(
             f"Wheels of release {wanted} of {policy} on {connection.name} are damaged: "
-            f"{', '.join(found['missing_environments'])}.",
+            f"{', '.join(report['missing_environments'])}.",
             "Deploy it again, or roll back to another: --to RELEASE.",
         )
     try:
-        precisions = [Precision(name) for name in found["precisions"]]
-        runtimes = [RuntimeName(name) for name in found["runtimes"]]
+        precisions = [Precision(name) for name in report["precisions"]]
+        runtimes = [RuntimeName(name) for name in report["runtimes"]]
     except ValueError as error:
         raise VerificationError(
             f"The record of release {wanted} of {policy} on {connection.name} names what is not known here: {error}.",

@@ -80,7 +80,7 @@ class Serve(Unserve, LoopOptions):
 
 
 @contextlib.contextmanager
-def _locked(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[Device, Mapping[str, Any]]]:
+def _lock_policy(connection: Connection, policy: str, wait_s: float) -> Iterator[tuple[Device, Mapping[str, Any]]]:
     with open_device(connection) as session:
         yield session, begin(session, check_policy_name(policy), None, wait_s)
 
@@ -121,14 +121,14 @@ def serve(options: Serve) -> tuple[Any, str]:
     runtime = options.runtime and options.runtime.value
     watchdog_s = max(LEAST_WATCHDOG_S, WATCHDOG_PERIODS / options.rate) if options.rate else USUAL_WATCHDOG_S
     with connect(options.target, identity=options.identity) as connection:
-        with _locked(connection, options.policy, options.wait) as (session, state):
+        with _lock_policy(connection, options.policy, options.wait) as (session, state):
             artifact = artifact_of(state, precision, runtime, connection.name)
             # A release without Python has none.
             spec = session.run(f"cat policies/{options.policy}/current/bundle/{SPEC_FILE} 2> /dev/null", check=False)
             if spec:
                 PolicySpec.from_json(spec).fallback_or(options.fallback)
             settings = loops.Settings(
-                (*artifact, *options.typed()),
+                (*artifact, *options.to_arguments()),
                 options.enable,
                 options.core,
                 watchdog_s,
@@ -156,7 +156,7 @@ def unserve(options: Unserve) -> tuple[Any, str]:
     quarl unserve --policy III --target pi@raspberrypi
     """
     with connect(options.target, identity=options.identity) as connection:
-        with _locked(connection, options.policy, options.wait) as (session, _):
+        with _lock_policy(connection, options.policy, options.wait) as (session, _):
             done = {"was_served": loops.unserve(session)}
         name = connection.name
     was = "is served no longer" if done["was_served"] else "was not served"
@@ -204,6 +204,6 @@ def _loop_text(policy: str, loop: Mapping[str, Any]) -> str:
         if (times := counts[key])["count"]:
             known = "".join(f"{share} {value / 1000:.0f} µs, " for share, value in times["percentiles"].items())
             lines.append(f"{title}: {known}most {times['max'] / 1000:.0f} µs")
-    refused = [each for each in loop["granted"] if not each["granted"]]
-    lines += [f"not granted: {each['name']}: {each['reason']}" for each in refused]
+    refused = [grant for grant in loop["granted"] if not grant["granted"]]
+    lines += [f"not granted: {grant['name']}: {grant['reason']}" for grant in refused]
     return "\n".join([*lines, f"What grants it:\n{loop['what_grants_it']}".rstrip()] if refused else lines)

@@ -92,11 +92,11 @@ class Shell:
         self._heart: threading.Thread | None = None
         try:
             output = self.run(f'{VERIFIER.read_text()}{_SESSION.read_text()}echo; echo "$$ $root"')
-            *said, last = output.splitlines()
+            *messages, last = output.splitlines()
             pid, _, root = last.partition(" ")
             self.pid = int(pid)
             if not root:
-                raise self.failed("\n".join(said))
+                raise self.build_command_error("\n".join(messages))
         except BaseException:
             self._process.close()
             raise
@@ -153,12 +153,12 @@ class Shell:
                     lines.append(line)
             except LineTimeoutError:
                 self._process.close()  # what comes now would be taken for the answer to the next command
-                raise self.connection.lost(f"{doing} (no answer within {timeout:g} s)") from None
+                raise self.connection.build_lost_error(f"{doing} (no answer within {timeout:g} s)") from None
             except (EndOfOutputError, ConnectionLostError):
                 if not self.connection.alive:
-                    raise self.connection.lost(doing) from None
-                said = [line.decode(errors="replace") for line in lines[-3:]] + self._process.stderr_lines(3)
-                tail = " / ".join(filter(None, said)) or "it wrote nothing"
+                    raise self.connection.build_lost_error(doing) from None
+                last_lines = [line.decode(errors="replace") for line in lines[-3:]] + self._process.stderr_lines(3)
+                tail = " / ".join(filter(None, last_lines)) or "it wrote nothing"
                 if self._count == 1:  # it has not begun
                     raise self.connection.no_shell(tail) from None
                 raise RemoteCommandError(
@@ -168,31 +168,31 @@ class Shell:
         output = b"\n".join(lines[:-1] if lines and not lines[-1] else lines).decode(errors="replace")
         status = int(line.split()[-1])
         if status and check:
-            raise self.failed(output)
+            raise self.build_command_error(output)
         return output
 
-    def failed(self, output: str) -> HostError:
+    def build_command_error(self, output: str) -> HostError:
         """Return the error for a command that failed: the disk takes nothing, has no room, or what it wrote."""
-        what = one_line(output.strip()[-300:])
+        message = one_line(output.strip()[-300:])
         if "Read-only file system" in output:
             return RemoteCommandError(
-                f"The disk of {self.connection.name} takes no changes: {what}.",
+                f"The disk of {self.connection.name} takes no changes: {message}.",
                 "On the device: sudo mount -o remount,rw / (or what `df ~` names), then run the same command again.",
             )
         room = parse_snapshot(self.run("room", check=False))
         if room.free_inodes == 0:
             return DeviceFullError(
-                f"The disk of {self.connection.name} has no inode left for another file ({what}).",
+                f"The disk of {self.connection.name} has no inode left for another file ({message}).",
                 "Remove files on the device (`df -i ~`), then run the same command again.",
             )
         if ("free_kib" in room.facts and room.free_bytes < 1 << 16) or "No space left" in output:
             return DeviceFullError(
-                f"The disk of {self.connection.name} is full ({room.free_bytes / 1e6:.1f} MB free): {what}. What was "
-                "written is removed.",
+                f"The disk of {self.connection.name} is full ({room.free_bytes / 1e6:.1f} MB free): {message}. What "
+                "was written is removed.",
                 "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
             )
         return RemoteCommandError(
-            f"{self.connection.name} could not do it: {what}.", "Look at the device's home folder and its rights."
+            f"{self.connection.name} could not do it: {message}.", "Look at the device's home folder and its rights."
         )
 
     def put(self, path: str, text: str) -> None:
@@ -285,7 +285,7 @@ class DeviceShell(Shell):
                 if verdict != "ok":
                     raise refusal(self.connection.name, verdict)
                 return
-        raise self.failed(output or "the verifier wrote nothing")
+        raise self.build_command_error(output or "the verifier wrote nothing")
 
     def set_mark(self, release: str, kind: str, reason: str) -> None:
         """Mark a release: bad and left until it is deployed again, or good."""
@@ -311,7 +311,7 @@ class DeviceShell(Shell):
     def _stream(self, command: str, data: bytes, progress: Callable[[int], None]) -> None:
         failed = self.connection.stream(f"cd -P quarl && {command}", data, progress)
         if failed is not None:
-            raise self.failed(failed)
+            raise self.build_command_error(failed)
 
 
 def quote_words(words: Iterable[str]) -> str:

@@ -189,7 +189,7 @@ def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         # paramiko takes a comment behind a value for a part of it.
         config.parse(re.sub(r"(?m)^([^\"\n]*?)\s+#.*$", r"\1", text).splitlines())
-        found = config.lookup(target.host)
+        options = config.lookup(target.host)
     except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
         raise TargetError(f"{file} cannot be read: {error}", "Mend it; ssh_config(5) says how it is written.") from None
     if line := _ONLY_OPENSSH.search(text):
@@ -197,12 +197,12 @@ def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
             f"{file} has {line[0].strip()[:80]!r}, which only OpenSSH's client understands, and there is none here.",
             "Install it: sudo apt-get install openssh-client.",
         )
-    if {"proxyjump", "proxycommand"} <= found.keys():
+    if {"proxyjump", "proxycommand"} <= options.keys():
         raise TargetError(
             f"{file} has both ProxyJump and ProxyCommand for {target.host}, and only `ssh` knows which came first.",
             "Install it: sudo apt-get install openssh-client.",
         )
-    lists = {name: value if isinstance(value, list) else [str(value)] for name, value in found.items()}
+    lists = {name: value if isinstance(value, list) else [str(value)] for name, value in options.items()}
     return {name: [value.replace("%", "%%") for value in values] for name, values in lists.items()}
 
 

@@ -53,7 +53,7 @@ class Accepted:
     @classmethod
     def parse(cls, text: str, older: str) -> Accepted:
         """Read the file, and what an older version remembered; a line that cannot be read is left out and counted."""
-        found, serials = cls(), dict[str, int]()
+        accepted, serials = cls(), dict[str, int]()
         with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError, RecursionError):
             serials = {
                 name: serial
@@ -62,13 +62,13 @@ class Accepted:
             }
         for line in text.splitlines():
             if not (match := _ACCEPTED.match(line)):
-                found.damaged_lines += bool(line.strip())
+                accepted.damaged_lines += bool(line.strip())
             elif match[1]:
-                found.serials[match[1]] = max(int(match[2]), found.serials.get(match[1], 0))
+                accepted.serials[match[1]] = max(int(match[2]), accepted.serials.get(match[1], 0))
             else:
-                found.releases[match[3]] = match[4]
-        found.serials = {**serials, **found.serials}
-        return found
+                accepted.releases[match[3]] = match[4]
+        accepted.serials = {**serials, **accepted.serials}
+        return accepted
 
     @property
     def text(self) -> str:
@@ -102,15 +102,15 @@ class Policy:
 
     def describe(self) -> dict[str, Any]:
         """Return it as ``releases --json`` prints it."""
-        found = []
+        releases = []
         for record in self.releases:
             mark = self.marks.get(record.release)
             marks = {kind: mark.reason if mark is not None and mark.kind == kind else "" for kind in MARKS}
             trust = self.verdicts.get(record.release, "")
             values = {key: getattr(record, key) for key in _FIELDS}
             known = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-            found.append({**known, **marks, "trust": trust, "is_old": record.is_old})
-        return {"current": self.current, "releases": found, "rollout": self.rollout}
+            releases.append({**known, **marks, "trust": trust, "is_old": record.is_old})
+        return {"current": self.current, "releases": releases, "rollout": self.rollout}
 
 
 @dataclass
@@ -145,13 +145,13 @@ class DeviceState:
         return [path.removeprefix("envs/") for path, item in self.items.items() if item.kind == "wheel"]
 
     @property
-    def unpacked(self) -> list[str]:
+    def unpacked_wheels(self) -> list[str]:
         """The same, and those that are not whole."""
-        found = (path.removeprefix("envs/") for path, item in self.items.items() if item.kind in ("wheel", "folder"))
-        return [name for name in found if f"envs/{name}" in self.items and not name.endswith(".part")]
+        names = (path.removeprefix("envs/") for path, item in self.items.items() if item.kind in ("wheel", "folder"))
+        return [name for name in names if f"envs/{name}" in self.items and not name.endswith(".part")]
 
     @property
-    def accepted(self) -> Accepted:
+    def accepted_record(self) -> Accepted:
         """What was accepted here."""
         return Accepted.parse(self.content("trust/accepted"), self.content("trust/accepted.json"))
 
@@ -168,7 +168,7 @@ class DeviceState:
     def trust(self) -> dict[str, Any]:
         """What a host has to know before it signs."""
         anchor = self.facts["anchor"]
-        found: dict[str, Any] = {
+        trust: dict[str, Any] = {
             "anchor": anchor,
             "by_root": bool(self.facts["by_root"]),
             "signers": self.lines(f"{anchor}/allowed_signers"),
@@ -177,8 +177,8 @@ class DeviceState:
             "target_class": self.facts["class"],
         }
         if why := self.facts.get("kept"):
-            found["refused"] = why
-        return found
+            trust["refused"] = why
+        return trust
 
     @property
     def holder(self) -> dict[str, Any]:
@@ -193,23 +193,23 @@ class DeviceState:
         return self.policies.get(policy, Policy())
 
     @property
-    def misplaced(self) -> list[str]:
+    def layout_problems(self) -> list[str]:
         """Sentences on what all policies share and is not what it must be: a link would lead writes out of ~/quarl."""
-        found = [_must_be(self.root, path, self.items, "folder") for path in ("policies", "envs")]
-        found.append(_must_be(self.root, "lock", self.items, "file"))
-        return [problem for problem in found if problem]
+        problems = [_must_be(self.root, path, self.items, "folder") for path in ("policies", "envs")]
+        problems.append(_must_be(self.root, "lock", self.items, "file"))
+        return [problem for problem in problems if problem]
 
     @property
     def problems(self) -> list[str]:
         """The same with what each policy has of its own, and what the next deployment mends."""
-        found = self.misplaced
+        problems = self.layout_problems
         for policy in self.policies.values():
-            found += policy.misplaced
-        if damaged := self.accepted.damaged_lines:
-            found.append(
+            problems += policy.misplaced
+        if damaged := self.accepted_record.damaged_lines:
+            problems.append(
                 f"{self.root}/trust/accepted has {damaged} lines that cannot be read; the next deployment mends it"
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(problems))
 
     @property
     def leftovers(self) -> list[str]:

@@ -45,7 +45,7 @@ def mark_bad(session: Device, release: str, reason: str) -> None:
 
 
 @contextlib.contextmanager
-def marked_when_refused(session: Device, release: str) -> Iterator[None]:
+def mark_bad_when_refused(session: Device, release: str) -> Iterator[None]:
     """A release on the device that its own agent refuses within the block is marked bad."""
     try:
         yield

@@ -14,10 +14,10 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() or sign in keep else _written_out(sign) for sign in text)
+    return "".join(sign if sign.isprintable() or sign in keep else _escape_character(sign) for sign in text)
 
 
-def _written_out(sign: str) -> str:
+def _escape_character(sign: str) -> str:
     number = ord(sign)
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 

@@ -242,7 +242,7 @@ def remove(options: Remove) -> tuple[Any, str]:
             wait_s=options.wait,
         )
         name = connection.name
-    gone = "; ".join(printable(each) for each in (*result.removed, *result.environments)) or "nothing"
+    gone = "; ".join(printable(item) for item in (*result.removed, *result.environments)) or "nothing"
     left = f"Release {result.serving} serves." if result.serving else "None serves."
     return result, f"{result.policy} on {name}: removed {gone}. {left}"
 
@@ -259,8 +259,8 @@ def releases(options: Look) -> tuple[Any, str]:
     from quarl.device.deploy.releases import list_releases
 
     with connect(options.target, identity=options.identity) as connection:
-        found = list_releases(connection)
-        return found, _releases_text(found, connection.name, options.policy)
+        report = list_releases(connection)
+        return report, _releases_text(report, connection.name, options.policy)
 
 
 def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
@@ -269,9 +269,9 @@ def _releases_text(found: DeviceReleases, name: str, only: str | None) -> str:
         if only in (None, policy):
             for release in entry.releases:
                 mark = "*" if release.name == entry.current else " "
-                what = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
+                contents = f"{','.join(release.precisions)} in {','.join(release.runtimes)}"
                 line = f"{mark} {policy:<6} {release.name}  "
-                line += "" if release.damage else f"{what}  {release.created} by {release.by}  "
+                line += "" if release.damage else f"{contents}  {release.created} by {release.by}  "
                 lines.append(printable(f"{line}{release.why_not}".rstrip()))
     lines += [printable(f"problem: {problem}") for problem in found.problems]
     if found.locked_by is not None:
@@ -294,16 +294,16 @@ def status(options: Look) -> tuple[Any, str]:
 
     with connect(options.target, identity=options.identity) as connection:
         facts = probe(connection)
-        found = list_releases(connection)
+        report = list_releases(connection)
         status = {
             "target": options.target,
             "transport": connection.transport_name,
             "host_key": connection.host_key_fingerprint,
             "facts": facts,
-            "deployed": found,
+            "deployed": report,
         }
         text = f"{connection.name} over {connection.transport_name}: {facts.summary()}\n"
-        return status, text + _releases_text(found, connection.name, options.policy)
+        return status, text + _releases_text(report, connection.name, options.policy)
 
 
 @on_groups
@@ -404,7 +404,7 @@ def prefetch(options: Prefetch) -> tuple[Any, str]:
     except UnsupportedDeviceError:
         if options.runtime is not None:
             raise
-        wheels = select(facts, [each for each in runtimes if each is not RuntimeName.TFLITE_RUNTIME]).wheels
+        wheels = select(facts, [runtime for runtime in runtimes if runtime is not RuntimeName.TFLITE_RUNTIME]).wheels
     fetched: list[str] = []
 
     def note(wheel: object) -> None:

@@ -59,8 +59,8 @@ class Wheel:
         """The oldest glibc it runs with, from its platform tags (PEP 600)."""
         versions = []
         for tag in self.platforms:
-            found = re.match(r"manylinux_(\d+)_(\d+)_", tag)
-            versions.append((int(found[1]), int(found[2])) if found else _OLD_NAMES[tag.split("_")[0]])
+            match = re.match(r"manylinux_(\d+)_(\d+)_", tag)
+            versions.append((int(match[1]), int(match[2])) if match else _OLD_NAMES[tag.split("_")[0]])
         return min(versions)
 
     @property
@@ -123,7 +123,7 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
         if python.version < OLDEST_PYTHON:
             problems.append(f"Python {python.series} is older than {'.'.join(map(str, OLDEST_PYTHON))}")
             continue
-        found: list[Wheel] = []
+        wheels: list[Wheel] = []
         missing: list[str] = []
         for distribution in (NUMPY, *(r.distribution for r in runtimes if r.distribution)):
             wheel = next(
@@ -144,12 +144,12 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
             elif not fits:
                 missing.append("{} for glibc {}.{} (it needs {}.{})".format(wheel, *glibc, *wheel.glibc))
             else:
-                found.append(wheel)
+                wheels.append(wheel)
         if not missing:
-            return WheelSet(python, tuple(found), facts.machine)
+            return WheelSet(python, tuple(wheels), facts.machine)
         problems.append(f"Python {python.series} on {facts.machine} lacks {', '.join(missing)}")
     raise UnsupportedDeviceError(
-        f"No interpreter of the device has all the wheels: {'; '.join(problems)}. {supported(pins)}",
+        f"No interpreter of the device has all the wheels: {'; '.join(problems)}. {describe_supported_runtimes(pins)}",
         "On 32-bit ARM: --runtime native; or sudo apt-get install python3-numpy there, and --runtime tflite-runtime."
         if facts.machine == "armv7l"
         else "Choose another --runtime, or another Python or system on the device.",
@@ -166,17 +166,17 @@ def unseen(machine: str, python: str) -> TargetFacts:
     Raises:
         WheelError: ``python`` is no version.
     """
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", python)
-    if found is None:
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", python)
+    if match is None:
         raise WheelError(f"Python version {python!r} cannot be read; allowed are 3.11 and the like.", "--python 3.11")
     machine = MACHINES.get(machine.lower(), machine.lower())
     interpreter = PythonFacts(
-        "python3", (int(found[1]), int(found[2]), 0), 32 if machine == "armv7l" else 64, "its own"
+        "python3", (int(match[1]), int(match[2]), 0), 32 if machine == "armv7l" else 64, "its own"
     )
     return TargetFacts(machine, "", "", (sys.maxsize, 0), 0, 0, 0, "", (interpreter,))
 
 
-def supported(pins: Sequence[Wheel]) -> str:
+def describe_supported_runtimes(pins: Sequence[Wheel]) -> str:
     """What is supported, in a sentence."""
     table: dict[tuple[str, str], list[str]] = {}
     for pin in pins:
@@ -201,7 +201,7 @@ def fetch(
     """
     folder = cache if cache is not None else cache_folder() / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    paths = {}
     for wheel in wheels:
         path = folder / wheel.file
         if not _is_there(path, wheel):
@@ -210,8 +210,8 @@ def fetch(
                     if progress is not None:
                         progress(wheel)
                     _download(wheel, path)
-        found[wheel] = path
-    return found
+        paths[wheel] = path
+    return paths
 
 
 def _is_there(path: Path, wheel: Wheel) -> bool:

@@ -24,7 +24,7 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 """engine-MACHINE.so, loop-MACHINE.so and agent-MACHINE of every processor; a checkout has none and compiles them."""
 
 
-def shipped(name: str) -> Path | None:
+def find_shipped_library(name: str) -> Path | None:
     """Return a library that a release brings; out of an archive of verified code it is copied into a file in memory.
 
     Called once in a process for each: that file stays open until it ends.

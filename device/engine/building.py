@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quarl.device.engine import PREBUILT
 from quarl.policy.errors import PolicyError
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 from quarl.policy.places import ARTIFACTS, IN_CHECKOUT, cache_folder
 
 HERE = Path(__file__).resolve().parent
@@ -59,9 +59,9 @@ def library(machine: str | None = None) -> Path:
     path = KEPT / f"engine-{machine}-{fingerprint()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent):
+        with lock_folder(path.parent):
             if not path.exists():
-                write_atomically(path, compiled(machine, SHARED))
+                write_atomically(path, compile_engine(machine, SHARED))
     return path
 
 
@@ -78,7 +78,7 @@ def fingerprint(*more: str) -> str:
     return digest.hexdigest()
 
 
-def compiled(machine: str, options: Sequence[str], more_sources: Sequence[Path] = ()) -> bytes:
+def compile_engine(machine: str, options: Sequence[str], more_sources: Sequence[Path] = ()) -> bytes:
     """What the compiler makes of the sources.
 
     Args:
@@ -89,10 +89,12 @@ def compiled(machine: str, options: Sequence[str], more_sources: Sequence[Path] 
     Raises:
         BuildError: ziglang is missing, or refuses them.
     """
-    return compiled_in(HERE, [*SOURCES, *map(str, more_sources)], options, machine)
+    return compile_in_folder(HERE, [*SOURCES, *map(str, more_sources)], options, machine)
 
 
-def compiled_in(folder: Path, sources: Sequence[str], options: Sequence[str], machine: str | None = None) -> bytes:
+def compile_in_folder(
+    folder: Path, sources: Sequence[str], options: Sequence[str], machine: str | None = None
+) -> bytes:
     """What the compiler makes of sources in a folder.
 
     Args:
@@ -102,22 +104,22 @@ def compiled_in(folder: Path, sources: Sequence[str], options: Sequence[str], ma
         machine: one of ``TARGETS``; default this one.
 
     Raises:
-        BuildError: as :func:`compiled`.
+        BuildError: as :func:`compile_engine`.
     """
     machine = machine or platform.machine()
-    return compiled_with(folder, [*TARGETS[machine], *FLAGS, *options], sources, machine)
+    return compile_with_options(folder, [*TARGETS[machine], *FLAGS, *options], sources, machine)
 
 
-def compiled_with(folder: Path, options: Sequence[str], sources: Sequence[str], machine: str) -> bytes:
-    """As :func:`compiled_in`, with no other options than these."""
+def compile_with_options(folder: Path, options: Sequence[str], sources: Sequence[str], machine: str) -> bytes:
+    """As :func:`compile_in_folder`, with no other options than these."""
     _compiler_version()
     with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "made"
-        command = [sys.executable, "-m", "ziglang", "cc", *options, "-o", str(made), *sources]
+        output = Path(scratch) / "made"
+        command = [sys.executable, "-m", "ziglang", "cc", *options, "-o", str(output), *sources]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"the native engine does not compile for {machine}: {done.stderr.strip()[-2000:]}")
-        return made.read_bytes()
+        return output.read_bytes()
 
 
 def _compiler_version() -> str:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from quarl.device.engine import SHIPPED, shipped
+from quarl.device.engine import SHIPPED, find_shipped_library
 
 LINE = 64
 MOST_THREADS = 4
@@ -101,9 +101,9 @@ class Engine:
         """
         if not 1 <= threads <= MOST_THREADS:
             raise NativeError(f"threads is {threads}; the native engine takes 1 to {MOST_THREADS}.")
-        self._c = _declared(ctypes.CDLL(str(library)))
+        self._c = _declare_signatures(ctypes.CDLL(str(library)))
         self._artifact = _Room(len(artifact), artifact)
-        self._memory = self._opened()
+        self._memory = self._open_memory()
         outputs, sensed = struct.unpack_from("<2I", artifact, OUTPUTS_AT)
         (state,) = struct.unpack_from("<I", artifact, STATE_AT)
         if (outputs + state, sensed + state) != (result_size, observation_size):
@@ -117,15 +117,15 @@ class Engine:
         self._begun = array("f", bytes(4 * observation_size))
         self.used = self.kernels[0]
         self._kept: tuple[object, ...] = ()
-        self.helpers: tuple[threading.Thread, ...] = self._helped(threads) if threads > 1 else ()
-        self.decide: Callable[[Any], int] = self._bound()
+        self.helpers: tuple[threading.Thread, ...] = self._start_helpers(threads) if threads > 1 else ()
+        self.decide: Callable[[Any], int] = self._bind_decide()
         """One decision; ``outputs`` holds what it made.
 
         Takes a raw observation, a C-contiguous buffer of float32 (N,) or (1, N): of numpy, or ``array("f")``; gives the
         index of the first largest output of a discrete policy, 0 of a continuous one. ValueError: it is something else.
         """
 
-    def _opened(self) -> _Room:
+    def _open_memory(self) -> _Room:
         """The memory of an engine of this artifact."""
         artifact = self._artifact
         memory = _Room(max(self._c.native_memory(artifact.address, artifact.size), LINE))
@@ -134,18 +134,18 @@ class Engine:
             raise NativeError(f"the artifact {self._c.native_message(error).decode()}.")
         return memory
 
-    def _helped(self, threads: int) -> tuple[threading.Thread, ...]:
+    def _start_helpers(self, threads: int) -> tuple[threading.Thread, ...]:
         """Threads that wait in the library for large layers; none where this artifact has no such."""
-        others = [self._opened() for _ in range(threads - 1)]
-        pointers = (ctypes.c_void_p * len(others))(*(each.address for each in others))
+        others = [self._open_memory() for _ in range(threads - 1)]
+        pointers = (ctypes.c_void_p * len(others))(*(memory.address for memory in others))
         if not self._c.native_team(self._engine, pointers, threads):
             return ()
         # Not self, which has to be dropped for them to end; all memory that they touch. And self needs the others' when
         # they have ended.
-        self._kept = kept = (self._artifact, self._memory, others)
-        self._finalizer = weakref.finalize(self, _stop, self._c, self._engine, kept)
+        self._kept = references = (self._artifact, self._memory, others)
+        self._finalizer = weakref.finalize(self, _stop, self._c, self._engine, references)
         helpers = tuple(
-            threading.Thread(target=_work, args=(self._c, self._engine, number, kept), daemon=True)
+            threading.Thread(target=_work, args=(self._c, self._engine, number, references), daemon=True)
             for number in range(1, threads)
         )
         for helper in helpers:
@@ -164,10 +164,10 @@ class Engine:
     def in_c(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]:
         """``native_decide``, ``native_has_moved`` and this engine, for a caller in C, one call at a time."""
         functions = (self._c.native_decide, self._c.native_has_moved)
-        decide, has_moved = (ctypes.cast(each, ctypes.c_void_p) for each in functions)
+        decide, has_moved = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
         return decide, has_moved, self._engine
 
-    def _bound(self) -> Callable[[Any], int]:
+    def _bind_decide(self) -> Callable[[Any], int]:
         """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
         bound = _Bound(self._engine.value, self.outputs.buffer_info()[0], 4 * self._observation_size)
         function = ctypes.cast(self._c.native_python_decide, ctypes.c_void_p)
@@ -176,18 +176,18 @@ class Engine:
             ctypes.addressof(bound), _CAPSULE, None
         )
         # The function holds its module, whatever that is: everything that it points to.
-        kept = (bound, method, self._memory, self._artifact, self._kept, self.outputs, self._c)
+        references = (bound, method, self._memory, self._artifact, self._kept, self.outputs, self._c)
         make = _python("PyCFunction_NewEx", ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-        made: Callable[[Any], int] = make(ctypes.addressof(method), capsule, kept)
-        return made
+        decide: Callable[[Any], int] = make(ctypes.addressof(method), capsule, references)
+        return decide
 
     def levels(self, observation: Any, layers: int) -> array[int]:
         """The levels, int8, behind the first ``layers`` layers, flat; of the input for 0."""
         self._take(observation)
         fed = self._begun.buffer_info()[0]
-        found = array("b", bytes(self._c.native_levels(self._engine, fed, layers, None, 0)))
-        self._c.native_levels(self._engine, fed, layers, found.buffer_info()[0], len(found))
-        return found
+        levels = array("b", bytes(self._c.native_levels(self._engine, fed, layers, None, 0)))
+        self._c.native_levels(self._engine, fed, layers, levels.buffer_info()[0], len(levels))
+        return levels
 
     def begin(self, observation: Any) -> None:
         """Take an observation, float32 (N,) or (1, N), whose layers :meth:`repeat` then computes."""
@@ -230,8 +230,8 @@ class Engine:
 @functools.cache
 def library() -> Path:
     """The shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
-    if (found := shipped(SHIPPED)) is not None:
-        return found
+    if (path := find_shipped_library(SHIPPED)) is not None:
+        return path
     from quarl.device.engine import building  # no release has it
 
     return building.library()
@@ -240,20 +240,20 @@ def library() -> Path:
 def memory_needed(library: Path, artifact: bytes) -> int:
     """Bytes that the engine works in for an artifact, as many as any of its kernels takes; 0 if it refuses it."""
     aligned = _Room(len(artifact), artifact)
-    return int(_declared(ctypes.CDLL(str(library))).native_memory(aligned.address, aligned.size))
+    return int(_declare_signatures(ctypes.CDLL(str(library))).native_memory(aligned.address, aligned.size))
 
 
 def kernels_here(library: Path) -> tuple[str, ...]:
     """The sets of kernels that run on this processor, the fastest first."""
-    return kernels_of(_declared(ctypes.CDLL(str(library))))
+    return kernels_of(_declare_signatures(ctypes.CDLL(str(library))))
 
 
 def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
     """The sets of kernels that run here, of a library that is loaded, the fastest first."""
-    found: list[str] = []
-    while (name := loaded.native_kernels(len(found))) is not None:
-        found.append(name.decode())
-    return tuple(found)
+    kernels: list[str] = []
+    while (name := loaded.native_kernels(len(kernels))) is not None:
+        kernels.append(name.decode())
+    return tuple(kernels)
 
 
 def _python(name: str, *arguments: Any) -> Callable[..., Any]:
@@ -269,22 +269,22 @@ def _stop(loaded: ctypes.CDLL, engine: ctypes.c_void_p, kept: object) -> None:
     loaded.native_stop(engine)
 
 
-def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, whole, words = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
+def _declare_signatures(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, size, integer, words = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
     for name, result, arguments in (
         ("native_memory", size, (pointer, size)),
-        ("native_open", whole, (pointer, size, pointer, size)),
-        ("native_message", words, (whole,)),
+        ("native_open", integer, (pointer, size, pointer, size)),
+        ("native_message", words, (integer,)),
         ("native_levels", size, (pointer, pointer, ctypes.c_uint, pointer, size)),
         ("native_repeat", None, (pointer, pointer, ctypes.c_uint, ctypes.c_uint)),
-        ("native_team", whole, (pointer, pointer, ctypes.c_uint)),
+        ("native_team", integer, (pointer, pointer, ctypes.c_uint)),
         ("native_work", None, (pointer, ctypes.c_uint)),
         ("native_stop", None, (pointer,)),
         ("native_layers", ctypes.c_uint, (pointer,)),
-        ("native_mode", whole, (pointer, ctypes.c_uint)),
-        ("native_set_mode", None, (pointer, ctypes.c_uint, whole)),
+        ("native_mode", integer, (pointer, ctypes.c_uint)),
+        ("native_set_mode", None, (pointer, ctypes.c_uint, integer)),
         ("native_kernels", words, (ctypes.c_uint,)),
-        ("native_use", whole, (pointer, words)),
+        ("native_use", integer, (pointer, words)),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments

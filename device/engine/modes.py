@@ -50,7 +50,7 @@ class Measured:
     sparse_ns: float
 
 
-def measured_modes(
+def measure_modes(
     engine: Engine,
     observations: Sequence[Any],
     seconds: float = SECONDS,
@@ -71,19 +71,19 @@ def measured_modes(
     begun = clock()
     try:
         repeats = [
-            max(1, min(MOST_TIMES, int(ENOUGH_NS / max(each, 1.0))))
-            for each in _fastest(engine, observations[0], usual, repeats, clock)
+            max(1, min(MOST_TIMES, int(ENOUGH_NS / max(layer_ns, 1.0))))
+            for layer_ns in _fastest(engine, observations[0], usual, repeats, clock)
         ]
         spread = observations[:: -(-len(observations) // OBSERVATIONS)]
         for count, observation in enumerate(spread):
             if count > 1 and clock() - begun > 1e9 * seconds:
                 break
-            found = [_times(engine, observation, modes, repeats, clock) for modes in (dense, sparse) * TURNS]
+            turn_times = [_times(engine, observation, modes, repeats, clock) for modes in (dense, sparse) * TURNS]
             for index, mode in enumerate((Mode.DENSE, Mode.SPARSE)):
-                times[mode].append([min(turns) for turns in zip(*found[index::2])])
+                times[mode].append([min(turns) for turns in zip(*turn_times[index::2])])
     finally:
         engine.modes = usual
-    medians = [[_median(each) for each in zip(*times[mode])] for mode in (Mode.DENSE, Mode.SPARSE)]
+    medians = [[_median(layer_ns) for layer_ns in zip(*times[mode])] for mode in (Mode.DENSE, Mode.SPARSE)]
     return tuple(
         Measured(_faster(mode, (dense_ns, sparse_ns)), dense_ns, sparse_ns)
         for mode, dense_ns, sparse_ns in zip(usual, *medians)
@@ -106,22 +106,22 @@ def _fastest(
 ) -> list[float]:
     """Each layer's shorter time, ns, of two decisions: the first one's caches are cold."""
     both = [_times(engine, observation, modes, repeats, clock) for _ in range(2)]
-    return [min(each) for each in zip(*both)]
+    return [min(pair) for pair in zip(*both)]
 
 
 def _times(engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: list[int], clock: Clock) -> list[float]:
     """Nanoseconds of each layer: layer after layer, so that the caches hold what they hold in a decision."""
     engine.modes = modes
     engine.begin(observation)
-    found = []
+    times = []
     for layer, count in enumerate(repeats):
         start = clock()
         engine.repeat(layer, count)
-        found.append((clock() - start) / count)
-    return found
+        times.append((clock() - start) / count)
+    return times
 
 
-def kept_file(bundle: Path) -> Path | None:
+def find_kept_file(bundle: Path) -> Path | None:
     """Where the measurements of a bundle's policy are kept; None of a bundle that lies in no release."""
     release = bundle.resolve().parent
     lies_in_one = release.parent.name == "releases" and (release / "release").is_file()
@@ -134,11 +134,11 @@ def key_of(engine: Engine, library: Path, artifact: str) -> dict[str, str]:
     return {"artifact": artifact, "library": fingerprint, "kernels": engine.used, "machine": os.uname().machine}
 
 
-def kept_modes(path: Path | None, key: dict[str, str], layers: int) -> tuple[Mode, ...] | None:
+def read_kept_modes(path: Path | None, key: dict[str, str], layers: int) -> tuple[Mode, ...] | None:
     """The modes that were measured before; None where none were, or what is there cannot be used."""
-    for each in _entries(path):
-        modes = each.get("modes")
-        if {name: each.get(name) for name in key} != key or not isinstance(modes, list) or len(modes) != layers:
+    for entry in _entries(path):
+        modes = entry.get("modes")
+        if {name: entry.get(name) for name in key} != key or not isinstance(modes, list) or len(modes) != layers:
             continue
         if all(type(mode) is int and mode in (0, 1) for mode in modes):
             return tuple(map(Mode, modes))
@@ -151,11 +151,11 @@ def keep_modes(path: Path | None, key: dict[str, str], measured: Sequence[Measur
         return
     new: dict[str, Any] = {
         **key,
-        "modes": [int(each.faster) for each in measured],
-        "dense_ns": [round(each.dense_ns) for each in measured],
-        "sparse_ns": [round(each.sparse_ns) for each in measured],
+        "modes": [int(item.faster) for item in measured],
+        "dense_ns": [round(item.dense_ns) for item in measured],
+        "sparse_ns": [round(item.sparse_ns) for item in measured],
     }
-    others = [each for each in _entries(path) if {name: each.get(name) for name in key} != key]
+    others = [item for item in _entries(path) if {name: item.get(name) for name in key} != key]
     data = json.dumps({"measured": [new, *others][:MOST_KEPT]}).encode()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -177,8 +177,8 @@ def _entries(path: Path | None) -> list[dict[str, Any]]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             data = stream.read(MOST_BYTES + 1)
-        found = json.loads(data) if data and len(data) <= MOST_BYTES else {}
+        content = json.loads(data) if data and len(data) <= MOST_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return []
-    entries = found.get("measured") if isinstance(found, dict) else None
-    return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    entries = content.get("measured") if isinstance(content, dict) else None
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

@@ -53,7 +53,7 @@ def write_card(card: Path, root: Path) -> None:
         stream.write(partition_table([(_SWAP_TYPE, swap_first, SWAP_BYTES), (_LINUX_TYPE, root_first, root_bytes)]))
         stream.seek(swap_first)
         stream.write(swap_header(SWAP_BYTES))
-    made = subprocess.run(
+    result = subprocess.run(
         [
             *("mke2fs", "-q", "-F", "-t", "ext4", "-L", "root", "-m", "1", "-d", str(root)),
             # The file is sparse: what was never written reads as zeros, so nothing need be zeroed, now or later.
@@ -64,5 +64,5 @@ def write_card(card: Path, root: Path) -> None:
         text=True,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
     )
-    if made.returncode != 0:
-        raise BuildError(f"mke2fs failed: {made.stderr.strip()[-500:]}", "Is there room in the cache folder? df -h")
+    if result.returncode != 0:
+        raise BuildError(f"mke2fs failed: {result.stderr.strip()[-500:]}", "Is there room in the cache folder? df -h")

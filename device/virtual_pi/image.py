@@ -32,7 +32,7 @@ from quarl.device.virtual_pi.card import write_card
 from quarl.device.virtual_pi.errors import BuildError
 from quarl.device.virtual_pi.initrd import load_order, parse_dependencies, write_initrd
 from quarl.device.virtual_pi.sources import own_sources
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 from quarl.policy.places import cache_folder
 
 Tell = Callable[[str], None]
@@ -109,21 +109,21 @@ def ensure_image(tell: Tell, *, rebuild: bool = False, base: Path | None = None)
     """
     images = (base or base_folder()) / "images"
     folder = images / recipe.recipe_hash()
-    with given_to_user(images), locked(images, mode=0o700):
-        found = load_image(folder)
-        if found is not None and not rebuild:
-            return found
+    with give_to_user(images), lock_folder(images, mode=0o700):
+        existing = load_image(folder)
+        if existing is not None and not rebuild:
+            return existing
         programs.require(programs.BUILDING, programs.RUNNING)
         require_root()
         for left in images.glob(".building-*"):  # of a build that was killed; the lock says it is not at work
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=images, prefix=".building-") as temporary:
-            made = Path(temporary) / "image"
-            made.mkdir(mode=0o700)
-            _build(made, Path(temporary) / "root", tell)
+            new_folder = Path(temporary) / "image"
+            new_folder.mkdir(mode=0o700)
+            _build(new_folder, Path(temporary) / "root", tell)
             if folder.exists():
                 folder.rename(Path(temporary) / "old")  # running machines keep the files they have open
-            made.rename(folder)
+            new_folder.rename(folder)
     image = load_image(folder)
     assert image is not None
     return image
@@ -145,7 +145,7 @@ def require_root() -> None:
 
 
 @contextlib.contextmanager
-def given_to_user(folder: Path) -> Iterator[None]:
+def give_to_user(folder: Path) -> Iterator[None]:
     """Within ``sudo … build``, whatever comes of it: what is made belongs to who asked for it, and so do the folders
     above that had to be made."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
@@ -206,12 +206,12 @@ def unpack(root: Path) -> None:
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S)
-        said, failed = done.stderr, done.returncode != 0
+        error_text, failed = done.stderr, done.returncode != 0
     except subprocess.TimeoutExpired:
-        said, failed = f"no end after {_DOWNLOAD_TIMEOUT_S} s", True
+        error_text, failed = f"no end after {_DOWNLOAD_TIMEOUT_S} s", True
     if failed:
         raise BuildError(
-            f"mmdebstrap failed: {said.strip()[-800:]}",
+            f"mmdebstrap failed: {error_text.strip()[-800:]}",
             "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
         )
 
@@ -284,9 +284,9 @@ def _keep_modules(root: Path, version: str) -> None:
         subprocess.run(["depmod", "-b", str(root), version], check=True, env=_PATH)
         needs = parse_dependencies((folder / "modules.dep").read_text())
         names = [name for drivers in recipe.DRIVERS.values() for name in drivers.names]
-        kept = {folder / file for file in load_order([*names, *recipe.MORE_MODULES], needs)}
+        needed_files = {folder / file for file in load_order([*names, *recipe.MORE_MODULES], needs)}
         for file in folder.rglob("*.ko"):
-            if file not in kept:
+            if file not in needed_files:
                 file.unlink()
 
 

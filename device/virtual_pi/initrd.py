@@ -19,11 +19,11 @@ def normal(name: str) -> str:
 
 def parse_dependencies(text: str) -> dict[str, tuple[str, list[str]]]:
     """Read modules.dep: module name -> (its file, the files it needs, the last of which loads first)."""
-    found = {}
+    modules = {}
     for line in text.splitlines():
         file, _, needs = line.partition(":")
-        found[normal(Path(file).name.split(".ko")[0])] = (file, needs.split())
-    return found
+        modules[normal(Path(file).name.split(".ko")[0])] = (file, needs.split())
+    return modules
 
 
 def load_order(names: Iterable[str], dependencies: Mapping[str, tuple[str, list[str]]]) -> list[str]:

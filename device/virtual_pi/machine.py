@@ -44,9 +44,9 @@ class MachineSettings:
     @property
     def description(self) -> str:
         """The machine in a clause."""
-        what = {MachineKind.VIRT: "QEMU virt", MachineKind.RASPI3B: "QEMU's Raspberry Pi 3 Model B"}[self.kind]
+        model = {MachineKind.VIRT: "QEMU virt", MachineKind.RASPI3B: "QEMU's Raspberry Pi 3 Model B"}[self.kind]
         swap = "with" if self.swap else "without"
-        return f"{what}, 4 emulated Cortex-A53, {self.memory_mb} MB, {swap} swap, {self.init.value}"
+        return f"{model}, 4 emulated Cortex-A53, {self.memory_mb} MB, {swap} swap, {self.init.value}"
 
 
 def kernel_arguments(settings: MachineSettings) -> str:

@@ -25,7 +25,7 @@ from quarl.device.virtual_pi.errors import StartError
 from quarl.device.virtual_pi.image import Image, Tell, base_folder, ensure_image
 from quarl.device.virtual_pi.machine import MachineSettings, command
 from quarl.device.virtual_pi.recipe import USER, Init, MachineKind
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0
@@ -57,7 +57,7 @@ class Running:
         """Whether its process is still that process, and runs."""
         with contextlib.suppress(ChildProcessError):  # a child of ours that was killed is a zombie until asked for
             os.waitpid(self.pid, os.WNOHANG)
-        return started_at(self.pid) == self.pid_started
+        return read_start_time(self.pid) == self.pid_started
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def folder_of(name: str) -> Path:
     return machines_folder() / naming.check_name(name)
 
 
-def started_at(pid: int) -> int | None:
+def read_start_time(pid: int) -> int | None:
     """Start time of a process that is alive: field 22 of its stat, counted after the name."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -136,7 +136,7 @@ def start(
     programs.require(programs.RUNNING)
     image = ensure_image(tell)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(folder):
+    with lock_folder(folder):
         running = find(name)
         if running is not None:
             if running.settings != settings or fresh:
@@ -170,13 +170,13 @@ def prepare_card(folder: Path, image: Image, fresh: bool, tell: Tell) -> bool:
         tell("the image was rebuilt, so the machine gets an empty card …")
     note.unlink(missing_ok=True)
     part = folder / "card.part"
-    made = subprocess.run(
+    result = subprocess.run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.card), str(part)],
         capture_output=True,
         text=True,
     )
-    if made.returncode != 0:
-        raise StartError(f"qemu-img could not make a card: {made.stderr.strip()}", f"Is there room in {folder}?")
+    if result.returncode != 0:
+        raise StartError(f"qemu-img could not make a card: {result.stderr.strip()}", f"Is there room in {folder}?")
     part.replace(card)
     note.write_text(json.dumps({"build": image.build}))
     return True
@@ -201,7 +201,7 @@ def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) ->
             break
         if b"hostfwd" not in (folder / "qemu.log").read_bytes():  # else somebody took the port in between
             break
-    started = started_at(process.pid)
+    started = read_start_time(process.pid)
     if process.poll() is not None or started is None:
         raise StartError(f"QEMU ended at once: {_tail(folder / 'qemu.log')}", f"Look at {folder / 'qemu.log'}.")
     machine = Running(name, settings, process.pid, started, port, image.build)
@@ -279,7 +279,7 @@ def stop(name: str = naming.DEFAULT_NAME) -> bool:
     folder = folder_of(name)
     if not folder.is_dir():
         return False
-    with locked(folder):
+    with lock_folder(folder):
         machine = find(name)
         if machine is not None:
             with contextlib.suppress(HostError), connect(Target.parse(f"root@{name}")) as connection:

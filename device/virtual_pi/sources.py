@@ -9,24 +9,24 @@ from pathlib import Path
 APT = Path("/etc/apt")
 
 
-def _accepted(suite: str, wanted: str) -> bool:
+def _is_accepted_suite(suite: str, wanted: str) -> bool:
     return suite in (wanted, f"{wanted}-updates", f"{wanted}-security")
 
 
 def parse_list(text: str, wanted: str) -> list[str]:
     """The one-line sources of a suite, its updates and its security fixes, reduced to component main."""
-    found = []
+    sources = []
     for line in text.splitlines():
         entry = re.match(r"deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+(.*)", line.split("#")[0].strip())
-        if entry and _accepted(entry[3], wanted) and "main" in entry[4].split():
+        if entry and _is_accepted_suite(entry[3], wanted) and "main" in entry[4].split():
             signed = [option for option in (entry[1] or "").split() if option.startswith("signed-by=")]
-            found.append(one_line(entry[2], entry[3], signed))
-    return found
+            sources.append(one_line(entry[2], entry[3], signed))
+    return sources
 
 
 def parse_deb822(text: str, wanted: str) -> list[str]:
     """The same from a .sources file (stanzas of ``Key: value``)."""
-    found = []
+    sources = []
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     for stanza in re.split(r"\n\s*\n", "\n".join(lines)):
         fields = {key.lower(): value.strip() for key, value in re.findall(r"(?m)^([\w-]+):[ \t]*(.*)$", stanza)}
@@ -38,9 +38,9 @@ def parse_deb822(text: str, wanted: str) -> list[str]:
         signed = [f"signed-by={key}"] if key.startswith("/") else []
         for address in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
-                if _accepted(suite, wanted):
-                    found.append(one_line(address, suite, signed))
-    return found
+                if _is_accepted_suite(suite, wanted):
+                    sources.append(one_line(address, suite, signed))
+    return sources
 
 
 def one_line(address: str, suite: str, options: Iterable[str]) -> str:
@@ -52,10 +52,10 @@ def one_line(address: str, suite: str, options: Iterable[str]) -> str:
 def own_sources(wanted: str, apt: Path = APT) -> list[str]:
     """This machine's sources of a suite; empty on another system (mmdebstrap then knows Debian's own)."""
     files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]
-    found: list[str] = []
+    sources: list[str] = []
     for file in files:
         if file.is_file() and file.suffix in (".list", ".sources"):
             text = file.read_text(encoding="utf-8", errors="replace")
-            found += parse_deb822(text, wanted) if file.suffix == ".sources" else parse_list(text, wanted)
+            sources += parse_deb822(text, wanted) if file.suffix == ".sources" else parse_list(text, wanted)
     # Without the suite itself, updates alone are no system.
-    return list(dict.fromkeys(found)) if any(f" {wanted} main" in line for line in found) else []
+    return list(dict.fromkeys(sources)) if any(f" {wanted} main" in line for line in sources) else []

@@ -30,10 +30,10 @@ def live(config: NavigationConfig, num_envs: int) -> EmbeddedSimulator:
 def test_flights_of_a_simulator_that_cannot_replay_are_not_paired() -> None:
     hard = PRESETS["hard"]
     one, other = (fly(hard, blind_policy, 20, seed=0, batch=8) for _ in range(2))
-    assert np.array_equal(*one.paired_with(other))
+    assert np.array_equal(*one.pair_episodes(other))
     once = fly(hard, blind_policy, 20, seed=0, batch=8, simulator=live(hard, 8))
     for a, b in ((one, once), (once, one)):
         with pytest.raises(SettingsError, match=r"not paired: .* cannot fly an episode again"):
-            a.paired_with(b)
+            a.pair_episodes(b)
     with pytest.raises(SettingsError, match="20 episodes and 10"):
-        one.paired_with(fly(hard, blind_policy, 10, seed=0))
+        one.pair_episodes(fly(hard, blind_policy, 10, seed=0))

@@ -12,7 +12,7 @@ from quarl.airlearning_envs.flights import (
     depth_observation,
     fly,
     random_policy,
-    shown_to,
+    select_observation,
     wilson_interval,
 )
 from quarl.airlearning_envs.gym_env import NavigationDepthVectorEnv
@@ -68,8 +68,8 @@ def test_the_flat_depth_observation_is_that_of_the_environment() -> None:
 @pytest.mark.parametrize("batch", [1, 8])
 def test_what_a_policy_is_shown_goes_by_its_fields(batch: int) -> None:
     config = PRESETS["hard"]
-    assert shown_to(observation_fields(config), config) == (observation_fields(config), as_it_is)
-    fields, observe = shown_to(depth_fields(config), config)
+    assert select_observation(observation_fields(config), config) == (observation_fields(config), as_it_is)
+    fields, observe = select_observation(depth_fields(config), config)
     assert fields == depth_fields(config)
 
     def away(observation: np.ndarray) -> np.ndarray:

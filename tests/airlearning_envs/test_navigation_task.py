@@ -217,7 +217,7 @@ def test_rewards_worked_by_hand() -> None:
     cause = np.array([EndCause.NONE, EndCause.GOAL, EndCause.COLLISION, EndCause.LEFT_ARENA, EndCause.TIME], np.int8)
     progress = np.array([1.0, 0.5, -0.5, 0.0, 0.2], np.float32)
     # 0.1 * progress - 0.01, then + 5 at the goal, - 3 on collision and leaving, nothing more for running out of time.
-    assert rewards.shaped_reward(config, cause, progress) == pytest.approx([0.09, 5.04, -3.06, -3.01, 0.01], abs=1e-6)
+    assert rewards.compute_reward(config, cause, progress) == pytest.approx([0.09, 5.04, -3.06, -3.01, 0.01], abs=1e-6)
     distance, speed = np.array([5.0, 2.9, 5.0, 9.0, 9.0], np.float32), np.array([2.0, 1, 1, 1, 1], np.float32)
     # -1 + 1 + (4 - 2) 0.01875 = 0.0375 within 6 m.
     got = rewards.air_learning_reward(cause, progress, distance, speed)

@@ -74,9 +74,9 @@ def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys:
 
 
 def test_p99_has_as_many_runs_as_it_needs() -> None:
-    from quarl.device.agent.measure import required_runs
+    from quarl.device.agent.measure import compute_required_runs
 
-    assert required_runs(0.99) == recommend.FEWEST_RUNS
+    assert compute_required_runs(0.99) == recommend.FEWEST_RUNS
 
 
 def test_a_bundle_or_preset_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

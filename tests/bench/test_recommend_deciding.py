@@ -51,7 +51,7 @@ def names(decision: Decision) -> list[str]:
 def test_the_fastest_of_those_that_meet_both() -> None:
     slow, fast, wrong = candidate("fp32", 4.0), candidate("int8", 2.0), candidate("fp16", 1.0, low=0.90)
     decision = decide([slow, fast, wrong], DEMAND)
-    assert decision.chosen is fast
+    assert decision.recommendation is fast
     assert names(decision) == ["int8 with litert", "fp32 with litert"]
     assert decision.as_fast == (fast,)
     assert decision.missed == (wrong,)
@@ -61,51 +61,51 @@ def test_the_fastest_of_those_that_meet_both() -> None:
 def test_turns_that_overlap_go_to_the_smaller_artifact() -> None:
     fp32 = candidate("fp32", 2.00, turns_ns=(1950, 2050))
     fp16 = candidate("fp16", 2.04, turns_ns=(2000, 2100))
-    assert decide([fp32, fp16], DEMAND).chosen is fp16
+    assert decide([fp32, fp16], DEMAND).recommendation is fp16
     apart = candidate("fp16", 2.10, turns_ns=(2051, 2150))
-    assert decide([fp32, apart], DEMAND).chosen is fp32
+    assert decide([fp32, apart], DEMAND).recommendation is fp32
     touching = candidate("fp16", 2.10, turns_ns=(2050, 2150))
-    assert decide([fp32, touching], DEMAND).chosen is touching
+    assert decide([fp32, touching], DEMAND).recommendation is touching
 
 
 def test_of_the_same_size_the_one_with_less_memory_and_then_the_fastest() -> None:
     litert = candidate("int8", 2.00, artifact_bytes=1000, resident_bytes=52_000_000)
     tflite = candidate("int8", 2.02, artifact_bytes=1009, resident_bytes=45_000_000, runtime="tflite-runtime")
     decision = decide([litert, tflite], DEMAND)
-    assert decision.chosen is tflite, "9 bytes of 1000 are no smaller artifact"
+    assert decision.recommendation is tflite, "9 bytes of 1000 are no smaller artifact"
     larger = candidate("int8", 2.02, artifact_bytes=1011, resident_bytes=45_000_000, runtime="tflite-runtime")
-    assert decide([litert, larger], DEMAND).chosen is litert
+    assert decide([litert, larger], DEMAND).recommendation is litert
     alike = candidate("int8", 2.02, artifact_bytes=1000, resident_bytes=51_990_000, runtime="tflite-runtime")
-    assert decide([litert, alike], DEMAND).chosen is litert
+    assert decide([litert, alike], DEMAND).recommendation is litert
     silent = candidate("int8", 1.99, artifact_bytes=1000, resident_bytes=None, runtime="onnxruntime")
-    assert decide([litert, silent], DEMAND).chosen is litert
-    assert decide([silent], DEMAND).chosen is silent
+    assert decide([litert, silent], DEMAND).recommendation is litert
+    assert decide([silent], DEMAND).recommendation is silent
 
 
 def test_fewer_than_8_bits_are_not_chosen_where_int8_does() -> None:
     int8, int4 = candidate("int8", 2.00), candidate("int4", 1.5)
-    assert decide([int8, int4], DEMAND).chosen is int8
+    assert decide([int8, int4], DEMAND).recommendation is int8
     assert decide([int8, int4], DEMAND).as_fast == (int8,)
     assert decide([int8, int4], DEMAND).order == (int8, int4)
-    assert decide([candidate("int8", 2.0, low=0.9), int4], DEMAND).chosen is int4
+    assert decide([candidate("int8", 2.0, low=0.9), int4], DEMAND).recommendation is int4
     packed = candidate("int4", 1.5, runtime="native")
-    assert decide([candidate("int8", 2.0, runtime="native"), packed], DEMAND).chosen is packed
+    assert decide([candidate("int8", 2.0, runtime="native"), packed], DEMAND).recommendation is packed
     assert (int4.runs_as_int8, packed.runs_as_int8) == (True, False)
     elsewhere = candidate("int8", 2.0, runtime="onnxruntime")
-    assert decide([elsewhere, int4], DEMAND).chosen is int4
+    assert decide([elsewhere, int4], DEMAND).recommendation is int4
 
 
 def test_the_floor_and_the_deadline_are_met_when_they_are_reached_exactly() -> None:
     exact = candidate("int8", 1.0, low=0.95, p99_ns=20_000_000)
-    assert decide([exact], DEMAND).chosen is exact
-    assert decide([exact], Demand(0.9501, 20.0)).chosen is None
-    assert decide([exact], Demand(0.95, 19.999999)).chosen is None
+    assert decide([exact], DEMAND).recommendation is exact
+    assert decide([exact], Demand(0.9501, 20.0)).recommendation is None
+    assert decide([exact], Demand(0.95, 19.999999)).recommendation is None
 
 
 def test_a_floor_between_two_candidates_and_what_lowering_it_gives() -> None:
     fp32, int8 = candidate("fp32", 4.0, low=0.97), candidate("int8", 2.0, low=0.9342)
     decision = decide([fp32, int8], DEMAND)
-    assert decision.chosen is fp32
+    assert decision.recommendation is fp32
     change = decision.change
     assert change is not None
     # Down to 0.934 is 1.017 times; up to 0.971, which fp32 misses, 1.022 times; the deadlines are further.
@@ -127,7 +127,7 @@ def test_a_deadline_between_two_candidates() -> None:
     fp32 = candidate("fp32", 4.0, low=1.0, p99_ns=19_000_000)
     int8 = candidate("int8", 2.0, low=1.0, p99_ns=21_337_000)
     decision = decide([fp32, int8], DEMAND)
-    assert decision.chosen is fp32
+    assert decision.recommendation is fp32
     change = decision.change
     assert change is not None
     # 18.9 would leave nothing and is 1.058 times shorter; 21.4 gives int8 and is 1.07 times longer.
@@ -142,7 +142,7 @@ def test_nothing_meets_both_and_the_nearest_demand() -> None:
     good = candidate("fp32", 4.0, low=0.97, p99_ns=25_000_000)  # 1.25 times the deadline
     quick = candidate("int8", 2.0, low=0.90, p99_ns=1_000_000)  # 0.95 / 0.9 = 1.056 times the floor
     decision = decide([good, quick], DEMAND)
-    assert decision.chosen is None
+    assert decision.recommendation is None
     assert decision.missed == (quick, good)
     assert decision.change is not None
     assert (decision.change.demand, decision.change.answer) == (Demand(0.9, 20.0), quick)
@@ -154,14 +154,14 @@ def test_nothing_meets_both_and_the_nearest_demand() -> None:
 
 def test_shares_below_nothing_have_no_nearest_floor() -> None:
     decision = decide([candidate("int2", 1.0, low=-1.4), candidate("int3", 1.0, low=0.0004)], DEMAND)
-    assert decision.chosen is None
+    assert decision.recommendation is None
     assert decision.change is None
 
 
 def test_an_interval_without_ends_meets_no_floor() -> None:
     single = candidate("int8", 1.0, quality=Estimate(1.0, None, None))
     decision = decide([single], Demand(0.5, 20.0))
-    assert decision.chosen is None
+    assert decision.recommendation is None
     assert decision.demand.short_of_floor(single) == math.inf
 
 
@@ -237,7 +237,7 @@ def test_a_candidate_that_drops_out_may_change_the_answer_too() -> None:
     small = candidate("int8", 2.2, low=0.99, turns_ns=(2000, 2300))
     light = candidate("fp16", 2.3, low=0.99, turns_ns=(2250, 2400), artifact_bytes=100)
     decision = decide([fastest, small, light], DEMAND)
-    assert decision.chosen is small
+    assert decision.recommendation is small
     assert decision.change is not None
     assert (decision.change.demand, decision.change.answer) == (Demand(0.961, 20.0), light)
 

@@ -17,7 +17,7 @@ from quarl.convert.executor import RuntimeProcess
 from quarl.convert.parity import ParityError, check
 from quarl.convert.reference import integer_reference
 from quarl.policy.bundle import Bundle, npz, write_bundle
-from quarl.policy.golden import excited
+from quarl.policy.golden import find_active_units
 from quarl.policy.places import ZOO
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, WEIGHTS_FILE, FileRecord
 from quarl.policy.reference import IntegerNetwork
@@ -166,7 +166,7 @@ def test_golden_vectors_excite_every_unit_that_the_calibration_excites(tmp_path:
     golden = few.golden().observations
     assert 2 < len(golden) < 40
     np.testing.assert_array_equal(
-        excited(spec, weights, golden).any(axis=0), excited(spec, weights, calibration).any(axis=0)
+        find_active_units(spec, weights, golden).any(axis=0), find_active_units(spec, weights, calibration).any(axis=0)
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess, available
-from quarl.convert.importers.onnx.elementwise import ACTIVATIONS, activated
+from quarl.convert.importers.onnx.elementwise import ACTIVATIONS, apply_activation
 from quarl.convert.importers.onnx.operators import HANDLERS
-from quarl.convert.onnx_graph import executed_operators
+from quarl.convert.onnx_graph import list_executed_operators
 from quarl.policy.activations import NONLINEARITIES
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.quantize import FIXED_MAPS, Affine, IntegerTable, Scheme, exactly, linear_map
@@ -134,7 +134,7 @@ def test_the_record_has_the_largest_slope(kind: Activation) -> None:
 def test_onnxs_integers_have_no_layer_in_float(kind: Activation, tmp_path: Path) -> None:
     """Where an operator reads what is fused twice, onnxruntime computes the layer before it in float."""
     made = pipeline.build(make_bundle(tmp_path / "made", with_all_alike(kind)), Precision.INT8, ArtifactFormat.ONNX)
-    operators = executed_operators(made.data)
+    operators = list_executed_operators(made.data)
     assert (operators.count("QGemm"), operators.count("Gemm") + operators.count("FusedGemm")) == (3, 0)
 
 
@@ -142,16 +142,16 @@ def test_every_activation_is_read_by_its_names() -> None:
     for kind, each in NONLINEARITIES.items():
         assert each.onnx_names or kind is Activation.NONE
         assert each.torch_names and each.keras_names
-        assert all(HANDLERS[name] is activated and ACTIVATIONS[name] is kind for name in each.onnx_names)
+        assert all(HANDLERS[name] is apply_activation and ACTIVATIONS[name] is kind for name in each.onnx_names)
 
 
 def test_a_table_by_hand() -> None:
     network = NetworkSpec((1,), Activation.TANH)
     # steps of 1/32: level 32 is 1.0, tanh 1 = 0.7616, in steps of 1/128: 97.5 → 97
-    table = IntegerTable.made(network, "dense_0", Affine(1 / 32, 0), FIXED_MAPS[Activation.TANH])
+    table = IntegerTable.build_lookup(network, "dense_0", Affine(1 / 32, 0), FIXED_MAPS[Activation.TANH])
     assert table(np.array([[32, 0, -32, 127]], np.int32)).tolist() == [[97, 0, -97, 127]]
     assert table.has_kernel
-    assert not IntegerTable.made(network, "dense_0", Affine(1 / 32, 0), Affine(1 / 100, 0)).has_kernel
+    assert not IntegerTable.build_lookup(network, "dense_0", Affine(1 / 32, 0), Affine(1 / 100, 0)).has_kernel
 
 
 def test_no_levels_are_spent_where_an_activation_is_flat() -> None:

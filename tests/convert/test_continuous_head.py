@@ -64,7 +64,7 @@ def test_actions_in_physical_units_come_out_of_every_runtime(
     written = Bundle.load(bundle.path)
     entry = written.artifact(precision, artifact_format)
     assert done.entry.fp32_agreement > (0.3 if precision is Precision.INT4 else 0.99)
-    expected = written.expected(entry).outputs
+    expected = written.read_expected(entry).outputs
     # The vectors use the range: both bounds of the first element are approached, and passed by none that is squashed.
     inside = (expected >= np.array(LOW) - 1e-5).all() and (expected <= np.array(HIGH) + 1e-5).all()
     assert inside == (squash is not Squash.NONE)

@@ -47,7 +47,7 @@ def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: p
     assert "4-bit weights in an int8 container: size and speed are int8's" in four.execution
     network = quantize_network(bundle.spec, bundle.weights(), bundle.calibration(), 4)
     reference = forward_integer(bundle.spec, network, bundle.golden().observations)
-    np.testing.assert_array_equal(written.expected(four).outputs, reference)
+    np.testing.assert_array_equal(written.read_expected(four).outputs, reference)
     eight = written.artifact(Precision.INT8, ArtifactFormat.ONNX)
     assert "3 QGemm, 0 float Gemm" in eight.execution
 

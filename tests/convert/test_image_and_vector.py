@@ -129,7 +129,7 @@ def test_image_and_vector_share_the_map_of_the_last_convolution() -> None:
 def test_onnxruntime_executes_all_of_it_in_integers() -> None:
     spec = depth_spec()
     integers = quantize_network(spec, random_weights(spec), observations_of(spec, 100, 1))
-    executed = onnx_graph.executed_operators(onnx_graph.integer_graph(spec, integers))
+    executed = onnx_graph.list_executed_operators(onnx_graph.integer_graph(spec, integers))
     assert (executed.count("QLinearConv"), executed.count("QGemm")) == (2, 2), executed
     assert not {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul"} & set(executed), f"left in float: {executed}"
 

@@ -155,7 +155,7 @@ def test_layer_normalisation_between_integers_is_within_a_step(
 def test_onnxruntime_executes_every_convolution_in_integers() -> None:
     spec = image_spec(SMALL, (13, 14, 2), THREE)
     integers = quantize_network(spec, random_weights(spec), frames((13, 14, 2), 100, 1))
-    executed = onnx_graph.executed_operators(onnx_graph.integer_graph(spec, integers))
+    executed = onnx_graph.list_executed_operators(onnx_graph.integer_graph(spec, integers))
     assert (executed.count("QLinearConv"), executed.count("QGemm")) == (2, 2)
     assert not {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul"} & set(executed), f"left in float: {executed}"
 

@@ -107,7 +107,7 @@ def test_one_scale_for_each_output_channel_is_honoured(
 def test_onnxruntime_executes_every_dense_layer_in_integers(small: Small) -> None:
     spec, weights, calibration, _ = small
     network = quantize_network(spec, weights, calibration)
-    executed = onnx_graph.executed_operators(onnx_graph.integer_graph(spec, network))
+    executed = onnx_graph.list_executed_operators(onnx_graph.integer_graph(spec, network))
     assert executed.count("QGemm") == len(network.layers)
     assert not {"Gemm", "FusedGemm", "MatMul"} & set(executed), f"a dense layer is left in float: {executed}"
     assert executed.count("QuantizeLinear") == executed.count("DequantizeLinear") == 1

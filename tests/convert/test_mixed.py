@@ -72,8 +72,8 @@ def test_bits_of_no_layer_are_refused(small: Small, bits: dict[str, int], messag
 
 def test_the_assignment_is_within_its_size_and_no_worse_than_4_bits(small: Small) -> None:
     spec, weights, calibration, _ = small
-    found, sizes = mixed.mixed(spec, weights, calibration), kernel_sizes(spec)
-    assert found == mixed.mixed(spec, weights, calibration)
+    found, sizes = mixed.assign_layer_bits(spec, weights, calibration), kernel_sizes(spec)
+    assert found == mixed.assign_layer_bits(spec, weights, calibration)
     assert list(found) == list(layer_names(spec))
     assert set(found.values()) <= {8, 4, 2}
     assert total_bits(sizes, found) <= mixed.MOST_BITS * sum(sizes.values())
@@ -89,7 +89,7 @@ def test_the_layer_that_needs_its_bits_keeps_them(small: Small, monkeypatch: pyt
     kernel, rows = weights["dense_0/kernel"].copy(), calibration.copy()
     kernel[7], rows[:, 7] = 20.0 * np.abs(kernel).max(axis=0), spec.normaliser.mean[7]
     weights = {**weights, "dense_0/kernel": kernel}
-    found, reference = mixed.mixed(spec, weights, rows), forward_float(spec, weights, rows)
+    found, reference = mixed.assign_layer_bits(spec, weights, rows), forward_float(spec, weights, rows)
     assert found["dense_0"] == 8 > found["dense_1"]
     networks = (quantize_network(spec, weights, rows, bits) for bits in (found, 4))
     errors = [output_error(spec, forward_integer(spec, each, rows), reference) for each in networks]
@@ -100,7 +100,7 @@ def test_a_bundle_keeps_its_assignment(bundle: Bundle, runtimes: Runtimes, capsy
     assert cli.main(["--policy", str(bundle.path), "--bits", "mixed", "--format", "native"]) == 0
     written = Bundle.load(bundle.path)
     entry = written.artifact(Precision.MIXED, NATIVE)
-    wanted = mixed.mixed(bundle.spec, bundle.weights(), bundle.calibration())
+    wanted = mixed.assign_layer_bits(bundle.spec, bundle.weights(), bundle.calibration())
     assert entry.layer_bits == wanted == recipe_of(written, Precision.MIXED).bits
     words = ", ".join(f"{layer} {width}" for layer, width in wanted.items())
     assert f"per output channel, {words} bits" in capsys.readouterr().out

@@ -275,7 +275,7 @@ def test_a_runtime_that_is_not_installed_is_named_and_what_it_found_before_still
 
 def test_the_python_of_another_environment_executes_tflite_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(executor.TFLITE_PYTHON, raising=False)
-    monkeypatch.setattr(executor, "installed_runtimes", lambda: {RuntimeName.LITERT: "2"})
+    monkeypatch.setattr(executor, "find_installed_runtimes", lambda: {RuntimeName.LITERT: "2"})
     assert executor.available() == (RuntimeName.LITERT,)
     monkeypatch.setenv(executor.TFLITE_PYTHON, "/elsewhere/python")
     assert executor.available() == (RuntimeName.TFLITE_RUNTIME, RuntimeName.LITERT)

@@ -58,7 +58,7 @@ def test_what_was_converted_passes(converted: Bundle, precision: Precision) -> N
 
 def test_an_artifact_of_fewer_bits_under_a_wide_tolerance_is_refused(converted: Bundle) -> None:
     """The agent has no weights: with a tolerance that is wide enough it would serve 4 bits as 8."""
-    expected = converted.expected(converted.artifact(Precision.INT8, TFLITE))
+    expected = converted.read_expected(converted.artifact(Precision.INT8, TFLITE))
     wide = np.full(expected.outputs.shape, 0.05 * np.ptp(converted.golden().outputs), np.float32)
     golden = npz(outputs=expected.outputs, tolerance=wide)
     narrow = put(converted.path, {"int8.golden.npz": golden})
@@ -72,7 +72,7 @@ def test_an_artifact_of_fewer_bits_under_a_wide_tolerance_is_refused(converted: 
 @pytest.mark.parametrize("name", ["int8.golden.npz", "fp32.golden.npz", "fp16.golden.npz"])
 def test_expected_outputs_of_another_policy_are_refused(converted: Bundle, name: str) -> None:
     entry = converted.artifact(Precision(name.partition(".")[0]), TFLITE)
-    expected = converted.expected(entry)
+    expected = converted.read_expected(entry)
     other = put(converted.path, {name: npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)})
     with pytest.raises(BundleError, match="the golden outputs are not those of these weights and this calibration"):
         check_artifact(other, entry)
@@ -134,7 +134,7 @@ def test_the_command_verifies_what_a_bundle_has(converted: Bundle, capsys: pytes
     assert command([*words, "8,32", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [f"{converted.spec.name}/{each}.tflite" for each in ("int8", "fp32")]
     assert command([*words, "2"]) == 1  # not converted
-    expected = converted.expected(converted.artifact(Precision.INT8, TFLITE))
+    expected = converted.read_expected(converted.artifact(Precision.INT8, TFLITE))
     turned = npz(outputs=expected.outputs[:, ::-1].copy(), tolerance=expected.tolerance)
     put(converted.path, {"int8.golden.npz": turned})
     assert command([*words, "8"]) == 1

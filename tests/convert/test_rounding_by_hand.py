@@ -174,7 +174,7 @@ def test_a_level_on_the_border_of_two_may_get_either_of_them_in_float32() -> Non
     """Found in a public policy: 91 · 0.05335 / 0.04203 is 115.499998, and in float32 115.5, which rounds to even."""
     network = NetworkSpec((1,), Activation.ELU)
     fed, output = Affine(0.05334923788905144, -55), Affine(0.04203273355960846, -104)
-    table = IntegerTable.made(network, "dense_0", fed, output)
+    table = IntegerTable.build_lookup(network, "dense_0", fed, output)
     hidden = replace(layer([1.0], fed.scale), output=fed, table=table)
     (other,) = with_float_tables(IntegerNetwork(fed, (hidden,), 8)).layers
     assert other.table is not None

@@ -57,7 +57,7 @@ def test_a_whole_conversation_in_each_runtime(
         assert loaded["loaded"]["runtime_version"] == hello["runtimes"][runtime]
         golden = loaded["golden"]
         assert golden["vectors"] == 48 and golden["max_error"] <= golden["tolerance"]
-        tolerance = pilot.expected(entry).tolerance
+        tolerance = pilot.read_expected(entry).tolerance
         assert golden["tolerance"] in tolerance
         assert all(loaded["cold"][name] > 0 for name in ("verify_ns", "build_ns", "first_ns", "golden_ns"))
         reply = agent.ask("act", observations=fresh_observations.tolist())
@@ -96,7 +96,7 @@ def test_a_continuous_policy_acts_in_physical_units(
     agent = start_agent(gliding.path)
     precision = Precision.FP32 if RuntimeName(runtime) in Precision.FP32.runtimes else Precision.INT8
     agent.ask("load", precision=precision.value, runtime=runtime)
-    tolerance = gliding.expected(gliding.artifact(precision, RuntimeName(runtime).artifact_format)).tolerance.max()
+    tolerance = gliding.read_expected(gliding.artifact(precision, RuntimeName(runtime).artifact_format)).tolerance.max()
     reply = agent.ask("act", observation=fresh_observations[0].tolist())
     assert reply["action"] == reply["outputs"]
     expected = numpy_outputs(gliding, precision.value, fresh_observations[:1])[0]

@@ -18,7 +18,7 @@ from quarl.device.agent import runtimes
 from quarl.device.agent.golden import check_golden
 from quarl.device.agent.graph_executors import _match, _Tensor
 from quarl.device.agent.protocol import AgentError
-from quarl.device.agent.runtimes import installed_runtimes
+from quarl.device.agent.runtimes import find_installed_runtimes
 from quarl.policy.bundle import Bundle, npz, write_bundle
 from quarl.policy.reading import FileRecord
 from quarl.policy.spec import ArtifactFormat, ObservationField, Precision, RuntimeName
@@ -171,13 +171,13 @@ class Miscounting:
 
 def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
     entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
-    expected, golden = pilot.expected(entry), pilot.golden()
+    expected, golden = pilot.read_expected(entry), pilot.golden()
 
     def check(outputs: np.ndarray, by: int) -> dict[str, Any]:
         executor: Any = Miscounting(outputs, by)
         rows = list(golden.observations[:, None])
         return check_golden(
-            pilot.spec, entry, executor, rows, pilot.expected_rows(entry), pilot.golden_rows(), RuntimeName.LITERT
+            pilot.spec, entry, executor, rows, pilot.read_expected_rows(entry), pilot.golden_rows(), RuntimeName.LITERT
         )
 
     assert check(expected.outputs, by=0)["action_agreement"] == 1.0
@@ -293,10 +293,10 @@ def test_a_process_uses_one_runtime(pilot: Bundle, start_agent: Start) -> None:
 def test_a_runtime_whose_import_failed_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel for another C library leaves its package in sys.modules; the next runtime is still to be had."""
     monkeypatch.setattr(runtimes, "sys", SimpleNamespace(modules={"ai_edge_litert": object()}))
-    assert runtimes.imported_runtime() is None
+    assert runtimes.find_imported_runtime() is None
     modules = {"ai_edge_litert": object(), "ai_edge_litert.interpreter": object()}
     monkeypatch.setattr(runtimes, "sys", SimpleNamespace(modules=modules))
-    assert runtimes.imported_runtime() is RuntimeName.LITERT
+    assert runtimes.find_imported_runtime() is RuntimeName.LITERT
 
 
 def test_without_a_name_the_preferred_installed_runtime_is_taken(pilot: Bundle, start_agent: Start) -> None:
@@ -321,11 +321,11 @@ def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
     from quarl.policy.spec import Precision
 
     request = Load(Precision.INT8, RuntimeName.LITERT, None)
-    monkeypatch.setattr(loading, "installed_runtimes", lambda: {RuntimeName.TFLITE_RUNTIME: "2.14.0"})
+    monkeypatch.setattr(loading, "find_installed_runtimes", lambda: {RuntimeName.TFLITE_RUNTIME: "2.14.0"})
     with pytest.raises(AgentError, match="litert is not installed here; installed are: tflite-runtime"):
         loading.choose(pilot, request, None)
     assert loading.choose(pilot, dataclasses.replace(request, runtime=None), None)[0] is RuntimeName.TFLITE_RUNTIME
-    monkeypatch.setattr(loading, "installed_runtimes", dict)
+    monkeypatch.setattr(loading, "find_installed_runtimes", dict)
     with pytest.raises(AgentError, match="no inference runtime is installed"):
         loading.choose(pilot, request, None)
 
@@ -333,7 +333,7 @@ def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
 def test_versions_are_those_of_the_installed_distributions() -> None:
     from importlib import metadata
 
-    assert {name.value: version for name, version in installed_runtimes().items()} == {
+    assert {name.value: version for name, version in find_installed_runtimes().items()} == {
         "litert": metadata.version("ai-edge-litert"),
         "tflite-runtime": metadata.version("tflite-runtime"),
         "onnxruntime": metadata.version("onnxruntime"),

@@ -12,9 +12,9 @@ import pytest
 from quarl.device.agent import memory
 from quarl.device.agent.measure import (
     Statistics,
+    compute_required_runs,
     median_ranks,
     percentile,
-    required_runs,
     thin,
     time_calls,
     timer_overhead,
@@ -24,13 +24,13 @@ from quarl.device.agent.measure import (
 def test_a_percentile_needs_two_runs_beyond_it_with_99_percent_confidence() -> None:
     # P(at most one of n above the q-quantile) = qⁿ + n (1 − q) qⁿ⁻¹ ≤ 0.01
     # p50: n = 11: 12 / 2048 = 0.0059; n = 10: 11 / 1024 = 0.0107
-    assert required_runs(0.5) == 11
+    assert compute_required_runs(0.5) == 11
     # p99: n = 662: 0.99⁶⁶² (1 + 662 / 99) = 0.001291 · 7.6869 = 0.00993; n = 661: 0.01002
     assert 0.99**662 * (1 + 662 / 99) <= 0.01 < 0.99**661 * (1 + 661 / 99)
-    assert required_runs(0.99) == 662
-    assert required_runs(0.9) == 64
-    assert required_runs(0.95) == 130
-    assert required_runs(0.999) == 6636
+    assert compute_required_runs(0.99) == 662
+    assert compute_required_runs(0.9) == 64
+    assert compute_required_runs(0.95) == 130
+    assert compute_required_runs(0.999) == 6636
 
 
 def test_percentiles_are_nearest_ranks() -> None:

@@ -66,7 +66,7 @@ def test_periods_are_the_observations_that_a_history_makes(bundle: Bundle, agent
         action = agent.ask("act", period=row.tolist(), start=period in (0, 8))["action"]
         np.testing.assert_allclose(action, forward_float(SPEC, weights, observation)[0], atol=1e-6)
         assert agent.ask("act", observation=observation.tolist())["action"] == action  # which it does not remember
-        history.acted(np.array(action))
+        history.record_action(np.array(action))
 
 
 def test_the_first_period_sees_what_stands_in_for_those_before() -> None:

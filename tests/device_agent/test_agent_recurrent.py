@@ -57,7 +57,7 @@ def lagging(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         if index % 50 == 0:
             history.reset()
         rows.append(np.array(history.observe(values), np.float32))
-        history.acted((), forward_float(spec, weights, rows[-1])[0, spec.output_size :])
+        history.record_action((), forward_float(spec, weights, rows[-1])[0, spec.output_size :])
     path, seen = tmp_path_factory.mktemp("lagging") / "lagging", np.array(rows)
     made = write_bundle(path, spec, weights, seen[:300], seen[300:])
     return add_artifacts(made)
@@ -87,7 +87,7 @@ def test_the_state_goes_on_from_period_to_period(lagging: Bundle, agent: AgentPr
             history.reset()
         wanted = forward_float(spec, weights, np.array(history.observe(row), np.float32))[0]
         np.testing.assert_allclose(made[period], wanted[:25], atol=1e-5)
-        history.acted((), wanted[25:])
+        history.record_action((), wanted[25:])
 
 
 def test_an_unreset_state_is_noticed(agent: AgentProcess) -> None:

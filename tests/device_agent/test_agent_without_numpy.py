@@ -42,7 +42,7 @@ def decides_as_the_reference(replies: list[dict[str, Any]], bundle: Bundle, rows
     hello, loaded, acted, timed, memory, flown, refused, _ = replies
     assert hello["runtimes"] == {"native": "1"} and hello["simulator"] is False
     assert loaded["golden"]["vectors"] == 512 and loaded["golden"]["max_error"] == 0.0
-    expected = bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.NATIVE))
+    expected = bundle.read_expected(bundle.artifact(Precision.INT8, ArtifactFormat.NATIVE))
     assert acted["actions"] == choose_actions(bundle.spec, expected.outputs[:rows]).tolist()
     np.testing.assert_array_equal(np.array(acted["outputs"], np.float32), expected.outputs[:rows])
     assert timed["runs"] == 20 and timed["percentiles"]["p50"] > 0 and memory["memory"]["now"] > 0

@@ -227,7 +227,7 @@ def in_python(pilot: Bundle) -> Agent:
 @pytest.fixture(scope="module")
 def in_c(pilot: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Agent:
     pack = tmp_path_factory.mktemp("lines") / "pilot.pack"
-    pack.write_bytes(packing.packed(pilot, Precision.INT8))
+    pack.write_bytes(packing.pack_artifact(pilot, Precision.INT8))
     return converse("C", building.agent(platform.machine()), pack)
 
 

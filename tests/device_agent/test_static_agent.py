@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from quarl.convert.package import static_agent as command
 from quarl.device.agent.building import agent as agent_for
 from quarl.device.agent.constants import header
-from quarl.device.agent.measure import PERCENTILES, Statistics, required_runs
+from quarl.device.agent.measure import PERCENTILES, Statistics, compute_required_runs
 from quarl.device.agent.operations import OPERATIONS
 from quarl.device.engine.building import HERE
 from quarl.policy.bundle import Bundle
@@ -71,7 +71,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Policy I with its native int8 artifact, and its pack beside it."""
     folder = tmp_path_factory.mktemp("static") / "I"
     shutil.copytree(ZOO / "I", folder)
-    command.written(folder, Precision.INT8, "x86_64", folder.parent / "files")
+    command.write_agent_and_pack(folder, Precision.INT8, "x86_64", folder.parent / "files")
     return Bundle.load(folder)
 
 
@@ -236,7 +236,7 @@ def median_rank(numbers: ctypes.CDLL) -> Callable[[int], int]:
 
 def test_a_percentile_more_in_python_is_one_more_in_c(numbers: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PERCENTILES, *ONE_MORE)
-    drawn = np.random.default_rng(5).lognormal(11, 1, required_runs(ONE_MORE[1])).astype(np.uint32)
+    drawn = np.random.default_rng(5).lognormal(11, 1, compute_required_runs(ONE_MORE[1])).astype(np.uint32)
     text = [ctypes.create_string_buffer(100_000) for _ in range(2)]
     numbers.histogram(drawn.ctypes, len(drawn), text[0], ctypes.c_size_t(100_000))
     numbers.statistics(drawn.ctypes, len(drawn), text[1], ctypes.c_size_t(100_000))

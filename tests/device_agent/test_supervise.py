@@ -191,7 +191,7 @@ def test_a_loop_is_kept_where_only_what_may_be_written_can_be_locked(kept: Kept)
     target = ("-target", f"{platform.machine()}-linux-musl", "-static", "-fno-pie", "-no-pie")
     options = (*target, *FLAGS, "-I.", f"-I{folder}", "-Dflock=as_on_nfs")
     sources = ["agent/supervise.c", "agent/text.c", str(source)]
-    program.write_bytes(building.compiled_with(building.HERE, options, sources, platform.machine()))
+    program.write_bytes(building.compile_with_options(building.HERE, options, sources, platform.machine()))
     program.chmod(0o755)
     kept.command = (program,)
     kept.begin()

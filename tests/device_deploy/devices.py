@@ -28,7 +28,7 @@ from quarl.device.deploy.errors import ConnectionFailedError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, read_entries
 from quarl.device.deploy.local_device import LocalDevice, free_port, write_programs
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
-from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, made_key
+from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, ensure_key
 from quarl.device.deploy.signing.lists import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from quarl.device.deploy.ssh_config import host_key_name
 from quarl.device.deploy.target import Target, user_name
@@ -97,7 +97,7 @@ def as_test_device(local: LocalDevice) -> TestDevice:
 @functools.cache
 def signing_key() -> SigningKey:
     """The key that signs what tests deploy; named by QUARL_SIGN_KEY, as a user names one."""
-    key = made_key(Path(tempfile.mkdtemp(prefix="quarl-signing-")))
+    key = ensure_key(Path(tempfile.mkdtemp(prefix="quarl-signing-")))
     os.environ[VARIABLE] = str(key.file)
     return key
 

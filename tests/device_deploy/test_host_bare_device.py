@@ -31,7 +31,7 @@ from quarl.device.deploy.local_device import write_programs
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases, rollback
 from quarl.device.deploy.shell import VERIFIER
-from quarl.device.deploy.signing.keys import made_key
+from quarl.device.deploy.signing.keys import ensure_key
 from quarl.device.deploy.signing.record import Signing
 from quarl.device.deploy.state import ROLLOUT_FILE
 from quarl.device.deploy.switching import begin
@@ -64,7 +64,7 @@ def old(line: Connection, policy_i: Bundle) -> DeployResult:
 @pytest.fixture
 def keys(tmp_path: Path) -> Iterator[Signing]:
     """Signings by other keys: the same content signed by another is a new release, and quickly made."""
-    return (Signing(made_key(tmp_path, f"key{number}").file) for number in range(9))
+    return (Signing(ensure_key(tmp_path, f"key{number}").file) for number in range(9))
 
 
 def newer(line: Connection, bundle: Bundle, signing: Signing) -> DeployResult:
@@ -83,7 +83,7 @@ def serves(line: Connection, release: str) -> None:
 
 def expected(bundle: Bundle, count: int) -> tuple[Any, list[int]]:
     """Observations, and the actions of the reference."""
-    outputs = bundle.expected(bundle.artifact(INT8, ArtifactFormat.NATIVE)).outputs
+    outputs = bundle.read_expected(bundle.artifact(INT8, ArtifactFormat.NATIVE)).outputs
     return bundle.golden().observations[:count], outputs[:count].argmax(axis=1).tolist()
 
 

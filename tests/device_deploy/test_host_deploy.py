@@ -97,7 +97,7 @@ def test_removing_old_releases_fails_after_the_switch(
     device: TestDevice, connection: Connection, name: str, bare: WheelSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     releases = [install(connection, stand_in_payload(name, text), bare).release for text in ("a", "b", "c")]
-    fail_once(monkeypatch, "prune", connection.lost("the device worked on `prune`"))
+    fail_once(monkeypatch, "prune", connection.build_lost_error("the device worked on `prune`"))
     result = install(connection, stand_in_payload(name, "d"), bare)
     assert served_text(connection, name) == "d"
     assert (result.previous, result.removed) == (releases[-1], ())
@@ -115,11 +115,11 @@ def test_the_serving_release_is_kept_however_old(
     first, *others = (install(connection, stand_in_payload(name, text), bare).release for text in ("a", "b", "c"))
     # Back to the oldest, and two deployments after it, the second ended before it could remove anything.
     assert rollback(connection, name, first).release == first
-    fail_once(monkeypatch, "publish", connection.lost("publishing"))
+    fail_once(monkeypatch, "publish", connection.build_lost_error("publishing"))
     with pytest.raises(HostError, match=f"Release {first} still serves"):
         install(connection, stand_in_payload(name, "d"), bare)
     assert served_text(connection, name) == "a"
-    fail_once(monkeypatch, "prune", connection.lost("pruning"))
+    fail_once(monkeypatch, "prune", connection.build_lost_error("pruning"))
     fourth = install(connection, stand_in_payload(name, "d"), bare).release
     assert device.releases(name) == [first, *others, fourth]
     # What the oldest of the four holds is deployed: it is not sent, it serves, and three newer ones are there.

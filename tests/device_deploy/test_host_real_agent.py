@@ -63,7 +63,7 @@ def test_the_agent_serves_over_ssh(serving: Connection, bundle: Bundle) -> None:
         golden = bundle.golden()
         reply = agent.request("act", observations=golden.observations.tolist())
         entry = bundle.artifact(INT8, RuntimeName.LITERT.artifact_format)
-        expected = bundle.expected(entry).outputs.argmax(axis=1)
+        expected = bundle.read_expected(entry).outputs.argmax(axis=1)
         assert reply["actions"] == expected.tolist()
 
 
@@ -241,7 +241,7 @@ def test_all_runtimes_and_precisions_then_back(serving: Connection, deployed: Te
             agent.request("load", precision=precision.value, runtime=runtime.value)
             actions[runtime] = agent.request("act", observations=golden)["actions"]
     assert actions[RuntimeName.LITERT] == actions[RuntimeName.TFLITE_RUNTIME] == actions[RuntimeName.ONNXRUNTIME]
-    expected = bundle.expected(bundle.artifact(INT8, RuntimeName.NATIVE.artifact_format)).outputs
+    expected = bundle.read_expected(bundle.artifact(INT8, RuntimeName.NATIVE.artifact_format)).outputs
     assert actions[RuntimeName.NATIVE] == expected.argmax(axis=1).tolist()
     modes = deployed.home / "quarl" / "policies" / "tiny" / "native-modes.json"
     assert modes.is_file(), "what was measured lies beside the releases"

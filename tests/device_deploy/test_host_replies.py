@@ -114,4 +114,4 @@ def test_a_snapshot() -> None:
     assert policy.current == "0001-a" and policy.running == {"0001-a": [42]}
     assert policy.marks["0001-a"] == Mark("left", "why") and policy.verdicts == {"0001-a": "it is not signed"}
     assert state.leftovers == ["policies/P/incoming/0002-b"], "nothing behind a link"
-    assert state.misplaced == [] and len(state.problems) == 1
+    assert state.layout_problems == [] and len(state.problems) == 1

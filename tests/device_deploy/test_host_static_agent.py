@@ -42,7 +42,7 @@ def test_it_is_three_files_and_decides_as_the_reference_does(
     release = device.policy_folder("I") / "releases" / deployed.release
     assert sum(path.is_file() for path in release.rglob("*")) == 3 + 2, "and its record, and that one's signature"
     golden = policy_i.golden().observations[:50]
-    expected = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs[:50].argmax(axis=1)
+    expected = policy_i.read_expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs[:50].argmax(axis=1)
     with AgentSession(connection, "I") as agent:
         assert agent.request("hello")["agent"]["version"].endswith("(static)")
         assert agent.request("load", precision="int8")["golden"]["action_agreement"] == 1.0
@@ -122,7 +122,7 @@ def test_it_serves_and_is_started_again_when_it_is_killed(
     policy_i: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     golden = policy_i.golden().observations
-    actions = policy_i.expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs.argmax(axis=1)
+    actions = policy_i.read_expected(policy_i.artifact(INT8, ArtifactFormat.NATIVE)).outputs.argmax(axis=1)
     root = tmp_path / "a-device-whose-home-has-a-path-that-is-longer-than-the-address-of-a-socket-may-be"
     monkeypatch.setenv("QUARL_LOCAL_DEVICE", str(root))
     with running_local_device(root) as local:

@@ -27,7 +27,7 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.records import parse_record
 from quarl.device.deploy.releases import list_releases, rollback
 from quarl.device.deploy.signing import sshsig
-from quarl.device.deploy.signing.keys import SigningKey, made_key, signing_key
+from quarl.device.deploy.signing.keys import SigningKey, ensure_key, signing_key
 from quarl.device.deploy.signing.lists import NAMESPACE, change_lists
 from quarl.device.deploy.signing.provisioning import root_floor
 from quarl.device.deploy.signing.record import USUAL, Signing, sign_record
@@ -109,7 +109,7 @@ def test_what_was_changed_on_the_way_is_not_published(
 def test_a_stranger_is_refused_before_anything_is_sent(
     line: Connection, name: str, bare: WheelSet, tmp_path: Path
 ) -> None:
-    stranger = made_key(tmp_path, "stranger")
+    stranger = ensure_key(tmp_path, "stranger")
     with pytest.raises(TrustError) as caught:
         install(line, stand_in_payload(name, "new"), bare, signing=Signing(stranger.file))
     assert stranger.fingerprint in caught.value.message and "signers" in caught.value.next_step
@@ -196,7 +196,7 @@ def test_a_record_says_what_was_signed(own: TestDevice, line: Connection, name: 
 def test_a_spare_signer_goes_on_when_the_other_is_revoked(
     own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path
 ) -> None:
-    spare, usual = made_key(tmp_path, "spare"), devices.signing_key()
+    spare, usual = ensure_key(tmp_path, "spare"), devices.signing_key()
     let_sign(own.home, usual, spare)
     same = install(line, stand_in_payload(name, "old"), bare, signing=Signing(spare.file))
     assert not same.unchanged and same.release != old.release and same.reused_files == 4, "it is signed by another"
@@ -222,7 +222,7 @@ def test_a_key_in_the_ssh_agent_signs(
     own: TestDevice, line: Connection, name: str, bare: WheelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named by its public half, as a token's is; the private one is nowhere on the disk."""
-    key = made_key(tmp_path, "other")
+    key = ensure_key(tmp_path, "other")
     printed = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
     values = dict(part.split(";")[0].split("=") for part in printed.splitlines() if "=" in part)
     try:
@@ -304,7 +304,7 @@ def test_the_class_of_a_device_has_a_name(line: Connection, name: str, bare: Whe
 def test_roots_lists_are_roots(tmp_path: Path) -> None:
     trust = {"anchor": "/etc/quarl", "by_root": "yes", "signers": [], "revoked": [], "target_class": "any/x"}
     with pytest.raises(TrustError, match="/etc/quarl"):
-        change_lists("pi", trust, [made_key(tmp_path).public], [], None)
+        change_lists("pi", trust, [ensure_key(tmp_path).public], [], None)
     serving = {name: {"release": "1", "serial": serial} for name, serial in (("P", 7), ("Q", 3))}
     assert root_floor({"floor": ["Q 5", "R 1"], "serving": serving}) == ["P 7", "Q 5", "R 1"]
     assert root_floor({"floor": ["P 7", "Q 5"], "serving": serving}) == []
@@ -343,7 +343,7 @@ def test_the_local_device_gets_a_key_of_its_own(
 
 @needs_ssh
 def test_either_tool_verifies_what_the_other_signed(tmp_path: Path) -> None:
-    key, text = made_key(tmp_path), b"policy P\n"
+    key, text = ensure_key(tmp_path), b"policy P\n"
     by_openssh, by_library = key.sign(text), sshsig.sign(key.file, text, NAMESPACE)
     assert by_openssh == by_library, "Ed25519 signs alike everywhere"
     let_sign(tmp_path, key)
@@ -379,7 +379,7 @@ def test_a_host_without_openssh_deploys_to_the_local_device(tmp_path: Path, monk
         tool = tmp_path / "device" / "bin" / "ssh-keygen"
         assert sshsig.__name__ in tool.read_text(), "and it comes first on the device's PATH"
         assert served_text(connection, "P") == "one"
-        stranger = made_key(tmp_path, "stranger")
+        stranger = ensure_key(tmp_path, "stranger")
         with pytest.raises(TrustError):
             install(connection, stand_in_payload("P", "two"), bare, signing=Signing(stranger.file))
         stranger.file.unlink()

@@ -15,7 +15,7 @@ from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.probe import PythonFacts
 from quarl.device.deploy.releases import remove_releases, rollback
 from quarl.device.deploy.shell import VERIFIER
-from quarl.device.deploy.signing.keys import made_key
+from quarl.device.deploy.signing.keys import ensure_key
 from quarl.device.deploy.state import DeviceState
 from quarl.device.deploy.switching import begin
 from quarl.device.deploy.wheels import WheelSet
@@ -161,7 +161,7 @@ def test_remove(pi: Device) -> None:
 
 
 def test_signers(pi: Device, tmp_path: Path) -> None:
-    old, new = made_key(tmp_path, "old"), made_key(tmp_path, "new")
+    old, new = ensure_key(tmp_path, "old"), ensure_key(tmp_path, "new")
 
     def before() -> None:
         let_sign(pi.home, signing_key(), old)

@@ -18,7 +18,7 @@ import pytest
 
 from quarl.device.deploy.records import format_record
 from quarl.device.deploy.shell import VERIFIER
-from quarl.device.deploy.signing.keys import SigningKey, made_key
+from quarl.device.deploy.signing.keys import SigningKey, ensure_key
 from tests.device_deploy import devices
 from tests.device_deploy.conftest import link_programs
 from tests.device_deploy.devices import let_sign
@@ -128,7 +128,7 @@ def dash(tmp_path: Path) -> Pi:
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
-    return made_key(tmp_path_factory.mktemp("keys"), "stranger")
+    return ensure_key(tmp_path_factory.mktemp("keys"), "stranger")
 
 
 # What starts.

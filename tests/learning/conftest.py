@@ -74,7 +74,7 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         seed: int = 1,
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
-        from quarl.train.accelerator.table import accelerated
+        from quarl.train.accelerator.table import build_accelerated_update
         from quarl.train.networks.forward import Acting
 
         chosen = task or corridor_task()
@@ -82,7 +82,9 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
             chosen.name, "I", "test", network, steps, seed, tmp_path / "I", evaluate_every=0, quiet=True
         )
         with Run(request, chosen) as training:
-            by_hand = accelerated(getattr(train, "__module__", "").rpartition(".")[2], settings, network, chosen.head)
+            by_hand = build_accelerated_update(
+                getattr(train, "__module__", "").rpartition(".")[2], settings, network, chosen.head
+            )
             trained = train(training, settings, **({"accelerated": by_hand} if by_hand else {}))
 
         normaliser = trained.policy.normaliser

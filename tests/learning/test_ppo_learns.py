@@ -24,8 +24,10 @@ def test_ppo_walks_the_corridor_straight(learn: Callable) -> None:
 
 @pytest.mark.slow
 def test_with_the_sign_of_the_advantage_flipped_it_does_not(learn: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ppo.clipped_surrogate
-    monkeypatch.setattr(ppo, "clipped_surrogate", lambda ratio, advantages, clip: right(ratio, -advantages, clip))
+    right = ppo.compute_clipped_surrogate
+    monkeypatch.setattr(
+        ppo, "compute_clipped_surrogate", lambda ratio, advantages, clip: right(ratio, -advantages, clip)
+    )
     assert learn(ppo.train, SETTINGS, STEPS).success < 0.5
 
 

@@ -90,10 +90,10 @@ def test_it_remembers_a_cue_and_without_a_memory_nothing_does(tmp_path: Path) ->
 @pytest.mark.slow
 def test_with_the_state_forgotten_at_every_step_it_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent_ppo.Memory, "begin", lambda self, mask: setattr(self, "begins", np.ones_like(mask)))
-    right = recurrent_ppo.unrolled
+    right = recurrent_ppo.unroll_network
     monkeypatch.setattr(
         recurrent_ppo,
-        "unrolled",
+        "unroll_network",
         lambda network, weights, inputs, state, begins: right(network, weights, inputs, state, begins * 0.0 + 1.0),
     )
     settings = recurrent_ppo.RecurrentPPOSettings(**SMALL, unroll=8)

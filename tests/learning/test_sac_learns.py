@@ -63,7 +63,7 @@ def test_without_the_slope_of_tanh_in_the_density_means_run_into_its_flat_ends(
         logs = -0.5 * noise * noise - log_std - sac.HALF_LOG_2_PI
         return tf.tanh(mean + tf.exp(log_std) * noise), tf.reduce_sum(logs, axis=1)
 
-    monkeypatch.setattr(sac, "squashed", unsquashed)
+    monkeypatch.setattr(sac, "squash_actions", unsquashed)
     assert learned(tmp_path, sac.train, SETTINGS, STEPS) < GOOD
 
 

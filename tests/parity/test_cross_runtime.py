@@ -25,9 +25,9 @@ from quarl.convert.executor import ExecutionResult, RuntimeProcess, runtime_proc
 from quarl.convert.pipeline import build, judge
 from quarl.convert.reference import Reference
 from quarl.policy.bundle import Bundle, write_bundle
-from quarl.policy.pilot import watched
+from quarl.policy.pilot import watch_observations
 from quarl.policy.places import ZOO
-from quarl.policy.reference import forward_float, hidden_activations
+from quarl.policy.reference import compute_activations, forward_float
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -84,7 +84,13 @@ def executed_everywhere(
 def flown_observations(decide: Callable[[np.ndarray], np.ndarray], count: int, seed: int, episodes: int) -> np.ndarray:
     """Different observations (count, 32) of many episodes of the hard preset, spread evenly over all decisions."""
     seen: list[np.ndarray] = []
-    fly(preset("hard"), watched(decide, lambda each: seen.append(each.copy())), episodes, seed, batch=episodes)
+    fly(
+        preset("hard"),
+        watch_observations(decide, lambda each: seen.append(each.copy())),
+        episodes,
+        seed,
+        batch=episodes,
+    )
     flown = np.concatenate(seen)
     # A policy that hovers sees the same again and again.
     flown = flown[np.sort(np.unique(flown, axis=0, return_index=True)[1])]
@@ -120,7 +126,7 @@ def fitted_bundle(path: Path, name: str, observations: np.ndarray) -> Bundle:
         key: (random.normal(0.0, 1.0, shape) * (np.sqrt(2.0 / shape[0]) if len(shape) == 2 else 0.1)).astype(np.float32)
         for key, shape in weight_shapes(spec).items()
     }
-    hidden = hidden_activations(spec, weights, observations)[-2].astype(np.float64)
+    hidden = compute_activations(spec, weights, observations)[-2].astype(np.float64)
     wanted = 10.0 * np.eye(len(ACTION_NAMES))[blind_policy(observations)]
     design = np.column_stack([hidden, np.ones(len(hidden))])
     # (XᵀX + λ I) W = Xᵀ Y

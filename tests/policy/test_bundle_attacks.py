@@ -246,7 +246,7 @@ def test_every_npz_is_read_alike(full: Bundle) -> None:
     loaded = Bundle.load(full.path, DEVICE_FILES)
     entry = loaded.artifact(Precision.INT8, ArtifactFormat.TFLITE)
     with pytest.raises(BundleError, match=r"int8\.golden\.npz holds 'observations\.npy', which nobody wants"):
-        loaded.expected(entry)
+        loaded.read_expected(entry)
 
 
 def test_weights_of_a_lying_header_are_refused(bundle: Bundle) -> None:

@@ -22,7 +22,7 @@ from quarl.policy.reading import (
     SPEC_FILE,
     WEIGHTS_FILE,
     FileRecord,
-    verified,
+    read_verified,
     verify,
 )
 from quarl.policy.reference import forward_float
@@ -89,13 +89,13 @@ def test_each_file_is_read_once_and_its_arrays_are_read_only(bundle: Bundle, mon
 
     def opened(path: Path, record: FileRecord, largest: int) -> bytes:
         read.append(path.name)
-        return verified(path, record, largest)
+        return read_verified(path, record, largest)
 
     def checked(path: Path, record: FileRecord, largest: int) -> None:
         read.append(path.name)
         verify(path, record, largest)
 
-    monkeypatch.setattr("quarl.policy.reading.verified", opened)
+    monkeypatch.setattr("quarl.policy.reading.read_verified", opened)
     monkeypatch.setattr("quarl.policy.reading.verify", checked)
     loaded = Bundle.load(bundle.path)
     for _ in range(2):
@@ -207,7 +207,7 @@ def test_an_artifact_entry_that_is_none_is_refused(
 def test_a_tolerance_that_would_let_all_pass_is_refused(bundle: Bundle, tolerance: np.ndarray, words: str) -> None:
     made = add_artifact(bundle, entry_of(b"graph"), b"graph", Expected(OUTPUTS, tolerance))
     with pytest.raises(BundleError, match=words):
-        made.expected(entry_of(b"graph"))
+        made.read_expected(entry_of(b"graph"))
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format_version": 1', "[]", "\x00", "[" * 100_000])

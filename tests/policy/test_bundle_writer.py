@@ -95,7 +95,7 @@ def test_an_artifact_is_listed_with_its_golden_outputs(bundle: Bundle) -> None:
     entry = read.artifact(Precision.INT8, ArtifactFormat.TFLITE)
     assert entry == entry_of(b"graph")
     assert read.artifact_data(entry) == b"graph"
-    np.testing.assert_array_equal(read.expected(entry).outputs, outputs)
+    np.testing.assert_array_equal(read.read_expected(entry).outputs, outputs)
     with pytest.raises(
         BundleError, match=r"no fp32 onnx artifact; it has int8\.tflite.*quarl convert --bits 32 --policy T"
     ):

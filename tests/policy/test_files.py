@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 from quarl.policy.reading import FileRecord
 from tests.policy.small_bundle import files
 
@@ -39,7 +39,7 @@ def test_a_private_file_is_private_whatever_the_mask_allows(tmp_path: Path) -> N
 
 def test_a_held_folder_is_made_as_asked_and_let_go(tmp_path: Path) -> None:
     for _ in range(2):
-        with locked(tmp_path / "held", mode=0o700):
+        with lock_folder(tmp_path / "held", mode=0o700):
             pass
     assert (tmp_path / "held").stat().st_mode & 0o777 == 0o700
 

@@ -11,9 +11,9 @@ from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.quantize import Affine
 from quarl.policy.reference import (
     check_weights,
+    compute_activations,
     forward_float,
     forward_integer,
-    hidden_activations,
     input_levels,
     split,
 )
@@ -59,7 +59,7 @@ def test_the_vector_stands_behind_the_flattened_image() -> None:
     assert first.shape == (1, 3, 3, 1) and vector.tolist() == [[0.5, 1.5, 9.0]]
     # image / 2: 0 ½ 1 / 3/2 2 5/2 / 1 1 1.  diagonals 2, 3, 5/2, 3;  left minus right −1, −1, −½, −½, plus 5/2
     # vector: (½ − 1) / ½ = −1, (3/2 − 1) / ½ = 1, (9 − 1) / ½ = 16, cut to 3; no ReLU cuts the −1
-    image, convolved, raw = hidden_activations(SPEC, WEIGHTS, OBSERVATION)
+    image, convolved, raw = compute_activations(SPEC, WEIGHTS, OBSERVATION)
     assert image[0, :, :, 0].tolist() == [[0, 0.5, 1], [1.5, 2, 2.5], [1, 1, 1]]
     assert convolved.tolist() == [[2, 1.5, 3, 1.5, 2.5, 2, 3, 2, -1, 1, 3]]
     # 2 + 3 + 5/2 + 3 − 10 + 3 + ½ = 4;  3/2 + 3/2 + 2 + 2 + 10 + 3 = 20

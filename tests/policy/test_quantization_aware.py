@@ -12,7 +12,7 @@ import pytest
 from quarl.policy.errors import SpecError
 from quarl.policy.quantize import Affine, affine_from_range, kernel_scales, quantize_affine, unsigned_affine
 from quarl.policy.reference import forward_layer
-from quarl.policy.simulate import quantize_network, trained_with
+from quarl.policy.simulate import find_trained_quantizers, quantize_network
 from quarl.policy.spec import (
     INPUT,
     DiscreteHead,
@@ -126,5 +126,9 @@ def test_other_widths_are_quantized_after_training_as_ever() -> None:
 
 def test_bits_by_layer_are_the_trained_ones_where_all_are() -> None:
     trained = spec(TrainedQuantization(4, RANGES))
-    assert trained_with(trained, 4) is trained_with(trained, {"dense_0": 4, "head": 4}) is trained.quantization
-    assert trained_with(trained, {"dense_0": 8, "head": 4}) is trained_with(trained, 8) is None
+    assert (
+        find_trained_quantizers(trained, 4)
+        is find_trained_quantizers(trained, {"dense_0": 4, "head": 4})
+        is trained.quantization
+    )
+    assert find_trained_quantizers(trained, {"dense_0": 8, "head": 4}) is find_trained_quantizers(trained, 8) is None

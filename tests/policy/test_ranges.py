@@ -10,7 +10,7 @@ import pytest
 from quarl.policy.errors import QuantizationError
 from quarl.policy.quantize import affine_from_range
 from quarl.policy.reference import linear_part
-from quarl.policy.simulate import _ends, calibrated_ranges
+from quarl.policy.simulate import _ends, calibrate_ranges
 from quarl.policy.spec import (
     DiscreteHead,
     EnvironmentSpec,
@@ -42,16 +42,16 @@ SEEN = np.array([[3.0, 0.0], [101.0, 0.0], [1.0, 3.0]], np.float32)
 
 
 def test_every_tensor_by_hand() -> None:
-    ranges = calibrated_ranges(SPEC, WEIGHTS, SEEN, whole_head=True)
+    ranges = calibrate_ranges(SPEC, WEIGHTS, SEEN, whole_head=True)
     # head: [1, −10], [5, −50], [6, −70]
     assert ranges == {"input": (0.0, 5.0), "dense_0": (0.0, 6.0), "head": (-70.0, 6.0)}
     # the winners are 1, 5 and 6; a quarter of 6 − 1 below the smallest of them
-    assert calibrated_ranges(SPEC, WEIGHTS, SEEN) == {**ranges, "head": (1.0 - 1.25, 6.0)}
+    assert calibrate_ranges(SPEC, WEIGHTS, SEEN) == {**ranges, "head": (1.0 - 1.25, 6.0)}
 
 
 def test_monitored_ranges_take_the_place_of_those_seen() -> None:
     trained = TrainedQuantization(4, {"input": (-2.0, 2.0), "dense_0": (0.0, 3.5)})
-    ranges = calibrated_ranges(SPEC, WEIGHTS, SEEN, trained)
+    ranges = calibrate_ranges(SPEC, WEIGHTS, SEEN, trained)
     assert ranges == {"input": (-2.0, 2.0), "dense_0": (0.0, 3.5), "head": (-0.25, 6.0)}
 
 
@@ -62,7 +62,7 @@ def test_what_a_layer_normalisation_is_fed_has_its_own() -> None:
         "dense_0/gamma": np.array([3.0, 3.0], np.float32),
         "dense_0/beta": np.zeros(2, np.float32),
     }
-    ranges = calibrated_ranges(spec, weights, SEEN)
+    ranges = calibrate_ranges(spec, weights, SEEN)
     # x W + b: [1, 0], [5, −4], [6, 1]; two elements normalise to ±1: 3 and −3, the latter cut
     assert ranges[linear_part("dense_0")] == (-4.0, 6.0)
     assert ranges["dense_0"] == (0.0, pytest.approx(3.0, abs=1e-4))
@@ -73,18 +73,18 @@ def test_images_span_all_grey_levels() -> None:
         SPEC, observation=(ObservationField("screen", (1, 2, 1), "1"),), normaliser=Normaliser((0.0,), (255.0,))
     )
     grey = np.array([[10.0, 20.0]], np.float32)
-    assert calibrated_ranges(spec, WEIGHTS, grey)["input"] == pytest.approx((0.0, 1.0))
+    assert calibrate_ranges(spec, WEIGHTS, grey)["input"] == pytest.approx((0.0, 1.0))
     trained = TrainedQuantization(8, {"input": (0.0, 0.5), "dense_0": (0.0, 1.0)})
-    assert calibrated_ranges(spec, WEIGHTS, grey, trained)["input"] == pytest.approx((0.0, 1.0))
+    assert calibrate_ranges(spec, WEIGHTS, grey, trained)["input"] == pytest.approx((0.0, 1.0))
     # numbers that are no grey levels have their own range
-    assert calibrated_ranges(spec, WEIGHTS, grey / 100)["input"] == pytest.approx((0.1 / 255, 0.2 / 255))
+    assert calibrate_ranges(spec, WEIGHTS, grey / 100)["input"] == pytest.approx((0.1 / 255, 0.2 / 255))
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(QuantizationError, match="calibration set is empty"):
-        calibrated_ranges(SPEC, WEIGHTS, SEEN[:0])
+        calibrate_ranges(SPEC, WEIGHTS, SEEN[:0])
     with pytest.raises(QuantizationError, match=r"calibration observations.*NaN or infinite"):
-        calibrated_ranges(SPEC, WEIGHTS, np.array([[np.inf, 0.0]], np.float32))
+        calibrate_ranges(SPEC, WEIGHTS, np.array([[np.inf, 0.0]], np.float32))
 
 
 def test_ranges_end_where_they_are_told_to() -> None:

@@ -14,7 +14,7 @@ from quarl.policy.golden import float_tolerance
 from quarl.policy.history import History
 from quarl.policy.pilot import Pilot, deciding
 from quarl.policy.reference import choose_actions, forward_float, forward_integer
-from quarl.policy.simulate import Scheme, Widths, calibrated_ranges, forward_simulated, quantize_network, simulate
+from quarl.policy.simulate import Scheme, Widths, calibrate_ranges, forward_simulated, quantize_network, simulate
 from quarl.policy.spec import (
     Cell,
     ContinuousHead,
@@ -104,8 +104,8 @@ def test_layers_stand_where_they_were_put() -> None:
 def test_a_spec_is_its_document(name: str) -> None:
     spec = recurrent_spec(name)
     assert PolicySpec.from_json(spec.to_json()) == spec
-    assert spec.observation_size == spec.sensed_size + spec.state_size == 7 + NETWORKS[name].state_size
-    assert spec.result_size == 3 + spec.state_size and [field.name for field in spec.brought] == ["sensed"]
+    assert spec.observation_size == spec.input_size + spec.state_size == 7 + NETWORKS[name].state_size
+    assert spec.result_size == 3 + spec.state_size and [field.name for field in spec.step_inputs] == ["sensed"]
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_a_history_gives_each_layer_its_own_state() -> None:
     history = History(spec.observation)
     history.observe(np.zeros(7))
     state = np.arange(30.0)
-    history.acted((), state)
+    history.record_action((), state)
     assert history.observe(np.ones(7)).tolist() == [1.0] * 7 + state.tolist()
     history.reset()
     assert history.observe(np.ones(7)).tolist() == [1.0] * 7 + [0.0] * 30
     with pytest.raises(SpecError, match="has 10 elements, 9 were given"):
-        history.acted((), state[:-1])
+        history.record_action((), state[:-1])
     with pytest.raises(SpecError, match="1 elements of a state were given that no field remembers"):
-        history.acted((), np.arange(31.0))
+        history.record_action((), np.arange(31.0))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -184,7 +184,7 @@ def test_a_batch_remembers_what_each_episode_would_alone(name: str) -> None:
             if begins[step, drone]:
                 history.reset()
             made = forward_float(spec, weights, np.array(history.observe(values[step, drone]), np.float32))
-            history.acted((), made[0, 3:])
+            history.record_action((), made[0, 3:])
             assert choose_actions(spec, made)[0] == together[step][drone]
 
 
@@ -230,7 +230,7 @@ def test_a_hidden_state_has_a_range_of_its_own() -> None:
     spec = recurrent_spec("gru")
     weights = weights_of(spec)
     rows = episodes(spec, weights, 300)
-    ranges = calibrated_ranges(spec, weights, rows)
+    ranges = calibrate_ranges(spec, weights, rows)
     following = forward_float(spec, weights, rows)[:, 3:]
     both = np.concatenate([rows[:, 7:], following])
     assert ranges["state_0"] == pytest.approx((both.min(), both.max()), abs=1e-5)

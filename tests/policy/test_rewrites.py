@@ -11,8 +11,16 @@ import pytest
 from quarl.policy import rewrites
 from quarl.policy.errors import SpecError
 from quarl.policy.golden import float_tolerance
-from quarl.policy.reference import forward_float, forward_integer, normalised
-from quarl.policy.rewrites import Rewrite, centred, common_share, fitting, normalised_by, possible, rewritten
+from quarl.policy.reference import forward_float, forward_integer, normalise_observations
+from quarl.policy.rewrites import (
+    Rewrite,
+    add_normaliser,
+    common_share,
+    fitting,
+    possible,
+    rewritten,
+    subtract_output_mean,
+)
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ContinuousHead,
@@ -58,7 +66,7 @@ def test_a_head_is_centred_by_hand() -> None:
     weights = dict(WEIGHTS)
     weights["head/kernel"] = np.array([[1, 3], [2, 6], [0, 0], [-1, 1]], np.float32)
     weights["head/bias"] = np.array([10, 20], np.float32)
-    spec, made = centred(SPEC, weights)
+    spec, made = subtract_output_mean(SPEC, weights)
     assert spec is SPEC
     assert made["head/kernel"].tolist() == [[-1, 1], [-2, 2], [0, 0], [-1, 1]]
     assert made["head/bias"].tolist() == [-5, 5]
@@ -96,12 +104,12 @@ def test_a_normaliser_is_taken_from_the_rows_by_hand() -> None:
     rows = np.array([[0, -100, 7, 40], [2, 300, 7, 160], [1, 0, 7, 50]], np.float32)
     spec = replace(STEERING, normaliser=Normaliser((0.0,) * 4, (1.0,) * 4, math.inf))
     weights = weights_of(spec)
-    new, made = normalised_by(spec, weights, rows)
+    new, made = add_normaliser(spec, weights, rows)
     assert new.normaliser.mean == (1.0, 100.0, 7.0, 100.0)
     # reaches 1, 200, 0, 60: twice as far where that is less than the widest; what never moves may move as far
     assert new.normaliser.scale == (2.0, 200.0, 200.0, 120.0)
     assert new.normaliser.clip == math.inf and not new.normaliser.low
-    assert normalised(new, rows).tolist() == [
+    assert normalise_observations(new, rows).tolist() == [
         [-0.5, -1, 0, -0.5],
         [0.5, 1, 0, 0.5],
         [0, -0.5, 0, pytest.approx(-5 / 12)],
@@ -115,7 +123,7 @@ def test_a_normaliser_is_taken_from_the_rows_by_hand() -> None:
 
 def test_a_narrow_element_keeps_a_thousandth_of_the_widest() -> None:
     rows = np.array([[0, -1, 0, 0], [1e-6, 1, 0, 0]], np.float32)
-    new, _ = normalised_by(STEERING, weights_of(STEERING), rows)
+    new, _ = add_normaliser(STEERING, weights_of(STEERING), rows)
     assert new.normaliser.scale == pytest.approx((1e-3, 1.0, 1.0, 1.0))
 
 
@@ -168,7 +176,7 @@ def test_trained_quantizers_images_and_normalisers_are_refused() -> None:
     rows = RANDOM.normal(size=(9, 3)).astype(np.float32)
     trained = replace(SPEC, quantization=TRAINED)
     assert possible(trained) == () and rewritten(trained, action_values(), rows)[0] is trained
-    for refused in (lambda: centred(trained, WEIGHTS), lambda: normalised_by(trained, WEIGHTS, rows)):
+    for refused in (lambda: subtract_output_mean(trained, WEIGHTS), lambda: add_normaliser(trained, WEIGHTS, rows)):
         with pytest.raises(SpecError, match="trained with quantizers"):
             refused()
     image = replace(SPEC, observation=(ObservationField("picture", (3, 1, 1), "1"),))
@@ -176,13 +184,13 @@ def test_trained_quantizers_images_and_normalisers_are_refused() -> None:
     for spec in (image, scaled):
         assert Rewrite.NORMALISED not in possible(spec)
         with pytest.raises(SpecError, match="sees an image or has a normaliser"):
-            normalised_by(spec, WEIGHTS, rows)
+            add_normaliser(spec, WEIGHTS, rows)
     with pytest.raises(SpecError, match="must be discrete"):
-        centred(STEERING, weights_of(STEERING))
+        subtract_output_mean(STEERING, weights_of(STEERING))
     with pytest.raises(SpecError, match="no observations"):
-        normalised_by(SPEC, WEIGHTS, rows[:0])
+        add_normaliser(SPEC, WEIGHTS, rows[:0])
     with pytest.raises(SpecError, match="NaN or infinity"):
-        normalised_by(SPEC, WEIGHTS, np.full((2, 3), np.nan, np.float32))
+        add_normaliser(SPEC, WEIGHTS, np.full((2, 3), np.nan, np.float32))
 
 
 def test_the_rule_lies_between_action_values_and_logits() -> None:

@@ -206,7 +206,7 @@ def test_a_policy_trained_with_quantizers_keeps_them(bits: int) -> None:
     assert steps.max() < 2.01
     assert np.mean(steps > 0.5) <= TIES
     simulated = simulate(spec, weights, seen, Widths(Scheme.SYMMETRIC, bits, bits))
-    assert len(np.unique(simulated.quantized("dense_0", np.linspace(0, 9, 4000, dtype=np.float32)))) == 2**bits
+    assert len(np.unique(simulated.fake_quantize("dense_0", np.linspace(0, 9, 4000, dtype=np.float32)))) == 2**bits
     # at another width than its own they mean nothing
     other = simulate(spec, weights, seen, Widths(Scheme.SYMMETRIC, bits - 1, bits))
     assert other.maps["dense_0"] != simulated.maps["dense_0"]

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import stdtrit
 
 from quarl.bench.report.intervals import Estimate
-from quarl.train.intervals import brackets, judged_interval, mean_interval, student
+from quarl.train.intervals import brackets, mean_interval, read_return_interval, student
 from quarl.train.runs.run import describe
 from quarl.train.suites.episodes import Judged
 from quarl.train.suites.task import Evaluation
@@ -44,9 +44,9 @@ def test_equal_games_are_counted_once() -> None:
 
 def test_an_older_bundles_interval_says_the_standard_deviation() -> None:
     # mean ± 1.96 · s / √n of 4 episodes with s = 2 is ± 1.96; Student's is ± 3.182446
-    assert judged_interval({"episodes": 4, "return_interval_95": [8.04, 11.96]}) == pytest.approx(
+    assert read_return_interval({"episodes": 4, "return_interval_95": [8.04, 11.96]}) == pytest.approx(
         (10 - 3.182446, 10 + 3.182446), abs=1e-6
     )
-    assert judged_interval({"episodes": 9, "return_interval_t_95": [8.0, 12.0]}) == (8.0, 12.0)
-    assert judged_interval({"episodes": 20, "return_interval_95": [500.0, 500.0]}) is None
-    assert judged_interval({"episodes": 1}) is None
+    assert read_return_interval({"episodes": 9, "return_interval_t_95": [8.0, 12.0]}) == (8.0, 12.0)
+    assert read_return_interval({"episodes": 20, "return_interval_95": [500.0, 500.0]}) is None
+    assert read_return_interval({"episodes": 1}) is None

@@ -7,10 +7,10 @@ import sys
 
 PROGRAM = """
 import ctypes
-from quarl.train.quiet import silenced
+from quarl.train.quiet import suppress_output
 libc = ctypes.CDLL(None)
 libc.puts(b"before")
-with silenced():
+with suppress_output():
     libc.puts(b"argv[0]=")
 print("after")
 """

@@ -168,7 +168,7 @@ def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
 def test_without_the_extra_it_is_named_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "found", lambda module: module != "tensorflow")
+    monkeypatch.setattr(command, "is_importable", lambda module: module != "tensorflow")
     output = tmp_path / "mine"
     assert command.main(["--task", "cartpole", "--output-path", str(output)]) == 1
     assert 'pip install "quarl[train]"' in capsys.readouterr().err
@@ -359,4 +359,7 @@ def test_a_run_that_ends_before_the_quantizers_are_active_says_so(
 def test_the_recorded_command_names_no_place_of_this_machine() -> None:
     for places in (["--output-path", "/a b", "--address", "h:1"], ["--output-path=/a", "--address=h:1"]):
         words = ["--task", "cartpole", *places, "--set", "name=x y"]
-        assert command.recorded("train", ["train", *words]) == "quarl train --task cartpole --set 'name=x y'"
+        assert (
+            command.format_provenance_command("train", ["train", *words])
+            == "quarl train --task cartpole --set 'name=x y'"
+        )

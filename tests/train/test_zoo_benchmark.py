@@ -13,7 +13,7 @@ from quarl.convert.pipeline import convert
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.spec import Precision, RuntimeName
 from quarl.train.evaluate import check_task, task_options
-from quarl.train.intervals import judged_interval
+from quarl.train.intervals import read_return_interval
 from quarl.train.runs.logs import CURVE_FILE, column, read_rows
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.make import make_task
@@ -42,7 +42,7 @@ def test_a_bundle_is_whole_and_says_where_it_comes_from_and_what_it_reached(name
     assert origin["cpu_s"] > 0
     assert origin["settings"]
     row = origin["judged"][0]
-    if interval := judged_interval(row):
+    if interval := read_return_interval(row):
         assert interval[0] < row["mean_return"] < interval[1]
     assert bundle.manifest.artifacts == {}
     assert sum(path.stat().st_size for path in bundle.path.iterdir()) < LARGEST_BYTES
@@ -73,6 +73,6 @@ def test_a_bundle_converts_at_every_precision_through_the_gate(
     copy = copy_bundle(Bundle.load(ZOO / name), tmp_path / name, origin="zoo")
     for precision, artifact_format in [(p, each) for p in PRECISIONS for each in p.formats]:
         entry = convert(copy, precision, artifact_format, runtimes).entry
-        tolerance = Bundle.load(copy.path).expected(entry).tolerance.max()
+        tolerance = Bundle.load(copy.path).read_expected(entry).tolerance.max()
         assert all(parity.max_error <= tolerance for parity in entry.runtimes.values())
     assert len(Bundle.load(copy.path).manifest.artifacts) == 7

@@ -19,7 +19,7 @@ from quarl.device.deploy.target import Target
 from quarl.device.virtual_pi import card, image, initrd, machine, naming, programs, recipe, running, sources
 from quarl.device.virtual_pi.__main__ import main
 from quarl.device.virtual_pi.errors import BuildError, MachineNameError, MissingProgramsError, StartError
-from quarl.device.virtual_pi.image import Image, given_to_user
+from quarl.device.virtual_pi.image import Image, give_to_user
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.device.virtual_pi.recipe import MachineKind
 from tests.device_deploy.needs import needs_ssh
@@ -281,7 +281,7 @@ def test_a_machine_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
             "kind": "virt",
             "settings": {"memory_mb": 1024, "swap": True, "clock_unix": None},
             "pid": sleeper.pid,
-            "pid_started": running.started_at(sleeper.pid),
+            "pid_started": running.read_start_time(sleeper.pid),
             "port": 40022,
             "build": "b1",
         }
@@ -336,7 +336,7 @@ def test_what_root_builds_for_a_user_is_the_users_also_after_a_failure(
     monkeypatch.setenv("SUDO_UID", "4321")
     monkeypatch.setenv("SUDO_GID", "4321")
     images = tmp_path / ".cache" / "quarl" / "virtual-pi" / "images"
-    with pytest.raises(BuildError), given_to_user(images):
+    with pytest.raises(BuildError), give_to_user(images):
         images.mkdir(parents=True)
         (images / ".lock").touch()
         raise BuildError("the network is gone", "try again")

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 
 from quarl.policy.spec import INPUT
 from quarl.train.networks.optimiser import ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON
-from quarl.train.networks.weights import Weights, hidden_layers
-from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_hidden, fake_input, faked
+from quarl.train.networks.weights import Weights, count_hidden_layers
+from quarl.train.quantization.fake import (
+    LEVELS,
+    QUANTIZER,
+    FakeQuantization,
+    fake_hidden,
+    fake_input,
+    fake_quantize_weights,
+)
 from quarl.train.quantization.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
@@ -60,7 +67,7 @@ class Perceptron:
         self._scales, self._fake = scales or {}, fake
         self.weights = Vector(weights)
         self.gradient = Vector(weights)  # of the same layout; its numbers are not set yet
-        names = [f"dense_{index}" for index in range(hidden_layers(weights))] + ["head"]
+        names = [f"dense_{index}" for index in range(count_hidden_layers(weights))] + ["head"]
         self._kernels = [self.weights.views[f"{name}/kernel"] for name in names]
         self._biases = [self.weights.views[f"{name}/bias"] for name in names]
         self._kernel_gradients = [self.gradient.views[f"{name}/kernel"] for name in names]
@@ -93,7 +100,7 @@ class Perceptron:
         return self._values[-1]
 
     def _forward_rounded(self, inputs: Floats) -> Floats:
-        rounded = faked(self.weights.views, self._scales, self._fake)
+        rounded = fake_quantize_weights(self.weights.views, self._scales, self._fake)
         self._kernels = [rounded[f"{name}/kernel"] for name in self._names]
         self._values[0] = fake_input(inputs, rounded[f"{INPUT}/{LEVELS}"])
         self._passes = []
@@ -129,7 +136,7 @@ class Perceptron:
 def clip_by_norm(gradients: Sequence[Floats], largest: float) -> np.float32:
     """g ← g · min(1, largest / ‖g‖₂) over all vectors together, in place; the norm before.
 
-    As ``train.networks.optimiser.clipped_by_norm``.
+    As ``train.networks.optimiser.clip_by_global_norm``.
     """
     norm = np.sqrt(sum((np.float32(gradient @ gradient) for gradient in gradients), np.float32(0.0)))
     scale = np.float32(largest) / (norm + CLIP_EPSILON)

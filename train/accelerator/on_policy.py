@@ -30,7 +30,7 @@ def mean(values: Floats) -> np.float32:
     return np.float32(np.add.reduce(values) / np.float32(len(values)))
 
 
-def normalised_rows(values: Floats) -> Floats:
+def standardise_rows(values: Floats) -> Floats:
     """(x − mean) / (std + 10⁻⁸), row by row of (minibatches, rows)."""
     centred = values - values.mean(axis=1, keepdims=True)
     centred /= values.std(axis=1, keepdims=True) + np.float32(1e-8)
@@ -71,8 +71,10 @@ class MultiCategoricalScore:
     def evaluate(self, outputs: Floats, actions: NDArray[Any]) -> tuple[Floats, np.float32]:
         """Return log π(a|s) (rows,) of actions (rows, components), and the mean entropy in nats."""
         columns = enumerate(self._scores)
-        found = [score.evaluate(outputs[:, part], actions[:, index]) for index, (part, score) in columns]
-        return np.add.reduce([each for each, _ in found]), np.float32(sum(entropy for _, entropy in found))
+        evaluations = [score.evaluate(outputs[:, part], actions[:, index]) for index, (part, score) in columns]
+        return np.add.reduce([log_prob for log_prob, _ in evaluations]), np.float32(
+            sum(entropy for _, entropy in evaluations)
+        )
 
     def slopes(self, chosen: Floats, bonus: float) -> Floats:
         """Return :meth:`CategoricalScore.slopes`' gradient."""
@@ -132,19 +134,19 @@ def ppo_update(
         score = score_of(policy.network, parts)
         metrics = np.empty((len(order), 7), np.float32)
         rate, bonus, rows = float(rate), float(bonus), order.shape[1]
-        taken = {name: column[order] for name, column in batch.items()}  # (minibatches, rows, …), in one call each
-        taken["advantage"] = normalised_rows(taken["advantage"])
+        batches = {name: column[order] for name, column in batch.items()}  # (minibatches, rows, …), in one call each
+        batches["advantage"] = standardise_rows(batches["advantage"])
         for index in range(len(order)):
             steps = float(count) + index + 1.0
-            observations = taken["observation"][index]
-            log_probabilities, entropy = score.evaluate(policy.network.forward(observations), taken["action"][index])
-            log_ratio = log_probabilities - taken["log_probability"][index]
+            observations = batches["observation"][index]
+            log_probabilities, entropy = score.evaluate(policy.network.forward(observations), batches["action"][index])
+            log_ratio = log_probabilities - batches["log_probability"][index]
             ratio = np.exp(log_ratio)
-            gain, slopes = surrogate(ratio, taken["advantage"][index], settings.clip_range)
+            gain, slopes = surrogate(ratio, batches["advantage"][index], settings.clip_range)
             policy.network.backward(score.slopes(-slopes, bonus))
             policy_norm = policy.step(settings.gradient_norm, steps, rate)
 
-            errors = value.network.forward(observations)[:, 0] - taken["return"][index]
+            errors = value.network.forward(observations)[:, 0] - batches["return"][index]
             loss = 0.5 * float(errors @ errors) / rows
             value.network.backward((errors * np.float32(settings.value_weight / rows))[:, None])
             value_norm = value.step(settings.gradient_norm, steps, rate)

@@ -28,7 +28,7 @@ UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
 """Method → (its settings, grid of the quantizers or None) → what its ``make_update`` gives, by hand."""
 
 
-def accelerated(
+def build_accelerated_update(
     method: str, settings: Any, network: NetworkSpec, head: Head | None = None
 ) -> Callable[..., tuple[Any, ...]] | None:
     """The update by hand that a run shall use; None where TensorFlow computes it.
@@ -43,7 +43,7 @@ def accelerated(
     if getattr(settings, "engine", None) != NUMPY:
         return None
     networks = (network, getattr(settings, "critic", network))
-    if any(each.convolutions or each.layer_norm for each in networks):
+    if any(spec.convolutions or spec.layer_norm for spec in networks):
         raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
-    more = {"parts": head.parts} if isinstance(head, MultiDiscreteHead) else {}
-    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network), **more)
+    arguments = {"parts": head.parts} if isinstance(head, MultiDiscreteHead) else {}
+    return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network), **arguments)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from quarl import cli
-from quarl.train.__main__ import next_step, recorded, refuse_without
+from quarl.train.__main__ import format_provenance_command, next_step, refuse_without
 from quarl.train.actorq import METHODS
 from quarl.train.actorq.settings import ActorQSettings
-from quarl.train.options import RunOptions, named, read_method
+from quarl.train.options import RunOptions, read_method, require_task
 
 if TYPE_CHECKING:
     from quarl.train.actorq.plan import Plan
@@ -55,14 +55,16 @@ def train(options: Options) -> int:
     Exit status: 0 trained; 1 training diverged, or a process died repeatedly; 2 wrong usage, or no cluster; 130
     interrupted (a bundle of the policy so far is beside the checkpoint; artifacts/NAME is unchanged).
     """
-    named(options.task, EXAMPLES)
+    require_task(options.task, EXAMPLES)
     refuse_without("ray", "tensorflow", "tensorboard")
     from quarl.train.actorq.address import refuse_unreachable
     from quarl.train.actorq.plan import make_plan, make_runtime_ready, refuse_fruitless
     from quarl.train.runs.resumption import resume_or_begin
 
     plan = make_plan(options)
-    plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, command=recorded("actorq")))
+    plan = dataclasses.replace(
+        plan, request=dataclasses.replace(plan.request, command=format_provenance_command("actorq"))
+    )
     refuse_fruitless(plan)
     resume_or_begin(plan.request)  # a checkpoint that is not there or of another run is told before Ray starts
     refuse_unreachable(options.address)
@@ -80,7 +82,7 @@ def distribute(plan: Plan, address: str | None) -> int:
         ClusterError: Ray does not start, or the cluster is too small.
         GaveUpError, GoneError: a process died again and again, or cannot be replaced.
     """
-    from quarl.train.actorq.cluster import connected  # Ray is loaded here, not before the address was looked at
+    from quarl.train.actorq.cluster import ray_session  # Ray is loaded here, not before the address was looked at
     from quarl.train.actorq.history import GaveUpError
     from quarl.train.actorq.processes import GoneError
     from quarl.train.actorq.run import train
@@ -89,7 +91,7 @@ def distribute(plan: Plan, address: str | None) -> int:
 
     try:
         # Ray first: a run that can begin puts the last one of its name aside.
-        with connected(plan.actorq, address), Run(plan.request, plan.make_task(), BEGAN) as run:
+        with ray_session(plan.actorq, address), Run(plan.request, plan.make_task(), BEGAN) as run:
             trained = train(run, plan, address is None)
             bundle = write_result(run, trained, plan.source)
             facts = trained.notes["actorq"]

@@ -19,7 +19,7 @@ from quarl.train.actorq.algorithms import make_explorer
 from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.replay import Columns, Reply, steps_of
 from quarl.train.actorq.stepping import Choice, Step, Window
-from quarl.train.actorq.wire import Published, unpacked
+from quarl.train.actorq.wire import Published, unpack_artifact
 from quarl.train.suites.episodes import EpisodeStream
 from quarl.train.suites.task import episode_seed
 
@@ -85,7 +85,7 @@ class Actor:
         seconds = {**self._seconds, "total": time.perf_counter() - self._began}
         return {**self._told, "seconds": seconds, "counts": dict(self._counts), "cpu_s": time.process_time()}
 
-    def _spent(self, part: str, since: float) -> float:
+    def _record_time(self, part: str, since: float) -> float:
         """Count the time since then for the part; returns the time now."""
         now = time.perf_counter()
         self._seconds[part] += now - since
@@ -97,9 +97,9 @@ class Actor:
         observation = self._stream.observation
         since = time.perf_counter()
         choice = self._choose(observation)
-        since = self._spent("inference", since)
+        since = self._record_time("inference", since)
         transition = self._stream.step(choice.physical)
-        self._spent("step", since)
+        self._record_time("step", since)
         self._window.add(
             Step(
                 observation[0],
@@ -113,14 +113,14 @@ class Actor:
         )
         self._told["steps"] += 1
         if transition.done[0]:
-            self._explorer.ended()
+            self._explorer.end_episode()
             tally = self._stream.take_tally()
             self._told["episodes"] += tally.episodes
             self._told["returns"] += tally.total_return
         if self._delay_s:
             since = time.perf_counter()
             time.sleep(self._delay_s)
-            self._spent("idle", since)
+            self._record_time("idle", since)
 
     def _choose(self, observation: Any) -> Choice:
         if self._executor is None:
@@ -133,7 +133,7 @@ class Actor:
         """Send the rows that are ready; renew at once if the learner has run too far ahead."""
         since = time.perf_counter()
         self._reply = self._insert(self._window.take() if len(self._window) else {}, self.facts())
-        self._spent("insert", since)
+        self._record_time("insert", since)
         if self._reply.stop:
             return  # newer parameters may never come
         if 0 <= self._told["updates"] < self._reply.updates - self._asked.max_staleness:
@@ -148,7 +148,7 @@ class Actor:
             since = time.perf_counter()
             published = self._pull(self._version)
             self._told["pulls"] += 1
-            since = self._spent("wait" if self._executor is None else "pull", since)
+            since = self._record_time("wait" if self._executor is None else "pull", since)
             if published is not None:
                 self._open(published, since)
             if self._told["updates"] >= oldest or time.perf_counter() - began > LONGEST_RENEWAL_S:
@@ -156,20 +156,20 @@ class Actor:
             since = time.perf_counter()
             time.sleep(RENEWAL_PAUSE_S)
             self._reply = self._insert({}, self.facts())  # the learner may begin again from an earlier checkpoint
-            self._spent("wait", since)
+            self._record_time("wait", since)
             if self._reply.stop:
                 return
             oldest = min(oldest, self._reply.updates - self._asked.max_staleness)
 
     def _open(self, published: Published, since: float) -> None:
         """Make an executor of published parameters; the one in use is replaced when it can decide."""
-        artifact = unpacked(published)
-        since = self._spent("deserialize", since)
+        artifact = unpack_artifact(published)
+        since = self._record_time("deserialize", since)
         executor = open_artifact(self._runtime, artifact, published.spec)
         executor.decide(
             np.zeros((1, published.spec.observation_size), np.float32)
         )  # the first decision packs the weights
         self._executor = executor
-        self._spent("load", since)
+        self._record_time("load", since)
         self._version, self._told["updates"] = published.version, published.updates
         self._told["renewals"] += 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.train.accelerator.table import accelerated
+from quarl.train.accelerator.table import build_accelerated_update
 from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.stepping import NO_CHOICE, Choice
 from quarl.train.algorithms import d4pg, dqn
@@ -59,7 +59,7 @@ class NoisyActions:
         unit = (greedy + self._noise(self._generator, sigma)).clip(-1.0, 1.0)
         return Choice(unit[0], self._range.physical(unit), greedy)
 
-    def ended(self) -> None:
+    def end_episode(self) -> None:
         """End an episode."""
         self._noise.begin(np.ones(1, np.bool_))
 
@@ -85,7 +85,7 @@ class RandomActions:
         held = held or (settings.exploration_hold > 1 and bool(self._explore.holding[0]))
         return Choice(action, np.array([action]), int(decided), not held and action == int(decided))
 
-    def ended(self) -> None:
+    def end_episode(self) -> None:
         """End an episode: no action is held any longer."""
         self._explore.begin(np.ones(1, np.bool_))
 
@@ -122,7 +122,7 @@ class Algorithm:
             self._deployed, self._rate, self._watch = "actor", 1.0, d4pg.AtomWatch(settings)
         else:
             self.learner = dqn.fresh_learner(generator, network, *shapes, settings.compute)
-            self._update = accelerated("dqn", settings, network) or dqn.make_update(settings, network)
+            self._update = build_accelerated_update("dqn", settings, network) or dqn.make_update(settings, network)
             self._deployed, self._rate = "online", settings.learning_rate
 
     @property
@@ -171,8 +171,8 @@ def cut_at_disagreement(
     Returns:
         The columns return, discount and next_observation, and which returns were cut, (…).
     """
-    theirs = columns["following_greedy"]
-    differs = (theirs != NO_CHOICE) & (theirs != learner)
+    actor_choices = columns["following_greedy"]
+    differs = (actor_choices != NO_CHOICE) & (actor_choices != learner)
     is_cut, place = differs.any(axis=-1), differs.argmax(axis=-1)[..., None]
     total = np.take_along_axis(columns["following_return"], place, -1)[..., 0]
     state = np.take_along_axis(columns["following"], place[..., None], -2)[..., 0, :]

@@ -43,7 +43,7 @@ class Cluster:
     """The processes that hold a run's data, and those that it starts; a context manager that ends them all."""
 
     def __init__(self, plan: Plan, is_local: bool, start_step: int) -> None:
-        """Args: the plan, whether Ray is here only (:func:`connected`), and the steps that were made before."""
+        """Args: the plan, whether Ray is here only (:func:`ray_session`), and the steps that were made before."""
         self._plan = plan
         self._cpus = 0 if is_local else 1  # here the processes share the cores whatever they are
         actorq = plan.actorq
@@ -61,13 +61,15 @@ class Cluster:
 
     def learner(self, checkpoint: Checkpoint | None) -> Any:
         """A new learner process, which goes on from a checkpoint if there is one."""
-        made = ray.remote(LearnerProcess).options(max_concurrency=4, num_cpus=self._cpus)
-        return self._kept(made.remote(self._plan, self.shards, self.server, checkpoint))
+        remote_class = ray.remote(LearnerProcess).options(max_concurrency=4, num_cpus=self._cpus)
+        return self._register_process(remote_class.remote(self._plan, self.shards, self.server, checkpoint))
 
     def actor(self, index: int, life: int) -> Any:
         """A new actor process; on a cluster they are spread over its machines."""
-        made = ray.remote(ActorProcess).options(num_cpus=self._cpus, scheduling_strategy="SPREAD")
-        return self._kept(made.remote(self._plan, index, life, self.shards[index % len(self.shards)], self.server))
+        remote_class = ray.remote(ActorProcess).options(num_cpus=self._cpus, scheduling_strategy="SPREAD")
+        return self._register_process(
+            remote_class.remote(self._plan, index, life, self.shards[index % len(self.shards)], self.server)
+        )
 
     def end(self, handle: Any) -> None:
         """End an actor or a learner that is replaced: its process may outlive what it raised, and keep its CPU."""
@@ -75,7 +77,7 @@ class Cluster:
         with contextlib.suppress(RayError, ValueError):
             ray.kill(handle, no_restart=True)
 
-    def _kept(self, handle: Any) -> Any:
+    def _register_process(self, handle: Any) -> Any:
         self._started.append(handle)
         return handle
 
@@ -96,7 +98,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def connected(actorq: ActorQSettings, address: str | None) -> Iterator[None]:
+def ray_session(actorq: ActorQSettings, address: str | None) -> Iterator[None]:
     """Ray for one run: a cluster's, or one of its own, which is ended on leaving.
 
     Args:

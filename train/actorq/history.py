@@ -78,23 +78,23 @@ def sums_of(learner: Facts, server: Facts, shards: Sequence[Facts]) -> Sums:
     }
 
 
-def added(one: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> Sums:
+def add_sums(one: Mapping[str, Mapping[str, float]], other: Mapping[str, Mapping[str, float]]) -> Sums:
     """Add two sums, name by name; of largest values the larger one is kept."""
     together: Sums = {}
     for kind in {**one, **other}:
-        mine, theirs = one.get(kind, {}), other.get(kind, {})
+        mine, others = one.get(kind, {}), other.get(kind, {})
         together[kind] = {
-            name: max(mine.get(name, 0), theirs.get(name, 0))
+            name: max(mine.get(name, 0), others.get(name, 0))
             if name == LARGEST
-            else mine.get(name, 0) + theirs.get(name, 0)
-            for name in {**mine, **theirs}
+            else mine.get(name, 0) + others.get(name, 0)
+            for name in {**mine, **others}
         }
     return together
 
 
-def summed(facts: Sequence[Mapping[str, Any]], name: str) -> int:
+def sum_over_actors(facts: Sequence[Mapping[str, Any]], name: str) -> int:
     """Sum of one of the actors' counts."""
-    return sum(int(each[name]) for each in facts)
+    return sum(int(actor[name]) for actor in facts)
 
 
 def breakdown(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def breakdown(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     ``other`` is what no part accounts for: the actor's own Python.
     """
-    steps = summed(facts, "steps")
-    seconds = {part: sum(each["seconds"][part] for each in facts) for part in PARTS}
-    seconds["other"] = max(sum(each["seconds"]["total"] for each in facts) - sum(seconds.values()), 0.0)
+    steps = sum_over_actors(facts, "steps")
+    seconds = {part: sum(actor["seconds"][part] for actor in facts) for part in PARTS}
+    seconds["other"] = max(sum(actor["seconds"]["total"] for actor in facts) - sum(seconds.values()), 0.0)
     return {
         "steps": steps,
-        "pulls": summed(facts, "pulls"),
-        "renewals": summed(facts, "renewals"),
+        "pulls": sum_over_actors(facts, "pulls"),
+        "renewals": sum_over_actors(facts, "renewals"),
         "microseconds_per_step": {part: round(1e6 * value / max(steps, 1), 2) for part, value in seconds.items()},
     }

@@ -19,7 +19,7 @@ from quarl.train.actorq.replay import Columns, Reply
 from quarl.train.actorq.wire import Pushed
 from quarl.train.algorithms.common.normalisation import normaliser_of_replay
 from quarl.train.networks.policy import Policy
-from quarl.train.runs.checkpoint import Checkpoint, gathered
+from quarl.train.runs.checkpoint import Checkpoint, gather_state
 from quarl.train.runs.results import policy_spec
 from quarl.train.runs.run import DivergenceError
 
@@ -82,7 +82,7 @@ class LearnerLoop:
         if len(self._calibration):
             self._hand_over()  # actors need not wait until the replay is filled again
         while True:
-            columns, reply = self._timed("data", lambda: self._sample(self.updates))
+            columns, reply = self._measure_time("data", lambda: self._sample(self.updates))
             self._steps = reply.step
             if columns is None:
                 self._watch()
@@ -99,9 +99,9 @@ class LearnerLoop:
         if self._pushed < 0:
             self._hand_over()
         rows = columns.pop("rows")
-        batches = self._timed("prepare", lambda: self._prepared(columns))
+        batches = self._measure_time("prepare", lambda: self._prepare_batches(columns))
         with self._lock:
-            metrics, errors = self._timed("learn", lambda: self._algorithm.learn(batches, self.share))
+            metrics, errors = self._measure_time("learn", lambda: self._algorithm.learn(batches, self.share))
         self._check(metrics)
         self._metrics = dict(zip(self._algorithm.metrics, metrics.mean(axis=0).tolist(), strict=True))
         self._metrics["observations_clipped"] = self._normaliser.take_clipped()
@@ -120,7 +120,7 @@ class LearnerLoop:
         """Share of all steps that are made."""
         return min(self._steps / self._plan.request.steps, 1.0)
 
-    def _timed(self, part: str, work: Callable[[], Any]) -> Any:
+    def _measure_time(self, part: str, work: Callable[[], Any]) -> Any:
         since = time.perf_counter()
         result = work()
         self._seconds[part] += time.perf_counter() - since
@@ -129,16 +129,16 @@ class LearnerLoop:
     def _gather(self, drawn: NDArray[np.float32]) -> None:
         """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step."""
         normaliser, rows = self._normaliser, drawn.reshape(-1, drawn.shape[-1])
-        if not normaliser.count and not normaliser.settled:
+        if not normaliser.count and not normaliser.is_settled:
             seen = self._recent(self._settings.learning_starts)
             rows = seen["observation"] if seen else rows
-        elif not normaliser.settled:
+        elif not normaliser.is_settled:
             rows = rows[: max(self._steps - max(normaliser.count, normaliser.watched), 0)]
         if len(rows):
             with self._lock:
                 normaliser.update(rows)
 
-    def _prepared(self, columns: Columns) -> Columns:
+    def _prepare_batches(self, columns: Columns) -> Columns:
         """Minibatches as the algorithm's round takes them, rescaled.
 
         Returns end where this policy would have chosen otherwise; see :func:`cut_at_disagreement`.
@@ -149,15 +149,15 @@ class LearnerLoop:
             self._cut_rows, self._rows = self._cut_rows + int(is_cut.sum()), self._rows + is_cut.size
             columns = {**columns, **cut}
         batches = {
-            "observation": self._normalised(columns["observation"]),
+            "observation": self._normalise_observations(columns["observation"]),
             "action": columns["action"],
             "return": columns["return"] * np.float32(self._settings.reward_scale),
             "discount": columns["discount"],
-            "next_observation": self._normalised(columns["next_observation"]),
+            "next_observation": self._normalise_observations(columns["next_observation"]),
         }
         return {**batches, "weight": columns["weight"].astype(np.float32)} if "weight" in columns else batches
 
-    def _normalised(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _normalise_observations(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         rows = observations.reshape(-1, observations.shape[-1])
         return self._normaliser(rows).reshape(observations.shape)
 
@@ -169,9 +169,9 @@ class LearnerLoop:
     def _check(self, metrics: NDArray[np.float32]) -> None:
         finite = np.isfinite(metrics)
         if not finite.all():
-            update, which = np.argwhere(~finite)[0]
+            update, index = np.argwhere(~finite)[0]
             raise DivergenceError(
-                f"{self._algorithm.metrics[which]} became {metrics[update, which]} at step {self._steps:,}, in update "
+                f"{self._algorithm.metrics[index]} became {metrics[update, index]} at step {self._steps:,}, in update "
                 f"{self.updates - len(metrics) + int(update) + 1:,}. Lower the learning rate "
                 "(--set learning_rate=…) and train again."
             )
@@ -216,5 +216,5 @@ class LearnerLoop:
         """The learner's part of a checkpoint, between two rounds."""
         with self._lock:
             groups = {**self._algorithm.learner.groups, CALIBRATION: {"rows": self._calibration}}
-            arrays, facts = gathered(groups, {"normaliser": self._normaliser}, self.updates, self._generator)
+            arrays, facts = gather_state(groups, {"normaliser": self._normaliser}, self.updates, self._generator)
             return Checkpoint({name: np.array(array) for name, array in arrays.items()}, facts)

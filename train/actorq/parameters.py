@@ -74,11 +74,11 @@ class ParameterServer:
         with self._lock:
             if waited_for is not None and self._building is waited_for:
                 self._finish()  # an error is told once, to the first of those who waited
-            found = self._ready
-            if found is None or found.version <= known:
+            published = self._ready
+            if published is None or published.version <= known:
                 return None
-            self._told["bytes_served"] += found.data.nbytes
-            return found
+            self._told["bytes_served"] += published.data.nbytes
+            return published
 
     def _finish(self) -> None:
         """Take what the builder made; its error, if it made none. Called with the lock held."""

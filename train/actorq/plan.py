@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quarl.device.agent.runtimes import import_runtime, installed_runtimes
+from quarl.device.agent.runtimes import find_installed_runtimes, import_runtime
 from quarl.policy.spec import RuntimeName
 from quarl.train.__main__ import make_request
 from quarl.train.actorq import METHODS
@@ -71,16 +71,16 @@ def make_plan(options: Options) -> Plan:
     method = options.method or default_method(resolve(typed), options.policy)
     if method not in METHODS:
         raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
-    found = load_settings(typed, method, options.policy or DEFAULT_POLICY)
-    found = dataclasses.replace(found, task=with_asked(found.task, options))
-    if "curriculum" in found.task:
+    task_settings = load_settings(typed, method, options.policy or DEFAULT_POLICY)
+    task_settings = dataclasses.replace(task_settings, task=with_asked(task_settings.task, options))
+    if "curriculum" in task_settings.task:
         raise TaskError(
             "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
             "or train with quarl train."
         )
-    if found.task.get(LOOKS, 1) != 1:
+    if task_settings.task.get(LOOKS, 1) != 1:
         raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")
-    task = make_task(typed, options.preset, found.task)
+    task = make_task(typed, options.preset, task_settings.task)
     refuse_mismatch(method, task)
     if task.is_image:
         raise TaskError(
@@ -90,13 +90,13 @@ def make_plan(options: Options) -> Plan:
     for name in parse_overrides(options.set):
         if name in ELSEWHERE:
             raise SettingsError(f"--set {name} means nothing to distributed training: {ELSEWHERE[name]}.")
-    if (runtime := RuntimeName(actorq.runtime)) not in installed_runtimes():
+    if (runtime := RuntimeName(actorq.runtime)) not in find_installed_runtimes():
         raise SettingsError(f"--runtime {runtime.value} is not installed here. Type make setup, or take another.")
     if options.batch_size is not None:
         options = dataclasses.replace(options, set=(*options.set, f"minibatch={options.batch_size}"))
-    more = {"actorq": dataclasses.asdict(actorq)}
-    request, settings = make_request(options, method, found, task, {}, more)
-    return Plan(request, settings, actorq, options.preset, found.task, found.source)
+    extra = {"actorq": dataclasses.asdict(actorq)}
+    request, settings = make_request(options, method, task_settings, task, {}, extra)
+    return Plan(request, settings, actorq, options.preset, task_settings.task, task_settings.source)
 
 
 def make_runtime_ready(actorq: ActorQSettings) -> None:

@@ -93,12 +93,12 @@ class ParameterProcess(ParameterServer):
 
     def latest(self, known: int) -> Published | None:
         """See :meth:`ParameterServer.latest`; the data is a reference."""
-        found = super().latest(known)
-        if found is None:
+        published = super().latest(known)
+        if published is None:
             return None
         stored = self._stored  # several ask at once: what one of them puts must not become the other's answer
-        if stored is None or stored.version != found.version:
-            self._stored = stored = replace(found, data=ray.put(found.data))
+        if stored is None or stored.version != published.version:
+            self._stored = stored = replace(published, data=ray.put(published.data))
         return stored
 
     def facts(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class LearnerProcess(LearnerLoop):
 
     def __init__(self, plan: Plan, shards: Sequence[Any], server: Any, checkpoint: Checkpoint | None) -> None:
         sampler = Sampler(shards)
-        push = partial(called, server.put)
+        push = partial(call_process, server.put)
         super().__init__(plan, sampler, sampler.recent, push, sampler.prioritise, checkpoint)
 
 
@@ -138,7 +138,7 @@ class Sampler:
                 shard.hear.remote(updates)
         while self._turns:
             self._last = self._turns[0]
-            columns, reply = called(self._shards[self._last].sample_when_ready, updates, first=self._asked)
+            columns, reply = call_process(self._shards[self._last].sample_when_ready, updates, first=self._asked)
             self._asked = None
             self._replies[self._last] = onward(self._replies.get(self._last, reply), reply)
             if columns is None:
@@ -152,7 +152,7 @@ class Sampler:
     @property
     def _steps(self) -> int:
         """Steps of all shards; of those that have not answered yet, a new learner takes the mean of the others."""
-        return sum(each.step for each in self._replies.values()) * len(self._shards) // len(self._replies)
+        return sum(reply.step for reply in self._replies.values()) * len(self._shards) // len(self._replies)
 
     def prioritise(self, rows: Any, errors: Any) -> None:
         """Errors of the rows that were given last, to the shard they are from; nobody waits for it."""
@@ -161,7 +161,7 @@ class Sampler:
     def recent(self, count: int) -> Columns:
         """The newest rows of all shards together."""
         share = max(count // len(self._shards), 1)
-        parts = [part for shard in self._shards if (part := called(shard.recent, share))]
+        parts = [part for shard in self._shards if (part := call_process(shard.recent, share))]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
@@ -177,7 +177,7 @@ class Inserter:
     def __call__(self, columns: Columns, facts: dict[str, Any]) -> Reply:
         """See :data:`train.actorq.actor.Insert`."""
         if self._asked is not None:
-            self._reply = onward(self._reply, called(self._method, *self._rows, first=self._asked))
+            self._reply = onward(self._reply, call_process(self._method, *self._rows, first=self._asked))
         self._number += 1
         self._rows = columns, {**facts, "number": self._number}
         self._asked = self._method.remote(*self._rows)
@@ -202,16 +202,16 @@ class Puller:
 
     def __call__(self, known: int) -> Published | None:
         """See :data:`train.actorq.actor.Pull`."""
-        found = pulled(self._server, known, self._asked)
-        self._asked = self._server.latest.remote(known if found is None else found.version)
-        return found
+        published = pull_parameters(self._server, known, self._asked)
+        self._asked = self._server.latest.remote(known if published is None else published.version)
+        return published
 
 
-def pulled(server: Any, known: int, reference: Any = None) -> Published | None:
+def pull_parameters(server: Any, known: int, reference: Any = None) -> Published | None:
     """See :data:`train.actorq.actor.Pull`; ``reference``: reference to an answer that is under way already."""
-    found: Published | None = called(server.latest, known, first=reference)
+    published: Published | None = call_process(server.latest, known, first=reference)
     try:
-        return found and found.arrived(ray.get(found.data))
+        return published and published.attach_data(ray.get(published.data))
     except RayError:  # its owner died between the answer and the copy: the next look finds another
         return None
 
@@ -230,7 +230,7 @@ def cause_of(error: RayTaskError) -> Exception:
     return cause if isinstance(cause, Exception) else error
 
 
-def called(method: Any, *arguments: Any, first: Any = None) -> Any:
+def call_process(method: Any, *arguments: Any, first: Any = None) -> Any:
     """Call a process and return its answer; it is called again while it is being restarted.
 
     Args:

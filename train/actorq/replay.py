@@ -85,14 +85,14 @@ class Shard:
         """
         acted = columns["updates"] >= 0
         staleness = np.where(acted, np.maximum(newest_updates - columns["updates"], 0), 0)
-        kept = staleness <= max_staleness
-        refused = int((~kept).sum())
+        is_kept = staleness <= max_staleness
+        refused = int((~is_kept).sum())
         self._refused += refused
-        if (accepted := kept & acted).any():
+        if (accepted := is_kept & acted).any():
             self._staleness_sum += int(staleness[accepted].sum())
             self._staleness_rows += int(accepted.sum())
             self._staleness_largest = max(self._staleness_largest, int(staleness[accepted].max()))
-        rows = len(kept) - refused
+        rows = len(is_kept) - refused
         if not rows:
             return refused
         if not self._columns:
@@ -101,7 +101,7 @@ class Shard:
             }
         places = np.arange(self._written, self._written + rows) % self._capacity
         for name, column in columns.items():
-            self._columns[name][places] = column[kept]
+            self._columns[name][places] = column[is_kept]
         if self._tree is not None:
             self._tree[places] = self._largest
         self._written += rows
@@ -260,6 +260,8 @@ class ReplayService(Shard):
 
 def steps_of(total: int, actorq: ActorQSettings, index: int) -> int:
     """A shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
-    each, more = divmod(actorq.n_actors, actorq.replay_shards)
-    before, after = (total * (each * shard + min(shard, more)) // actorq.n_actors for shard in (index, index + 1))
+    per_shard, remainder = divmod(actorq.n_actors, actorq.replay_shards)
+    before, after = (
+        total * (per_shard * shard + min(shard, remainder)) // actorq.n_actors for shard in (index, index + 1)
+    )
     return after - before

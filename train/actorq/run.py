@@ -22,14 +22,14 @@ import numpy as np
 from quarl.policy.spec import ContinuousHead
 from quarl.train.actorq import cluster
 from quarl.train.actorq.algorithms import METRICS
-from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, added, breakdown, summed, sums_of
+from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, Sums, add_sums, breakdown, sum_over_actors, sums_of
 from quarl.train.actorq.plan import Plan
-from quarl.train.actorq.processes import GoneError, called
+from quarl.train.actorq.processes import GoneError, call_process
 from quarl.train.actorq.wire import Pushed
 from quarl.train.deciding import greedy
 from quarl.train.networks.policy import Policy
 from quarl.train.runs.best import BestPolicy
-from quarl.train.runs.checkpoint import Checkpoint, flattened
+from quarl.train.runs.checkpoint import Checkpoint, flatten_groups
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Decide
@@ -83,7 +83,7 @@ class Supervisor:
         stopping_since: float | None = None
         while self._running:
             for reference in cluster.ready([*self._running], LOOK_EVERY_S):
-                self._ended(reference, replace=stopping_since is None)
+                self._handle_exit(reference, replace=stopping_since is None)
             self._look()
             now = time.monotonic()
             if now - self._reported_at >= REPORT_EVERY_S and self._step > self._reported and stopping_since is None:
@@ -100,7 +100,7 @@ class Supervisor:
         if stopping_since is None and self._step > self._reported:
             self._report()
         self._save()
-        return self._trained()
+        return self._build_result()
 
     def _start(self, who: int | None) -> None:
         """Start an actor; None: the learner."""
@@ -110,7 +110,7 @@ class Supervisor:
             process = self._processes.actor(who, self._lives[who])
         self._running[process.run.remote()] = who, process
 
-    def _ended(self, reference: Any, replace: bool) -> None:
+    def _handle_exit(self, reference: Any, replace: bool) -> None:
         """An actor or the learner returned or died."""
         who, process = self._running.pop(reference)
         try:
@@ -121,7 +121,7 @@ class Supervisor:
                 raise
             if replace:
                 self._processes.end(process)
-                self._died(who, str(error) or type(error).__name__)
+                self._record_death(who, str(error) or type(error).__name__)
                 self._start(who)
             return
         if who is None:
@@ -129,7 +129,7 @@ class Supervisor:
         else:
             self._finished[f"{facts['actor']}.{facts['life']}"] = facts
 
-    def _died(self, who: int | None, why: str) -> None:
+    def _record_death(self, who: int | None, why: str) -> None:
         """Remember and say it; what the next one goes on from is made ready."""
         if who is not None:
             self._deaths.note(f"actor {who}", self._step, why=why)
@@ -144,7 +144,7 @@ class Supervisor:
             f"step {self._step:,}: the learner died after {before:,} updates; it goes on from those of the last "
             f"checkpoint, {after:,}. The replay keeps its {rows:,} transitions."
         )
-        self._past = added(self._past, sums_of(self._facts[LEARNER], {}, []))
+        self._past = add_sums(self._past, sums_of(self._facts[LEARNER], {}, []))
         self._facts[LEARNER] |= {"cpu_s": 0.0, "seconds": {}}  # which were added to the past
         if after == 0:  # the next one knows nothing of this one's policies: its observations' statistics are others
             self._best.forget()
@@ -183,11 +183,11 @@ class Supervisor:
         """A replay or parameter process that Ray started again, empty; what it knows from the one before."""
         if name == SERVER:
             self._deaths.note(name, self._step)
-            self._past = added(self._past, sums_of({}, before, []))
+            self._past = add_sums(self._past, sums_of({}, before, []))
             self._run.progress.say(f"step {self._step:,}: {name} died and was restarted.")
             return {}
         self._deaths.note(name, self._step, replay_rows=before["size"])
-        self._past = added(self._past, sums_of({}, {}, [before]))
+        self._past = add_sums(self._past, sums_of({}, {}, [before]))
         self._run.progress.say(
             f"step {self._step:,}: {name} died and was restarted; its {before['size']:,} transitions are lost."
         )
@@ -196,8 +196,8 @@ class Supervisor:
 
     def _report(self) -> None:
         """A row of the curve; the policy is judged when that is due."""
-        made, self._reported = self._step - self._reported, self._step
-        self._run.report(self._step, self._row(), made, self._decide)
+        new_steps, self._reported = self._step - self._reported, self._step
+        self._run.report(self._step, self._row(), new_steps, self._decide)
         self._reported_at = time.monotonic()
         if not self._warned and (warning := self._facts[LEARNER].get("warning")):
             self._warned = True
@@ -208,7 +208,7 @@ class Supervisor:
 
     def _row(self) -> dict[str, float]:
         summary, before = self._actors.values(), self._tallied
-        self._tallied = sum(each["episodes"] for each in summary), sum(each["returns"] for each in summary)
+        self._tallied = sum(actor["episodes"] for actor in summary), sum(actor["returns"] for actor in summary)
         episodes, returns = self._tallied[0] - before[0], self._tallied[1] - before[1]
         learner, server = self._facts[LEARNER], self._facts[SERVER]
         seen = learner.get("mismatch", {})
@@ -237,8 +237,8 @@ class Supervisor:
 
     def _fetch(self) -> None:
         """The newest policy that the learner handed over."""
-        if (found := called(self._processes.server.newest)) is not None:
-            self._newest, self._chosen = found, greedy(found.spec, found.weights)
+        if (pushed := call_process(self._processes.server.newest)) is not None:
+            self._newest, self._chosen = pushed, greedy(pushed.spec, pushed.weights)
 
     def _save(self) -> None:
         """A checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
@@ -246,20 +246,22 @@ class Supervisor:
         if not cluster.ready([reference], cluster.STOP_WAIT_S):
             return
         try:
-            kept: Checkpoint = cluster.outcome(reference)
+            checkpoint: Checkpoint = cluster.outcome(reference)
         except GoneError:
             return  # it is being replaced; the last checkpoint stays
-        self._kept = kept
-        best = flattened({"best": self._best.state()})
+        self._kept = checkpoint
+        best = flatten_groups({"best": self._best.state()})
         summary = {"past": self._sums, "actors": {**self._earlier, **self._actors}, "deaths": self._deaths.notes}
-        self._run.save(self._step, {**kept.arrays, **best}, {**kept.facts, **summary, "replay_rows": self._rows})
+        self._run.save(
+            self._step, {**checkpoint.arrays, **best}, {**checkpoint.facts, **summary, "replay_rows": self._rows}
+        )
 
     @property
     def _sums(self) -> Sums:
         """Sums over all processes, those that have ended included."""
-        return added(self._past, sums_of(self._facts[LEARNER], self._facts[SERVER], self._shards))
+        return add_sums(self._past, sums_of(self._facts[LEARNER], self._facts[SERVER], self._shards))
 
-    def _trained(self) -> Trained:
+    def _build_result(self) -> Trained:
         self._fetch()
         if self._newest is None:
             raise GaveUpError(
@@ -280,10 +282,10 @@ class Supervisor:
         summary = {
             "settings": asdict(self._plan.actorq),
             "breakdown": breakdown(facts),
-            "actors": [{name: each[name] for name in ("actor", "life", "steps", "episodes")} for each in facts],
+            "actors": [{name: actor[name] for name in ("actor", "life", "steps", "episodes")} for actor in facts],
             "learner_seconds": {name: round(value, 3) for name, value in sums["learner_seconds"].items()},
             "cpu_s": {
-                "actors": round(sum(each["cpu_s"] for each in facts), 2),
+                "actors": round(sum(actor["cpu_s"] for actor in facts), 2),
                 **{name: round(value, 2) for name, value in sums["cpu_s"].items()},
             },
             "parameters": {
@@ -295,7 +297,7 @@ class Supervisor:
             "staleness": {
                 "refused": sums["replay"]["refused"],
                 "largest_updates": sums["replay"][LARGEST],
-                "late_renewals": summed(facts, "late_renewals"),
+                "late_renewals": sum_over_actors(facts, "late_renewals"),
             },
             "deaths": self._deaths.notes,
         }
@@ -303,7 +305,7 @@ class Supervisor:
 
 
 def train(run: Run, plan: Plan, is_local: bool) -> Trained:
-    """Train as planned; Ray is there (:func:`train.actorq.cluster.connected`), here only if ``is_local``.
+    """Train as planned; Ray is there (:func:`train.actorq.cluster.ray_session`), here only if ``is_local``.
 
     Raises:
         DivergenceError: the learner's numbers are no longer finite.

@@ -84,7 +84,7 @@ class Published:
         """Whether the data is the artifact itself."""
         return self.precision.bits == self.communication
 
-    def arrived(self, data: NDArray[np.uint8]) -> Published:
+    def attach_data(self, data: NDArray[np.uint8]) -> Published:
         """Take the data that came for the reference.
 
         Raises:
@@ -124,12 +124,12 @@ def publish(
     if quantize == communication:
         data = build_graph(spec, weights, pushed.calibration, precision, artifact_format)
     else:
-        data = save(packed(weights, communication, pushed.calibration, precision))
+        data = save(pack_weights(weights, communication, pushed.calibration, precision))
     array = np.frombuffer(data, np.uint8)
     return Published(version, pushed.updates, precision, communication, artifact_format, spec, sha256(array), array)
 
 
-def packed(
+def pack_weights(
     weights: Weights, bits: int, calibration: NDArray[np.float32], precision: Precision
 ) -> dict[str, NDArray[Any]]:
     """Weights as tensors of the wire; see the module's docstring."""
@@ -145,7 +145,7 @@ def packed(
     return tensors
 
 
-def unpacked(published: Published) -> bytes:
+def unpack_artifact(published: Published) -> bytes:
     """The artifact that an actor opens: the data itself, or made of the weights in it.
 
     Raises:
@@ -160,10 +160,10 @@ def unpacked(published: Published) -> bytes:
         raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
     spec = published.spec
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
-    return build_graph(spec, widened(tensors), calibration, published.precision, published.format)
+    return build_graph(spec, unpack_weights(tensors), calibration, published.precision, published.format)
 
 
-def widened(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
+def unpack_weights(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
     """Weights of the wire as float32: what an actor makes its artifact of."""
     levels = {
         name: dequantize_symmetric(value, tensors[name + SCALES]) if name + SCALES in tensors else value
@@ -184,7 +184,7 @@ def quantization_error(pushed: Pushed, precision: Precision, communication: int)
     spec, weights = pushed.spec, pushed.weights
     exact = forward_float(spec, weights, pushed.calibration)
     if precision.bits != communication:
-        weights = widened(packed(weights, communication, pushed.calibration, precision))
+        weights = unpack_weights(pack_weights(weights, communication, pushed.calibration, precision))
     if precision.is_integer:
         network = quantize_network(spec, weights, pushed.calibration, precision.bits)
         return float(np.mean(np.abs(forward_integer(spec, network, pushed.calibration) - exact)))

@@ -21,12 +21,12 @@ from quarl.train.algorithms.common.distributions import Distribution, distributi
 from quarl.train.algorithms.common.learner import State, Update
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import RunningNormaliser
-from quarl.train.algorithms.common.rollouts import RewardScaling, Rollout, generalized_advantages
+from quarl.train.algorithms.common.rollouts import RewardScaling, Rollout, compute_advantages
 from quarl.train.algorithms.common.settings import RolloutSettings, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.optimiser import adam
 from quarl.train.quantization.aware import fake_quantization
-from quarl.train.quantization.fake import QUANTIZER, faked
+from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Actions, Observations
@@ -134,7 +134,9 @@ def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distr
         policy, value = state["policy"], state["value"]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((policy, value))
-            quantized = faked(policy, state.get(QUANTIZER, {}), fake)  # the policy itself without quantizers
+            quantized = fake_quantize_weights(
+                policy, state.get(QUANTIZER, {}), fake
+            )  # the policy itself without quantizers
             outputs, values = outputs_and_values(network, quantized, value, batch["observation"], settings.compute)
             if settings.normalise_advantages:
                 advantages = batch["advantage"]
@@ -202,7 +204,7 @@ def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) ->
             # Advantages: Aₜ = Σᵢ γⁱ rₜ₊ᵢ + γⁿ V(sₜ₊ₙ) − V(sₜ), where λ = 1
             values, next_values = rollout.evaluate(forward, loop.normaliser)
             rewards = scaled(rollout.rewards, rollout.cut)
-            advantages = generalized_advantages(
+            advantages = compute_advantages(
                 rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
             )
             batch = rollout.batch(advantages, advantages + values)  # Rₜ = Aₜ + V(sₜ)
@@ -215,6 +217,6 @@ def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) ->
             run.check_finite(loop.step, metrics[index : index + 1], METRICS)  # before NaN is acted on
 
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        may_be_best = settings.keep_best and loop.normaliser.settled
+        may_be_best = settings.keep_best and loop.normaliser.is_settled
         loop.report(row, greedy, may_be_best, updates_a_row * loop.iteration_steps)
-    return loop.finished(Squash.CLIP)
+    return loop.finish_training(Squash.CLIP)

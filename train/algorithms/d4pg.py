@@ -30,14 +30,14 @@ from quarl.train.algorithms.common.continuous import METRICS as SHARED
 from quarl.train.algorithms.common.continuous import descend, part
 from quarl.train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
 from quarl.train.algorithms.common.experience import Experience
-from quarl.train.algorithms.common.learner import ROWS, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.learner import ROWS, State, Update, compile_round, learn
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import normaliser_of_replay
 from quarl.train.algorithms.common.settings import setting
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import mlp
 from quarl.train.networks.weights import Weights
-from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, fake_quantize_weights
 from quarl.train.quantization.mixed_precision import Compute, cast
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
@@ -107,7 +107,9 @@ def project_distribution(
     return tf.reduce_sum(shares * probabilities[:, None, :], axis=2)
 
 
-def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats) -> tf.Tensor:
+def compute_clipped_mass(
+    returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats
+) -> tf.Tensor:
     """Probability (batch,) that :func:`project_distribution` moves from beyond the ends to the end.
 
     Σⱼ pⱼ [R + γ' zⱼ < z₀ or > z₋₁], but for a thousandth of Δz: in float32 what comes to rest on an end may miss it.
@@ -118,7 +120,7 @@ def clipped_mass(returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Ten
     return tf.reduce_sum(tf.where(is_beyond, probabilities, tf.zeros_like(probabilities)), axis=1)
 
 
-def wanted_atoms(returns: NDArray[Any], settings: D4PGSettings) -> tuple[float, float]:
+def recommend_atom_range(returns: NDArray[Any], settings: D4PGSettings) -> tuple[float, float]:
     """``value_min`` and ``value_max`` that the returns of such rewards do not leave, rounded outwards to two digits.
 
     A return is Σ γⁿᵏ Rₖ of n-step returns R, scaled, so it lies between the smallest and the largest R times
@@ -148,7 +150,7 @@ class AtomWatch:
         if self._told or mass <= CLIPPED_MASS or updates < SETTLED_COPIES * settings.target_period:
             return None
         self._told = True
-        low, high = wanted_atoms(returns, settings)
+        low, high = recommend_atom_range(returns, settings)
         return (
             f"{100 * mass:.0f} % of the critic's probability falls outside its atoms {settings.value_min:g} … "
             f"{settings.value_max:g} and is cut to their ends: it cannot learn such returns. Rewards like these need "
@@ -179,7 +181,7 @@ def actor_loss(
     return -tf.reduce_mean(mean_value(critic_logits(critic, observations, actions), support))
 
 
-def copied_when(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
+def copy_where(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str, Any]) -> dict[str, Any]:
     """θ' ← θ where ``renew``, else θ' stays."""
     return {name: tf.where(renew, learned[name], old) for name, old in target.items()}
 
@@ -200,10 +202,10 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
         scales = state.get(QUANTIZER, {})
-        next_action = tf.tanh(mlp(faked(actor_target, scales, fake), following))
+        next_action = tf.tanh(mlp(fake_quantize_weights(actor_target, scales, fake), following))
         next_probabilities = tf.nn.softmax(critic_logits(critic_target, following, next_action))
         bootstrap = batch["return"], batch["discount"], next_probabilities, support
-        targets, mass_beyond = project_distribution(*bootstrap), tf.reduce_mean(clipped_mass(*bootstrap))
+        targets, mass_beyond = project_distribution(*bootstrap), tf.reduce_mean(compute_clipped_mass(*bootstrap))
         values: list[tf.Tensor] = []
 
         def critic_loss(weights: Weights) -> tf.Tensor:
@@ -214,7 +216,7 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
 
         def policy_loss(weights: Weights) -> tf.Tensor:
             critic = cast(state["critic"], compute)
-            return actor_loss(faked(weights, scales, fake), critic, batch["observation"], support)
+            return actor_loss(fake_quantize_weights(weights, scales, fake), critic, batch["observation"], support)
 
         steps, largest = tf.cast(count + 1, tf.float32), settings.gradient_norm
         rates = share * settings.critic_learning_rate, share * settings.actor_learning_rate
@@ -224,11 +226,11 @@ def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, wi
         )
         renew = tf.equal((count + 1) % settings.target_period, 0)
         for name in ("actor", "critic"):
-            state[f"{name}_target"] = copied_when(renew, state[f"{name}_target"], state[name])
+            state[f"{name}_target"] = copy_where(renew, state[f"{name}_target"], state[name])
         metrics = tf.stack([loss, values[0], critic_norm, actor_norm, mass_beyond])
         return (state, metrics, values[1]) if with_losses else (state, metrics)
 
-    return compiled_round(one, len(METRICS), *((ROWS,) if with_losses else ()))
+    return compile_round(one, len(METRICS), *((ROWS,) if with_losses else ()))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
     actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
     shapes = network, settings.critic, task.observation_shape, task.outputs
     learner = fresh_learner(loop.generator, *shapes, critic_outputs=settings.atoms, compute=settings.compute)
-    loop.follow(learner, "actor", {"noise": actor.noise, **experience.checkpointed()})
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.list_checkpoint_parts()})
     update, watch = make_update(settings, loop.aware.fake), AtomWatch(settings)
 
     while loop.goes_on():
@@ -271,4 +273,4 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
                 run.progress.say(sentence, always=True)
             row |= loop.means(metrics, METRICS)
         loop.report(row, actor.greedy, may_be_best=loop.step >= settings.learning_starts)
-    return loop.finished()
+    return loop.finish_training()

@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from quarl.train.algorithms.common.continuous import METRICS, critic_value, descend, smallest, soft_update
 from quarl.train.algorithms.common.deterministic import DeterministicSettings, NoisyActor, fresh_learner
 from quarl.train.algorithms.common.experience import Experience
-from quarl.train.algorithms.common.learner import State, Update, compiled_round, learn
+from quarl.train.algorithms.common.learner import State, Update, compile_round, learn
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import normaliser_of_replay
 from quarl.train.algorithms.common.settings import ENGINE, TENSORFLOW, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import mlp
 from quarl.train.networks.weights import Weights
-from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, fake_quantize_weights
 from quarl.train.quantization.mixed_precision import Compute, cast
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
@@ -113,7 +113,7 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
 
     def learn_actor(state: State, batch: dict[str, tf.Tensor], steps: tf.Tensor, rate: tf.Tensor) -> Any:
         def loss(actor: Weights) -> tf.Tensor:
-            quantized = faked(actor, state.get(QUANTIZER, {}), fake)
+            quantized = fake_quantize_weights(actor, state.get(QUANTIZER, {}), fake)
             return actor_loss(quantized, cast(state["critic"], compute), batch["observation"], settings.action_penalty)
 
         largest, control = settings.gradient_norm, settings.weight_control
@@ -125,7 +125,7 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
     def one(state: State, batch: dict[str, tf.Tensor], count: tf.Tensor, share: tf.Tensor) -> tuple[State, tf.Tensor]:
         following = batch["next_observation"]
         actor_target, critic_target = (cast(state[f"{name}_target"], compute) for name in ("actor", "critic"))
-        next_action = tf.tanh(mlp(faked(actor_target, state.get(QUANTIZER, {}), fake), following))
+        next_action = tf.tanh(mlp(fake_quantize_weights(actor_target, state.get(QUANTIZER, {}), fake), following))
         if settings.target_noise > 0:
             next_action = tf.clip_by_value(next_action + batch["target_noise"], -1.0, 1.0)
         next_values = [critic_value(critic_target, index, following, next_action) for index in critics]
@@ -154,7 +154,7 @@ def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) ->
             )
         return state, tf.stack([loss, mean_value[0], critic_norm, actor_norm])
 
-    return compiled_round(one, len(METRICS))
+    return compile_round(one, len(METRICS))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
     actor, experience = NoisyActor(loop, settings), Experience(task, settings, task.outputs)
     shapes = network, settings.critic, task.observation_shape, task.outputs
     learner = fresh_learner(loop.generator, *shapes, critics=2 if settings.twin else 1, compute=settings.compute)
-    loop.follow(learner, "actor", {"noise": actor.noise, **experience.checkpointed()})
+    loop.follow(learner, "actor", {"noise": actor.noise, **experience.list_checkpoint_parts()})
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, loop.aware.fake)
 
@@ -198,4 +198,4 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
             (metrics,) = learn(update, learner, batches, share, loop.aware.group)
             row |= loop.means(metrics, METRICS)
         loop.report(row, actor.greedy, may_be_best=loop.step >= settings.learning_starts)
-    return loop.finished()
+    return loop.finish_training()

@@ -30,15 +30,15 @@ from quarl.policy.locate import working_bundle
 from quarl.policy.reading import WEIGHTS_FILE
 from quarl.policy.reference import forward_float, normalise
 from quarl.policy.spec import NetworkSpec, Normaliser, PolicySpec
-from quarl.train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.learner import Learner, State, Update, compile_round, learn
 from quarl.train.algorithms.common.settings import QuantizedSettings, linear, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import IMAGE_SCALE, Acting, features, head
-from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.optimiser import adam_step, clip_by_global_norm
 from quarl.train.networks.weights import Weights, initial_weights, zeros_like
 from quarl.train.quantization.aware import QuantizationAware
-from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, faked, passed_through
-from quarl.train.runs.checkpoint import Checkpointed, CheckpointError, gathered
+from quarl.train.quantization.fake import LEVELS, QUANTIZER, FakeQuantization, fake_quantize_weights, select_scales
+from quarl.train.runs.checkpoint import Checkpointed, CheckpointError, gather_state
 from quarl.train.runs.presets import SettingsError
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
@@ -182,21 +182,21 @@ def make_update(
             inputs = batch["observation"]
             if "image" in batch:
                 inputs = (tf.reshape(batch["image"], (-1, *shape)), inputs)
-            weights = faked(state["student"], state.get(QUANTIZER, {}), fake)
+            weights = fake_quantize_weights(state["student"], state.get(QUANTIZER, {}), fake)
             hidden: list[tf.Tensor] = []
             logits = head(weights, features(network, weights, inputs, hidden))
             loss = tf.reduce_mean(divergence(batch["teacher"], logits, settings.temperature))
             lowered, active = activity(network, weights, hidden)
             total = loss + settings.activity_penalty * lowered if settings.activity_penalty else loss
-        gradients, norm = clipped_by_norm(tape.gradient(total, state["student"]), settings.gradient_norm)
+        gradients, norm = clip_by_global_norm(tape.gradient(total, state["student"]), settings.gradient_norm)
         student, first, second = adam_step(
             state["student"], gradients, state["first"], state["second"], tf.cast(count + 1, tf.float32), rate
         )
         same = tf.equal(tf.argmax(logits, axis=1), tf.argmax(batch["teacher"], axis=1))
         row = tf.stack([loss, tf.reduce_mean(tf.cast(same, tf.float32)), norm, active])
-        return {"student": student, "first": first, "second": second, **passed_through(state)}, row
+        return {"student": student, "first": first, "second": second, **select_scales(state)}, row
 
-    return compiled_round(one, len(METRICS), compiled=not network.convolutions)
+    return compile_round(one, len(METRICS), compiled=not network.convolutions)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
     ends = np.cumsum([field.size for field in seen])
     where = {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(seen, ends, strict=True)}
     size = int(ends[-1])
-    its_mean, its_scale = (np.broadcast_to(np.asarray(each), size) for each in (teacher.mean, teacher.scale))
+    its_mean, its_scale = (np.broadcast_to(np.asarray(values), size) for values in (teacher.mean, teacher.scale))
     image = task.observation[0].size
     mean, scale = [0.0] * image, task.bounds[1][:image].tolist()
     for field in task.observation[1:]:
@@ -319,7 +319,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     stream = EpisodeStream(task.make(settings.environments, episode_seed(request.seed, "training")))
     image = task.observation[0].size if vector else 0
     answers = Answers(settings.capacity, task.observation_size, task.outputs, image)
-    checkpointed: dict[str, Checkpointed] = {"stream": stream, "answers": answers, **aware.checkpointed()}
+    checkpointed: dict[str, Checkpointed] = {"stream": stream, "answers": answers, **aware.list_checkpoint_parts()}
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
@@ -336,7 +336,7 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         return acting.actions(aware.acting(learner.groups["student"]), normalise(acting.normaliser, observation))
 
     def save() -> None:
-        arrays, facts = gathered(learner.groups, checkpointed, learner.updates, generator)
+        arrays, facts = gather_state(learner.groups, checkpointed, learner.updates, generator)
         run.save(step, arrays, {**facts, "teacher": teacher.sha256})
 
     while step < request.steps and run.stop_reason is None:

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from quarl.policy.spec import DiscreteHead, NetworkSpec
 from quarl.train.algorithms.common.experience import Experience
 from quarl.train.algorithms.common.exploration import EpsilonGreedy, exploration_rate
-from quarl.train.algorithms.common.learner import ROWS, Learner, Update, compiled_round, learn
+from quarl.train.algorithms.common.learner import ROWS, Learner, Update, compile_round, learn
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import normaliser_of_replay
 from quarl.train.algorithms.common.settings import ENGINE, TENSORFLOW, ReplaySettings, linear, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import Acting, forward
-from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.optimiser import adam_step, clip_by_global_norm
 from quarl.train.networks.weights import Weights, initial_weights, zeros_like
 from quarl.train.quantization.aware import fake_quantization
-from quarl.train.quantization.fake import QUANTIZER, faked, passed_through
-from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, select_scales
+from quarl.train.quantization.mixed_precision import Compute, apply_if_finite, cast, fresh_loss_scale, gradients_of
 from quarl.train.runs.presets import SettingsError
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
@@ -133,9 +133,9 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
         weights: Any, gradients: Any, first: Any, second: Any, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[Any, Any, Any, tf.Tensor]:
         """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
-        gradients, norm = clipped_by_norm(gradients, settings.gradient_norm)
-        moved, first, second = adam(control.decayed(weights, rate), gradients, first, second, steps, rate)
-        return control.clipped(moved), first, second, norm
+        gradients, norm = clip_by_global_norm(gradients, settings.gradient_norm)
+        moved, first, second = adam(control.decay_weights(weights, rate), gradients, first, second, steps, rate)
+        return control.clip_weights(moved), first, second, norm
 
     if compute.is_mixed and not compiled:  # fewer passes over the weights; in float32 other bits than those of old runs
         descend = tf.function(descend, jit_compile=True, autograph=False)
@@ -146,7 +146,7 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
         scales = state.get(QUANTIZER, {})
 
         def action_values(weights: Any, observations: tf.Tensor) -> tf.Tensor:
-            return forward(network, cast(faked(weights, scales, fake), compute), observations)
+            return forward(network, cast(fake_quantize_weights(weights, scales, fake), compute), observations)
 
         next_online = action_values(state["online"], batch["next_observation"])
         next_target = action_values(state["target"], batch["next_observation"])
@@ -161,12 +161,12 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
         steps = tf.cast(count + 1, tf.float32)
         learned = descend(state["online"], gradients, state["first"], state["second"], steps, rate)
         online, first, second, norm = learned
-        new_state = settled({"online": online, "first": first, "second": second}, state, finite)
+        new_state = apply_if_finite({"online": online, "first": first, "second": second}, state, finite)
         renew, online = tf.equal((count + 1) % settings.target_period, 0), new_state["online"]
         new_state["target"] = {name: tf.where(renew, online[name], old) for name, old in state["target"].items()}
-        return new_state | passed_through(state), tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
+        return new_state | select_scales(state), tf.stack([loss, tf.reduce_mean(chosen), norm]), targets - chosen
 
-    return compiled_round(one, len(METRICS), ROWS, compiled=compiled)
+    return compile_round(one, len(METRICS), ROWS, compiled=compiled)
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     loop = Loop(run, settings, normaliser_of_replay(task, settings, request.steps))
     learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)
     explore, experience = EpsilonGreedy(settings.environments, settings.exploration_hold), Experience(task, settings)
-    loop.follow(learner, "online", {"explore": explore, **experience.checkpointed()})
+    loop.follow(learner, "online", {"explore": explore, **experience.list_checkpoint_parts()})
     if run.checkpoint is not None and task.is_image:
         run.progress.say(f"Checkpoints hold no images: {settings.learning_starts:,} steps refill the replay first.")
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
@@ -223,4 +223,4 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
             row |= loop.means(metrics, METRICS)
             experience.prioritize(errors)
         loop.report(row, greedy, may_be_best=loop.step >= settings.learning_starts)
-    return loop.finished()
+    return loop.finish_training()

@@ -20,12 +20,12 @@ from quarl.train.algorithms.common.distributions import Distribution, distributi
 from quarl.train.algorithms.common.learner import State, Update, scan_updates
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import RunningNormaliser
-from quarl.train.algorithms.common.rollouts import RewardScaling, Rollout, generalized_advantages
+from quarl.train.algorithms.common.rollouts import RewardScaling, Rollout, compute_advantages
 from quarl.train.algorithms.common.settings import RolloutSettings, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.optimiser import adam
 from quarl.train.quantization.aware import fake_quantization
-from quarl.train.quantization.fake import QUANTIZER, faked
+from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Actions, Observations
@@ -62,14 +62,14 @@ class PPOSettings(RolloutSettings):
 # --- pure functions ---------------------------------------------------------------------------------------------
 
 
-def clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_range: float) -> tf.Tensor:
+def compute_clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_range: float) -> tf.Tensor:
     """L = E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)] (Schulman et al. 2017, equation 7), to be made large; ρ, A (batch,)."""
     return tf.reduce_mean(
         tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages)
     )
 
 
-def normalised_advantages(advantages: tf.Tensor) -> tf.Tensor:
+def standardise_advantages(advantages: tf.Tensor) -> tf.Tensor:
     """(A − mean A) / (std A + 10⁻⁸), (batch,)."""
     return (advantages - tf.reduce_mean(advantages)) / (tf.math.reduce_std(advantages) + 1e-8)
 
@@ -92,7 +92,7 @@ def policy_loss(
     log_ratio = distribution.log_probability(outputs, batch["action"], weights) - batch["log_probability"]
     ratio = tf.exp(log_ratio)
     entropy = tf.reduce_mean(distribution.entropy(outputs, weights))
-    surrogate = clipped_surrogate(ratio, normalised_advantages(batch["advantage"]), clip_range)
+    surrogate = compute_clipped_surrogate(ratio, standardise_advantages(batch["advantage"]), clip_range)
     parts = {
         "policy_loss": -surrogate,
         "entropy": entropy,
@@ -110,7 +110,7 @@ def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
 # --- the update: all epochs and minibatches in one compiled call --------------------------------------------------
 
 
-def shuffled_order(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
+def shuffle_minibatches(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
     """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
     order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
     return order.reshape(-1, minibatch).astype(np.int32)
@@ -135,7 +135,9 @@ def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distr
             policy, value = state["policy"], state["value"]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch((policy, value))
-                quantized = faked(policy, state.get(QUANTIZER, {}), fake)  # the policy itself without quantizers
+                quantized = fake_quantize_weights(
+                    policy, state.get(QUANTIZER, {}), fake
+                )  # the policy itself without quantizers
                 outputs, values = outputs_and_values(network, quantized, value, rows["observation"], settings.compute)
                 # loss = −L_clip − c · H + w · ½ E[(V(s) − R)²]
                 loss, parts = policy_loss(distribution, policy, outputs, rows, settings.clip_range, bonus)
@@ -196,17 +198,17 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
         # Advantages: δₜ = rₜ + γ V(sₜ₊₁) (1 − terminatedₜ) − V(sₜ);  Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
         values, next_values = rollout.evaluate(forward, loop.normaliser)
         rewards = scaled(rollout.rewards, rollout.cut)
-        advantages = generalized_advantages(
+        advantages = compute_advantages(
             rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
         )
         batch = rollout.batch(advantages, advantages + values)  # Rₜ = Aₜ + V(sₜ)
 
         # Update: a step of Adam for every minibatch of every epoch, all in one compiled call.
-        order = shuffled_order(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
+        order = shuffle_minibatches(loop.generator, loop.iteration_steps, settings.minibatch, settings.epochs)
         numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
         (metrics,) = learner.take(update, batch, order, *numbers, quantizer=loop.aware.group)
         learner.updates += len(order)
 
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, greedy, may_be_best=settings.keep_best and loop.normaliser.settled)
-    return loop.finished(Squash.CLIP)
+        loop.report(row, greedy, may_be_best=settings.keep_best and loop.normaliser.is_settled)
+    return loop.finish_training(Squash.CLIP)

@@ -24,13 +24,13 @@ from quarl.train.algorithms.common.distributions import Distribution, distributi
 from quarl.train.algorithms.common.learner import State, Update, scan_updates
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
-from quarl.train.algorithms.common.rollouts import Rollout, generalized_advantages
+from quarl.train.algorithms.common.rollouts import Rollout, compute_advantages
 from quarl.train.algorithms.common.settings import FULL_BITS, setting
-from quarl.train.algorithms.ppo import METRICS, PPOSettings, policy_loss, shuffled_order, value_loss
+from quarl.train.algorithms.ppo import METRICS, PPOSettings, policy_loss, shuffle_minibatches, value_loss
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import mlp
 from quarl.train.networks.optimiser import adam
-from quarl.train.networks.recurrent import Memory, are_trainable, unrolled
+from quarl.train.networks.recurrent import Memory, are_trainable, unroll_network
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Actions, Observations
@@ -100,8 +100,8 @@ class RecurrentRollout(Rollout):
         values = forward.values(rows.reshape(-1, rows.shape[2])).reshape(rows.shape[:2])
         next_values = values[1:].copy()
         for step, truncated, last in self._cut_short:
-            given = np.concatenate([normaliser(last), self.behind[step][truncated]], axis=1)
-            next_values[step, truncated] = forward.values(given)
+            inputs = np.concatenate([normaliser(last), self.behind[step][truncated]], axis=1)
+            next_values[step, truncated] = forward.values(inputs)
         normaliser.update(raw[:-1].reshape(-1, raw.shape[2]))
         return values[:-1], next_values
 
@@ -122,15 +122,15 @@ def make_update(settings: RecurrentPPOSettings, network: NetworkSpec, distributi
     ) -> tuple[State, tf.Tensor]:
         def one(index: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
             # (unroll, sequences, …): a step's rows lie together
-            rows = {name: gathered(column, order[index]) for name, column in batch.items()}
+            rows = {name: gather_sequences(column, order[index]) for name, column in batch.items()}
             flat = {name: tf.reshape(column, (-1, *column.shape[2:])) for name, column in rows.items()}
             policy, value = state["policy"], state["value"]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch((policy, value))
-                outputs, _ = unrolled(network, policy, rows["observation"], rows["state"][0], rows["begins"])
+                outputs, _ = unroll_network(network, policy, rows["observation"], rows["state"][0], rows["begins"])
                 loss, parts = policy_loss(distribution, policy, outputs, flat, settings.clip_range, bonus)
-                given = tf.concat([flat["observation"], flat["state"]], axis=1)
-                error = value_loss(mlp(value, given)[:, 0], flat["return"])
+                value_inputs = tf.concat([flat["observation"], flat["state"]], axis=1)
+                error = value_loss(mlp(value, value_inputs)[:, 0], flat["return"])
                 loss += settings.value_weight * error
             state, norms = descend(state, tape, loss, count + tf.cast(index, tf.float32) + 1.0, rate)
             parts |= {"value_loss": error, **norms}
@@ -141,10 +141,10 @@ def make_update(settings: RecurrentPPOSettings, network: NetworkSpec, distributi
     return lambda *arguments: update(*tf.nest.map_structure(tf.convert_to_tensor, arguments))
 
 
-def gathered(column: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+def gather_sequences(column: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
     """The chosen sequences (n,) of a column (sequences, unroll, …), (unroll, n, …)."""
-    taken = tf.gather(column, chosen)
-    return tf.transpose(taken, (1, 0, *range(2, len(taken.shape))))
+    subset = tf.gather(column, chosen)
+    return tf.transpose(subset, (1, 0, *range(2, len(subset.shape))))
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def train(run: Run, settings: RecurrentPPOSettings) -> Trained:
         # Advantages: δₜ = rₜ + γ V(sₜ₊₁, hₜ₊₁) (1 − terminatedₜ) − V(sₜ, hₜ);  Aₜ = δₜ + γ λ (1 − cutₜ) Aₜ₊₁
         values, next_values = rollout.evaluate_with_states(forward, loop.normaliser)
         rewards = rollout.rewards * np.float32(settings.reward_scale)
-        advantages = generalized_advantages(
+        advantages = compute_advantages(
             rewards, values, next_values, rollout.terminated, rollout.cut, settings.discount, settings.gae_lambda
         )
         columns = rollout.columns(advantages, advantages + values)  # Rₜ = Aₜ + V(sₜ, hₜ)
@@ -228,11 +228,11 @@ def train(run: Run, settings: RecurrentPPOSettings) -> Trained:
 
         # Update: a step of Adam for every minibatch of sequences of every epoch, all in one compiled call.
         count = loop.iteration_steps // settings.unroll
-        order = shuffled_order(loop.generator, count, settings.minibatch // settings.unroll, settings.epochs)
+        order = shuffle_minibatches(loop.generator, count, settings.minibatch // settings.unroll, settings.epochs)
         numbers = np.float32(learner.updates), np.float32(rate), np.float32(bonus)
         (metrics,) = learner.take(update, batch, order, *numbers)
         learner.updates += len(order)
 
         row = {**loop.means(metrics, METRICS), "learning_rate": rate}
-        loop.report(row, greedy, may_be_best=settings.keep_best and loop.normaliser.settled)
-    return loop.finished(Squash.CLIP)
+        loop.report(row, greedy, may_be_best=settings.keep_best and loop.normaliser.is_settled)
+    return loop.finish_training(Squash.CLIP)

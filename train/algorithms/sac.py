@@ -33,23 +33,23 @@ from quarl.train.algorithms.common.continuous import METRICS as SHARED
 from quarl.train.algorithms.common.continuous import (
     Actor,
     ContinuousSettings,
+    build_learner_groups,
     critic_value,
     descend,
     fresh_critics,
-    learned_groups,
     smallest,
     soft_update,
 )
 from quarl.train.algorithms.common.distributions import HALF_LOG_2_PI, LOG_STD
 from quarl.train.algorithms.common.experience import Experience
-from quarl.train.algorithms.common.learner import Learner, State, Update, compiled_round, learn
+from quarl.train.algorithms.common.learner import Learner, State, Update, compile_round, learn
 from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.normalisation import normaliser_of_replay
 from quarl.train.algorithms.common.settings import setting
 from quarl.train.lazily import tf
-from quarl.train.networks.forward import head, hidden_features
+from quarl.train.networks.forward import apply_hidden_layers, head
 from quarl.train.networks.weights import Weights, initial_weights
-from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, fake_quantize_weights
 from quarl.train.quantization.mixed_precision import Compute, cast
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
@@ -101,13 +101,13 @@ def gaussian(actor: Mapping[str, Any], observations: Any) -> tuple[Any, Any]:
 
     log σ = clip(h W + b, −20, 2)
     """
-    hidden = hidden_features(actor, observations)
+    hidden = apply_hidden_layers(actor, observations)
     spread = head({"head/kernel": actor[LOG_STD_WEIGHTS], "head/bias": actor[LOG_STD_BIAS]}, hidden)
     cut = np.clip if isinstance(spread, np.ndarray) else tf.clip_by_value
     return head(actor, hidden), cut(spread, LOG_STD_LOW, LOG_STD_HIGH)
 
 
-def squashed(mean: tf.Tensor, log_std: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def squash_actions(mean: tf.Tensor, log_std: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Drawn actions (batch, elements) in −1 … 1 and their log-probability densities (batch,).
 
     u = μ + σ ε;  a = tanh u
@@ -173,9 +173,9 @@ def fresh_learner(
     actor |= {LOG_STD_WEIGHTS: np.zeros((width, actions), np.float32), LOG_STD_BIAS: np.zeros(actions, np.float32)}
     critics = fresh_critics(generator, settings.critic, observation[0] + actions, len(CRITICS))
     temperature = {LOG_TEMPERATURE: np.array([math.log(settings.temperature)], np.float32)}
-    groups = learned_groups("actor", actor, settings.compute, followed=False)
-    groups |= learned_groups("critic", critics, settings.compute)
-    return Learner(groups | learned_groups(TEMPERATURE, temperature, followed=False))
+    groups = build_learner_groups("actor", actor, settings.compute, followed=False)
+    groups |= build_learner_groups("critic", critics, settings.compute)
+    return Learner(groups | build_learner_groups(TEMPERATURE, temperature, followed=False))
 
 
 def draws(generator: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Floats]:
@@ -195,26 +195,30 @@ def make_update(settings: SACSettings, fake: FakeQuantization | None = None) -> 
         observations, following, scales = batch["observation"], batch["next_observation"], state.get(QUANTIZER, {})
         temperature = tf.exp(state[TEMPERATURE][LOG_TEMPERATURE][0])
         actor, critic_target = cast(state["actor"], compute), cast(state["critic_target"], compute)
-        next_action, next_log = squashed(*gaussian(faked(actor, scales, fake), following), batch["next_noise"])
+        next_action, next_log = squash_actions(
+            *gaussian(fake_quantize_weights(actor, scales, fake), following), batch["next_noise"]
+        )
         next_values = [critic_value(critic_target, index, following, next_action) for index in CRITICS]
         targets = soft_targets(batch["return"], batch["discount"], next_values, next_log, temperature)
-        told: dict[str, tf.Tensor] = {}
+        terms: dict[str, tf.Tensor] = {}
 
         def critic_loss(weights: Weights) -> tf.Tensor:
             # L = mean (y − Q(s, a))², summed over the critics; the paper's equation 5 has ½ of each
             values = [critic_value(weights, index, observations, batch["action"]) for index in CRITICS]
-            told["value"] = tf.reduce_mean(values[0])
+            terms["value"] = tf.reduce_mean(values[0])
             return tf.add_n([tf.reduce_mean((targets - value) ** 2) for value in values])
 
         def policy_loss(weights: Weights) -> tf.Tensor:
             critics = cast(state["critic"], compute)
-            action, told["log"] = squashed(*gaussian(faked(weights, scales, fake), observations), batch["noise"])
+            action, terms["log"] = squash_actions(
+                *gaussian(fake_quantize_weights(weights, scales, fake), observations), batch["noise"]
+            )
             values = [critic_value(critics, index, observations, action) for index in CRITICS]
-            return actor_loss(told["log"], values, temperature)
+            return actor_loss(terms["log"], values, temperature)
 
         def of_temperature(weights: Weights) -> tf.Tensor:
             wanted = settings.target_entropy * batch["action"].shape[1]
-            return temperature_loss(weights[LOG_TEMPERATURE][0], told["log"], wanted)
+            return temperature_loss(weights[LOG_TEMPERATURE][0], terms["log"], wanted)
 
         steps = tf.cast(count + 1, tf.float32)
         critic_rate, actor_rate = share * settings.critic_learning_rate, share * settings.actor_learning_rate
@@ -224,10 +228,10 @@ def make_update(settings: SACSettings, fake: FakeQuantization | None = None) -> 
         rate = share * settings.temperature_learning_rate
         state, _, _ = descend(state, TEMPERATURE, of_temperature, steps, rate, largest)
         state["critic_target"] = soft_update(state["critic_target"], state["critic"], settings.target_rate)
-        entropy = -tf.reduce_mean(told["log"])
-        return state, tf.stack([loss, told["value"], critic_norm, actor_norm, entropy, temperature])
+        entropy = -tf.reduce_mean(terms["log"])
+        return state, tf.stack([loss, terms["value"], critic_norm, actor_norm, entropy, temperature])
 
-    return compiled_round(one, len(METRICS))
+    return compile_round(one, len(METRICS))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ class DrawnActor(Actor):
         self._shape = settings.environments, loop.run.task.outputs
         self._starts = settings.learning_starts
 
-    def drawn(self, observations: Floats) -> Floats:
+    def draw_actions(self, observations: Floats) -> Floats:
         """tanh(μ(s) + σ(s) ε) (environments, elements) for raw observations; a uniform draw before learning starts."""
         loop = self._loop
         if loop.step < self._starts:
@@ -266,7 +270,7 @@ def train(run: Run, settings: SACSettings) -> Trained:
     loop = Loop(run, settings, normaliser_of_replay(task, settings, run.request.steps))
     actor, experience = DrawnActor(loop, settings), Experience(task, settings, task.outputs)
     learner = fresh_learner(loop.generator, network, task.observation_shape, task.outputs, settings)
-    loop.follow(learner, "actor", experience.checkpointed())
+    loop.follow(learner, "actor", experience.list_checkpoint_parts())
     update = make_update(settings, loop.aware.fake)
 
     while loop.goes_on():
@@ -276,7 +280,7 @@ def train(run: Run, settings: SACSettings) -> Trained:
         for _ in range(settings.rollout_steps):
             observation = loop.stream.observation
             loop.normaliser.update(observation)
-            actions = actor.drawn(observation)
+            actions = actor.draw_actions(observation)
             experience.add(observation, actions, loop.stream.step(actor.range.physical(actions)))
         loop.step += loop.iteration_steps
 
@@ -288,4 +292,4 @@ def train(run: Run, settings: SACSettings) -> Trained:
             (metrics,) = learn(update, learner, batches, share, loop.aware.group)
             row |= loop.means(metrics, METRICS)
         loop.report(row, actor.greedy, may_be_best=loop.step >= settings.learning_starts)
-    return loop.finished()
+    return loop.finish_training()

@@ -18,7 +18,7 @@ from quarl.policy.exact import LAYER_NORM_EPSILON
 from quarl.policy.reference import layer_norm as policy_layer_norm
 from quarl.policy.spec import INPUT, NetworkSpec
 from quarl.train.lazily import tf
-from quarl.train.networks.weights import hidden_layers
+from quarl.train.networks.weights import count_hidden_layers
 from quarl.train.quantization import mixed_precision
 from quarl.train.quantization.fake import LEVELS, fake_hidden, fake_input
 from quarl.train.quantization.mixed_precision import Compute
@@ -55,12 +55,12 @@ def features(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, seen
             values = mixed_precision.convolution(values, kernel, bias, layer.stride)
             continue
         values = tf.nn.conv2d(values, kernel, layer.stride, "VALID")
-        values = rounded(weights, f"conv_{index}", tf.nn.relu(tf.nn.bias_add(values, bias)), seen)
+        values = fake_quantize_output(weights, f"conv_{index}", tf.nn.relu(tf.nn.bias_add(values, bias)), seen)
     if network.convolutions:
         values = tf.reshape(values, (-1, math.prod(values.shape[1:])))
     if vector is not None:
         values = tf.concat([values, tf.cast(vector, values.dtype)], axis=1)
-    return hidden_features(weights, values, seen)
+    return apply_hidden_layers(weights, values, seen)
 
 
 def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
@@ -73,22 +73,22 @@ def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
     return tf.cast(images, kernel.dtype) * tf.constant(1.0 / IMAGE_SCALE, kernel.dtype), kernel
 
 
-def hidden_features(weights: Mapping[str, Any], values: Any, seen: list[Any] | None = None) -> Any:
+def apply_hidden_layers(weights: Mapping[str, Any], values: Any, seen: list[Any] | None = None) -> Any:
     """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β).
 
     ``seen``: see :func:`features`.
     """
     if (levels := weights.get(f"{INPUT}/{LEVELS}")) is not None:
         values = fake_input(values, levels)
-    for index in range(hidden_layers(weights)):
+    for index in range(count_hidden_layers(weights)):
         values = product(values, weights[f"dense_{index}/kernel"]) + weights[f"dense_{index}/bias"]
         if (gamma := weights.get(f"dense_{index}/gamma")) is not None:
             values = layer_norm(values, gamma, weights[f"dense_{index}/beta"])
-        values = rounded(weights, f"dense_{index}", relu(values), seen)
+        values = fake_quantize_output(weights, f"dense_{index}", relu(values), seen)
     return values
 
 
-def rounded(weights: Mapping[str, Any], layer: str, values: Any, seen: list[Any] | None = None) -> Any:
+def fake_quantize_output(weights: Mapping[str, Any], layer: str, values: Any, seen: list[Any] | None = None) -> Any:
     """A hidden layer's output on the levels that the weights bring along for it, if they do.
 
     ``seen``, where it is given, gets the output as it was.
@@ -149,7 +149,7 @@ def mlp(weights: Mapping[str, Any], inputs: Any) -> Any:
 
     h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head
     """
-    return head(weights, hidden_features(weights, inputs))
+    return head(weights, apply_hidden_layers(weights, inputs))
 
 
 class Acting:
@@ -172,5 +172,5 @@ class Acting:
         if weights is not self._weights:  # a fresh dict after every update: converted once
             tensors = {name: tf.constant(value) for name, value in weights.items()}
             self._weights, self._tensors = weights, mixed_precision.cast(tensors, self._compute)
-        given = tuple(map(tf.constant, inputs)) if isinstance(inputs, tuple) else tf.constant(inputs)
-        return self._graph(self._tensors, given).numpy()
+        input_tensors = tuple(map(tf.constant, inputs)) if isinstance(inputs, tuple) else tf.constant(inputs)
+        return self._graph(self._tensors, input_tensors).numpy()

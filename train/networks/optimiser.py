@@ -11,7 +11,7 @@ ADAM_BETA_2 = 0.999  # likewise
 ADAM_EPSILON = 1e-5  # 1e-8 in the paper; 1e-5 is what PPO and DQN implementations use (cleanrl, baselines)
 
 
-def clipped_by_norm(gradients: dict[str, tf.Tensor], largest: float) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+def clip_by_global_norm(gradients: dict[str, tf.Tensor], largest: float) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """g · min(1, largest / ‖g‖₂) over all tensors together (Pascanu et al. 2013), and the norm before.
 
     The squares are added in the order of the names: a resumed run has the same weights in another order, and floats

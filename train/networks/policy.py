@@ -28,7 +28,7 @@ class Policy:
     quantization: TrainedQuantization | None = None
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Arrays that :meth:`restored` takes."""
+        """Arrays that :meth:`from_state` takes."""
         normaliser, quantization = self.normaliser, self.quantization
         scaling = {"mean": normaliser.mean, "scale": normaliser.scale, "clip": [normaliser.clip]}
         groups = {"weights": self.weights, "normaliser": {name: np.array(value) for name, value in scaling.items()}}
@@ -39,7 +39,7 @@ class Policy:
         return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
 
     @classmethod
-    def restored(cls, state: Mapping[str, NDArray[Any]]) -> Policy:
+    def from_state(cls, state: Mapping[str, NDArray[Any]]) -> Policy:
         """The policy that :meth:`state` took.
 
         Raises:

@@ -18,7 +18,7 @@ from quarl.train.networks.forward import head, relu
 Floats = NDArray[np.float32]
 
 
-def unrolled(
+def unroll_network(
     network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, state: Any, begins: Any
 ) -> tuple[Any, list[Any]]:
     """Outputs of every step, (steps × batch, outputs), and the states behind each, (batch, state_size).
@@ -30,26 +30,26 @@ def unrolled(
         begins: 1 where a step is an episode's first, else 0, float32 (steps, batch): its state is zero.
     """
     steps, rows = inputs.shape[0], inputs.shape[1]
-    values, start, following = reshaped(inputs, (steps * rows, inputs.shape[2])), 0, []
-    kept = [1.0 - begins[step][:, None] for step in range(steps)]
+    values, start, following = reshape_array(inputs, (steps * rows, inputs.shape[2])), 0, []
+    masks = [1.0 - begins[step][:, None] for step in range(steps)]
     sums: Any = None
     for name in network.hidden_names:
         kernel, bias = weights[f"{name}/kernel"], weights[f"{name}/bias"]
         if name in network.states:
             units = network.states[name].units
-            hidden, made = state[:, start : start + units], []
-            parts = reshaped(sums, (steps, rows, sums.shape[1]))
+            hidden, hidden_states = state[:, start : start + units], []
+            parts = reshape_array(sums, (steps, rows, sums.shape[1]))
             for step in range(steps):
-                hidden = kept[step] * hidden
+                hidden = masks[step] * hidden
                 hidden = gru(parts[step], hidden @ kernel + bias, hidden)
-                made.append(hidden)
-            following.append(made)
-            values, start = joined(made, 0), start + units
+                hidden_states.append(hidden)
+            following.append(hidden_states)
+            values, start = join_arrays(hidden_states, 0), start + units
         elif name.startswith("recurrent_"):
             sums = values @ kernel + bias
         else:
             values = relu(values @ kernel + bias)
-    return head(weights, values), [joined(list(each), 1) for each in zip(*following, strict=True)]
+    return head(weights, values), [join_arrays(list(states), 1) for states in zip(*following, strict=True)]
 
 
 def gru(fed: Any, sums: Any, hidden: Any) -> Any:
@@ -70,14 +70,14 @@ def tanh(x: Any) -> Any:
     return np.tanh(x) if is_array(x) else tf.tanh(x)
 
 
-def joined(parts: list[Any], axis: int) -> Any:
+def join_arrays(parts: list[Any], axis: int) -> Any:
     """Arrays or tensors, one behind the other."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts, axis=axis) if is_array(parts[0]) else tf.concat(parts, axis=axis)
 
 
-def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+def reshape_array(x: Any, shape: tuple[int, ...]) -> Any:
     """An array or a tensor in another shape."""
     return x.reshape(shape) if is_array(x) else tf.reshape(x, shape)
 
@@ -89,7 +89,7 @@ def is_array(x: Any) -> bool:
 
 def are_trainable(network: NetworkSpec) -> bool:
     """Whether a network's recurrent layers are all GRUs, which is what is trained here."""
-    return all(each.cell is Cell.GRU for each in network.recurrences)
+    return all(layer.cell is Cell.GRU for layer in network.recurrences)
 
 
 class Memory:
@@ -113,10 +113,10 @@ class Memory:
     def step(self, network: NetworkSpec, weights: Mapping[str, Any], inputs: Floats) -> Floats:
         """Outputs (n, outputs) for normalised observations (n, inputs); the states go on."""
         begins = self.begins.astype(np.float32)
-        outputs, (self.states,) = unrolled(network, weights, inputs[None], self.states, begins[None])
+        outputs, (self.states,) = unroll_network(network, weights, inputs[None], self.states, begins[None])
         self.begins = np.zeros_like(self.begins)
-        made: Floats = outputs
-        return made
+        result: Floats = outputs
+        return result
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything that :meth:`restore` needs."""

@@ -57,7 +57,7 @@ def is_gates(layer: str) -> bool:
     return layer.startswith(("recurrent_", STATE))
 
 
-def hidden_layers(weights: Mapping[str, Any]) -> int:
+def count_hidden_layers(weights: Mapping[str, Any]) -> int:
     """Number of hidden fully connected layers of these weights."""
     return sum(name.startswith("dense_") and name.endswith("/kernel") for name in weights)
 

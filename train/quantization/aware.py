@@ -17,7 +17,7 @@ from quarl.policy.spec import INPUT, NetworkSpec, Normaliser, TrainedQuantizatio
 from quarl.train.networks.forward import activations
 from quarl.train.networks.policy import Policy
 from quarl.train.networks.weights import Weights
-from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, faked, scales_of
+from quarl.train.quantization.fake import QUANTIZER, FakeQuantization, fake_quantize_weights, scales_of
 
 Floats = NDArray[np.float32]
 FULL_BITS = 32
@@ -70,11 +70,11 @@ class QuantizationAware:
         """The weights to act and to judge with; the same object for the same weights."""
         if not self._scales:
             return weights
-        of, scales, made = self._acting
+        of, scales, acting_weights = self._acting
         if of is not weights or scales is not self._scales:
-            made = faked(weights, self._scales, self.fake)
-            self._acting = weights, self._scales, made
-        return made
+            acting_weights = fake_quantize_weights(weights, self._scales, self.fake)
+            self._acting = weights, self._scales, acting_weights
+        return acting_weights
 
     def count(self, updates: int) -> None:
         """Count updates that were made: with quantizers, if they are active."""
@@ -113,7 +113,7 @@ class QuantizationAware:
             return {}
         return {"quantized_updates": self.updates, "quant_delay_steps": self.delay_steps}
 
-    def checkpointed(self) -> dict[str, QuantizationAware]:
+    def list_checkpoint_parts(self) -> dict[str, QuantizationAware]:
         """This object under its name, for a checkpoint; nothing in a run of 32 bits."""
         return {} if self.fake is None else {"quantization_aware": self}
 

@@ -1,11 +1,11 @@
 """Fake quantization: a network computed in floats that lie on the integers' grid (Jacob et al. 2018, section 3).
 
-:func:`faked` turns float32 master weights into what the forward passes of ``train/networks/forward.py`` take: kernels
-rounded to their n-bit levels, and under ``<layer>/levels`` what rounds the outputs of a layer. Rounding has no slope,
-so gradients pass it as if it were not there (the straight-through estimator, Bengio et al. 2013); where an output is
-cut at the top of its range they are 0. The grid is that of ``policy/quantization_aware.py``, to the bit: what was
-trained is what is exported. Biases are whole steps of the accumulator, as in the 32 bits of a device: with few bits
-these steps are coarse.
+:func:`fake_quantize_weights` turns float32 master weights into what the forward passes of ``train/networks/forward.py``
+take: kernels rounded to their n-bit levels, and under ``<layer>/levels`` what rounds the outputs of a layer. Rounding
+has no slope, so gradients pass it as if it were not there (the straight-through estimator, Bengio et al. 2013); where
+an output is cut at the top of its range they are 0. The grid is that of ``policy/quantization_aware.py``, to the bit:
+what was trained is what is exported. Biases are whole steps of the accumulator, as in the 32 bits of a device: with few
+bits these steps are coarse.
 
 For arrays (acting, numpy's engine) and tensors (the compiled updates) alike.
 """
@@ -71,7 +71,9 @@ def scales_of(ranges: Mapping[str, tuple[float, float]], bits: int) -> dict[str,
     return scales
 
 
-def faked(weights: Mapping[str, Any], scales: Mapping[str, Any], fake: FakeQuantization | None) -> Mapping[str, Any]:
+def fake_quantize_weights(
+    weights: Mapping[str, Any], scales: Mapping[str, Any], fake: FakeQuantization | None
+) -> Mapping[str, Any]:
     """The weights to compute with: rounded, with what rounds the layers' outputs; unchanged without ``scales``.
 
     Args:
@@ -100,7 +102,7 @@ def faked(weights: Mapping[str, Any], scales: Mapping[str, Any], fake: FakeQuant
     return result
 
 
-def passed_through(state: Mapping[str, Any]) -> dict[str, Any]:
+def select_scales(state: Mapping[str, Any]) -> dict[str, Any]:
     """The scales in a learner's state by their name, which an update does not change; empty where there are none."""
     return {QUANTIZER: state[QUANTIZER]} if QUANTIZER in state else {}
 
@@ -160,7 +162,7 @@ def _scales_of_tensor(kernel: Any, fake: FakeQuantization) -> Any:
 
 def _agreeing_tensor(scales: Any, source: Any, out: Any) -> Any:
     """Scales that agree, as those of ``policy.simulate.agreeing_scales``, in double precision like there."""
-    wide, in_scale, out_scale = (tf.cast(each, tf.float64) for each in (scales, source[0], out[0]))
+    wide, in_scale, out_scale = (tf.cast(tensor, tf.float64) for tensor in (scales, source[0], out[0]))
     m = in_scale * wide / out_scale
     t = tf.maximum(tf.round(0.5 / m), 1.0)
     wanted = 0.5 / t * (1.0 + ABOVE_THE_HALF)

@@ -110,14 +110,14 @@ def gradients_of(tape: Any, loss: Any, weights: Any, loss_scale: Mapping[str, An
 
     With a scale s (of :func:`fresh_loss_scale`) the tape goes back from s instead of 1, and the gradients with respect
     to the float32 master weights, nested as they may be, are divided by s in float32. If one of them overflowed all are
-    0, and :func:`settled` undoes the step.
+    0, and :func:`apply_if_finite` undoes the step.
     """
     if not loss_scale:
         return tape.gradient(loss, weights), None
     scale = loss_scale["scale"][0]
     gradients = tape.gradient(loss, weights, output_gradients=scale)
     gradients = tf.nest.map_structure(lambda gradient: gradient / scale, gradients)
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in tf.nest.flatten(gradients)])
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tf.nest.flatten(gradients)])
     return tf.nest.map_structure(lambda each: tf.where(finite, each, tf.zeros_like(each)), gradients), finite
 
 
@@ -131,7 +131,9 @@ def next_loss_scale(loss_scale: Mapping[str, Any], finite: Any) -> dict[str, Any
     return {"scale": tf.where(finite, larger, smaller), "good": tf.where(finite, counted, tf.zeros_like(good))}
 
 
-def settled(new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: str = "loss_scale") -> dict[str, Any]:
+def apply_if_finite(
+    new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: str = "loss_scale"
+) -> dict[str, Any]:
     """The groups of a learner after a step: ``new``, or those of ``old`` if a gradient overflowed; and the next scale.
 
     ``old`` has all groups of ``new``, and the scale under ``key`` where there is one; ``finite`` is as
@@ -140,8 +142,8 @@ def settled(new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: st
     if finite is None:
         return dict(new)
     before = {name: old[name] for name in new}
-    kept = tf.nest.map_structure(lambda after, as_it_was: tf.where(finite, after, as_it_was), dict(new), before)
-    return {**kept, key: next_loss_scale(old[key], finite)}
+    groups = tf.nest.map_structure(lambda after, as_it_was: tf.where(finite, after, as_it_was), dict(new), before)
+    return {**groups, key: next_loss_scale(old[key], finite)}
 
 
 # --- convolutions -------------------------------------------------------------------------------------------------

@@ -39,39 +39,39 @@ class WeightControl:
     decay: float = 0.0
     clip: float = 0.0
 
-    def decayed(self, weights: dict[str, Any], rate: Any) -> dict[str, Any]:
+    def decay_weights(self, weights: dict[str, Any], rate: Any) -> dict[str, Any]:
         """W − α λ W of the kernels among tensors by name, before the optimiser's step of size ``rate``."""
         if not self.decay:
             return weights
         keep = 1.0 - rate * self.decay
         return {name: value * keep if is_kernel(name) else value for name, value in weights.items()}
 
-    def clipped(self, weights: dict[str, Any]) -> dict[str, Any]:
+    def clip_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
         """The kernels among tensors by name cut to ±κ / √fan_in, after the optimiser's step."""
         if not self.clip:
             return weights
         cut = dict(weights)
         for name in filter(is_kernel, weights):
-            bound = self.bound(weights[name].shape)
+            bound = self.compute_clip_bound(weights[name].shape)
             cut[name] = tf.clip_by_value(weights[name], -bound, bound)
         return cut
 
     def decay_in_place(self, weights: Mapping[str, NDArray[np.float32]], rate: float) -> None:
-        """Decay arrays as :meth:`decayed` does."""
+        """Decay arrays as :meth:`decay_weights` does."""
         if self.decay:
             for name in filter(is_kernel, weights):
                 kernel = weights[name]
                 kernel *= np.float32(1.0 - rate * self.decay)
 
     def clip_in_place(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Clip arrays as :meth:`clipped` does."""
+        """Clip arrays as :meth:`clip_weights` does."""
         if self.clip:
             for name in filter(is_kernel, weights):
                 kernel = weights[name]
-                bound = np.float32(self.bound(kernel.shape))
+                bound = np.float32(self.compute_clip_bound(kernel.shape))
                 np.minimum(np.maximum(kernel, -bound, out=kernel), bound, out=kernel)
 
-    def bound(self, shape: tuple[int, ...]) -> float:
+    def compute_clip_bound(self, shape: tuple[int, ...]) -> float:
         """κ / √fan_in of a kernel (…, in, out)."""
         return self.clip / math.sqrt(math.prod(int(size) for size in shape[:-1]))
 

@@ -43,14 +43,14 @@ def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runti
         raise BundleError(
             f"{bundle.path} has no {precision.value} artifact for {runtime.value} "
             f"({runtime.artifact_format.value}); it has {there or 'none'}.",
-            f"Type: quarl convert --bits {precision.typed} --policy {name_or_path}{then}",
+            f"Type: quarl convert --bits {precision.bits_argument} --policy {name_or_path}{then}",
         )
     entry = bundle.artifact(precision, runtime.artifact_format)
     if runtime not in entry.runtimes:
         raise BundleError(
             f"{bundle.path / entry.file} was not verified in {runtime.value}, only in "
             f"{', '.join(sorted(name.value for name in entry.runtimes))}.",
-            f"Type: quarl convert --bits {precision.typed} --policy {name_or_path}",
+            f"Type: quarl convert --bits {precision.bits_argument} --policy {name_or_path}",
         )
     return entry
 
@@ -94,8 +94,8 @@ class ArtifactPolicy(RuntimeProcess):
 
     def _failure(self, late_s: float | None, code: int, stderr: str) -> ExecutionError:
         late, ended = ("decide", "while it was deciding") if self.version else ("start", "before it was ready")
-        what = f"ended {ended}" if late_s is None else f"did not {late} within {late_s:g} s"
+        reason = f"ended {ended}" if late_s is None else f"did not {late} within {late_s:g} s"
         return ExecutionError(
-            f"{self.runtime.value} {what} (exit code {code}): {stderr}.",
+            f"{self.runtime.value} {reason} (exit code {code}): {stderr}.",
             "Convert the policy again, or try another --runtime.",
         )

@@ -51,4 +51,4 @@ class BestPolicy:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on exactly where :meth:`state` was taken."""
         self._value, self._step = float(state["value"][0]), int(state["step"][0])
-        self._policy = None if math.isinf(self._value) else Policy.restored(state)
+        self._policy = None if math.isinf(self._value) else Policy.from_state(state)

@@ -58,7 +58,7 @@ class Checkpoint:
     def put_back(
         self, learned: Mapping[str, Mapping[str, Any]], checkpointed: Mapping[str, Checkpointed]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], int, np.random.Generator]:
-        """Restore the checkpointed objects to the state in which :func:`gathered` found them.
+        """Restore the checkpointed objects to the state in which :func:`gather_state` found them.
 
         Returns the learner's arrays by group (those of a fresh one, ``learned``, must have the same names and shapes),
         the number of updates it made, and the random generator.
@@ -68,19 +68,19 @@ class Checkpoint:
         """
         groups = {group: self.group(group) for group in learned}
         for group, arrays in learned.items():
-            found = {name: value.shape for name, value in groups[group].items()}
+            shapes = {name: value.shape for name, value in groups[group].items()}
             wanted = {name: tuple(value.shape) for name, value in arrays.items()}
-            if found != wanted:
-                names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            if shapes != wanted:
+                names = sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name))
                 raise CheckpointError(_older(f"{group}/{names[0]}"))
-        for name, each in checkpointed.items():
-            self.restore(name, each)
+        for name, component in checkpointed.items():
+            self.restore(name, component)
         generator = np.random.default_rng()
         generator.bit_generator.state = dict(self.facts["generator"])
         return groups, int(self.facts["updates"]), generator
 
     def restore(self, name: str, of: Checkpointed) -> None:
-        """Put one object back as :func:`gathered` found it.
+        """Put one object back as :func:`gather_state` found it.
 
         Raises:
             CheckpointError: it is not as this program saves it.
@@ -95,7 +95,7 @@ def _older(part: str) -> str:
     return f"the checkpoint is of an older format: its {part} is not what this program saves. {ANEW}"
 
 
-def gathered(
+def gather_state(
     learned: Mapping[str, Mapping[str, Any]],
     checkpointed: Mapping[str, Checkpointed],
     updates: int,
@@ -103,11 +103,11 @@ def gathered(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and facts of a checkpoint: all that the next iteration depends on. See :meth:`Checkpoint.put_back`."""
     groups = {group: {name: np.asarray(value) for name, value in arrays.items()} for group, arrays in learned.items()}
-    arrays = flattened({**groups, **{name: each.state() for name, each in checkpointed.items()}})
+    arrays = flatten_groups({**groups, **{name: component.state() for name, component in checkpointed.items()}})
     return arrays, {"updates": updates, "generator": dict(generator.bit_generator.state)}  # its integers are exact
 
 
-def flattened(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def flatten_groups(groups: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """``{"policy": {"head/bias": …}}`` as ``{"policy/head/bias": …}``; the inverse of ``Checkpoint.group``."""
     return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
 

@@ -37,37 +37,37 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
     """
     if resolve(task.name).suite is Suite.NAVIGATION:
         from quarl.airlearning_envs.config import PRESETS
-        from quarl.airlearning_envs.flights import shown_to
+        from quarl.airlearning_envs.flights import select_observation
         from quarl.airlearning_envs.record import fly_scenes, save_film
         from quarl.airlearning_envs.record import frames as painted
 
-        _, observe = shown_to(task.observation, PRESETS[preset])
+        _, observe = select_observation(task.observation, PRESETS[preset])
         scenes = fly_scenes(PRESETS[preset], decide, 0, seed, observe)
         save_film(path, painted(PRESETS[preset], scenes, f"{preset}, policy {name}, episode 0"))
         return float("nan")
     if task.is_image:
-        frames, total = seen_frames(task, decide, seed, preset)
+        frames, total = record_observation_frames(task, decide, seed, preset)
     else:
-        frames, total = drawn_frames(task, decide, seed)
+        frames, total = record_rendered_frames(task, decide, seed)
     save(path, frames, 1.0 / task.control_period_s)
     return total
 
 
-def seen_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
+def record_observation_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
     """The newest picture of every observation of one judged episode, enlarged; and the episode's return."""
     frames: list[Frame] = []
 
-    def watched(observation: Observations) -> Actions:
+    def decide_and_record(observation: Observations) -> Actions:
         if len(frames) < LONGEST:
             newest = observation[0, :, :, -1]
             frames.append(np.kron(newest, np.ones((ENLARGED, ENLARGED), np.uint8))[:, :, None].repeat(3, axis=2))
         return decide(observation)
 
-    result = task.evaluate(watched, 1, seed, preset)
+    result = task.evaluate(decide_and_record, 1, seed, preset)
     return frames, result.mean_return
 
 
-def drawn_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], float]:
+def record_rendered_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], float]:
     """The environment's own pictures of one episode, and the episode's return."""
     if task.draw is None:
         raise TaskError(f"the task {task.name} has no pictures of itself. Leave out --video.")
@@ -77,14 +77,14 @@ def drawn_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], fl
     pilot.begin(decide, np.ones(1, np.bool_))
     total, ended = 0.0, False
     while not ended and len(frames) < LONGEST:
-        frames.append(drawn(task, draw))
+        frames.append(render_frame(task, draw))
         step = episodes.step(decide(observation))
         observation, ended = step.observation, bool(step.terminated[0] or step.truncated[0])
         total += float(step.reward[0])
-    return [*frames, drawn(task, draw)], total
+    return [*frames, render_frame(task, draw)], total
 
 
-def drawn(task: Task, draw: Callable[[], Any]) -> Frame:
+def render_frame(task: Task, draw: Callable[[], Any]) -> Frame:
     """One picture (height, width, 3).
 
     Raises:
@@ -110,9 +110,9 @@ def save(path: Path, frames: list[Frame], rate: float) -> None:
     import imageio.v3 as imageio
 
     every = max(1, round(rate / FASTEST)) if rate > FASTEST else 1
-    kept = frames[::every]
+    sampled_frames = frames[::every]
     # H.264 wants even sides: cut off what is odd.
-    pictures = np.stack([frame[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in kept])
+    pictures = np.stack([frame[: len(frame) // 2 * 2, : frame.shape[1] // 2 * 2] for frame in sampled_frames])
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
     try:

@@ -35,7 +35,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def masked(crc: int) -> int:
+def mask_crc(crc: int) -> int:
     """The CRC rotated right by 15 bits plus a constant, as records keep it."""
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 
@@ -64,7 +64,7 @@ class EventFile:
     def _write(self, event: Event) -> None:
         data = event.SerializeToString()
         for part in (struct.pack("<Q", len(data)), data):
-            self.file.write(part + struct.pack("<I", masked(crc32c(part))))
+            self.file.write(part + struct.pack("<I", mask_crc(crc32c(part))))
 
 
 class CurveLog:
@@ -78,13 +78,13 @@ class CurveLog:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / CURVE_FILE
         self._columns: list[str] = []
-        kept: list[dict[str, str]] = []
+        rows: list[dict[str, str]] = []
         if resume_from is not None and self.path.exists():
-            kept = [row for row in read_rows(self.path.read_text()) if int(row[STEP]) <= resume_from]
-            self._columns = list(kept[0]) if kept else []
+            rows = [row for row in read_rows(self.path.read_text()) if int(row[STEP]) <= resume_from]
+            self._columns = list(rows[0]) if rows else []
         self._file = self.path.open("w", newline="", encoding="utf-8")
         self._csv: csv.DictWriter[str] | None = None
-        for row in kept:
+        for row in rows:
             self._write(row)
         self._events = EventFile(folder)
 
@@ -130,7 +130,7 @@ def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], l
     return [float(row[STEP]) for row in filled], [float(row[name]) for row in filled]
 
 
-def thinned(text: str, most: int = 1000) -> str:
+def thin_curve(text: str, most: int = 1000) -> str:
     """A curve of at most about ``most`` rows for a bundle: every evaluation, and of the other rows every so many.
 
     Where episodes are so long that few rows end one, all of those are kept too.
@@ -140,7 +140,7 @@ def thinned(text: str, most: int = 1000) -> str:
         return text
     period = math.ceil(len(rows) / most)
     ended = sum(bool(row.get("return")) for row in rows)
-    kept = [
+    kept_rows = [
         row
         for index, row in enumerate(rows)
         if index % period == 0
@@ -151,7 +151,7 @@ def thinned(text: str, most: int = 1000) -> str:
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, list(rows[0]))
     writer.writeheader()
-    writer.writerows(kept)
+    writer.writerows(kept_rows)
     return buffer.getvalue()
 
 

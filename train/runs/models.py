@@ -39,7 +39,7 @@ def parse_model(text: str) -> NetworkSpec:
     words = widths.split(",") if widths else [str(width) for width in NATURE_HIDDEN]
     hidden = tuple(int(word) for word in words if word.isdigit())
     recurrences = tuple(
-        Recurrence(Cell.GRU, int(word.removeprefix("gru-")), sum(each.isdigit() for each in words[:index]))
+        Recurrence(Cell.GRU, int(word.removeprefix("gru-")), sum(earlier.isdigit() for earlier in words[:index]))
         for index, word in enumerate(words)
         if not word.isdigit()
     )

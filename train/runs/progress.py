@@ -63,12 +63,12 @@ class TrainingProgress:
             value = row.get(name, math.nan)
             if not math.isnan(value):
                 self._smooth[name] = SMOOTHING * self._smooth.get(name, value) + (1 - SMOOTHING) * value
-        shown = [f"{speed:,.0f} steps/s"] if speed else []
+        parts = [f"{speed:,.0f} steps/s"] if speed else []
         if "return" in self._smooth:
-            shown.append(f"return {self._smooth['return']:.2f}")
+            parts.append(f"return {self._smooth['return']:.2f}")
         if "success" in self._smooth:
-            shown.append(f"success {100 * self._smooth['success']:.1f} %")
-        figures = "  ".join(shown)
+            parts.append(f"success {100 * self._smooth['success']:.1f} %")
+        figures = "  ".join(parts)
         left = time_left((self._steps - step) / speed, most_s) if speed else ""
         if self._bar:
             self._bar.update(self._task, completed=step, figures=figures, left=left)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.locate import code_version
-from quarl.policy.pilot import watched
+from quarl.policy.pilot import watch_observations
 from quarl.policy.rewrites import equalise, rewritten
 from quarl.policy.spec import ContinuousHead, Memory, NetworkSpec, ObservationField, PolicySpec, Remembered, Squash
 from quarl.train.deciding import greedy
 from quarl.train.intervals import RETURN_INTERVAL
 from quarl.train.networks.policy import Policy
-from quarl.train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thinned
+from quarl.train.runs.logs import CURVE_FILE, PICTURE_FILE, draw_curve, thin_curve
 from quarl.train.runs.request import RunRequest, Trained
 from quarl.train.runs.run import Run, describe
 from quarl.train.suites.episodes import Actions, Decide, Observations
@@ -69,8 +69,8 @@ def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash 
 def states_of(network: NetworkSpec) -> tuple[ObservationField, ...]:
     """The observation's fields of a network's recurrent layers, which are zero at the start of an episode."""
     return tuple(
-        ObservationField(name, (1, each.state_size), "1", memory=Memory(Remembered.STATE, (0.0,) * each.state_size))
-        for name, each in network.states.items()
+        ObservationField(name, (1, layer.state_size), "1", memory=Memory(Remembered.STATE, (0.0,) * layer.state_size))
+        for name, layer in network.states.items()
     )
 
 
@@ -91,7 +91,7 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
     if task.is_image:
         return record_images(task, decide, seed, purpose, rows)
     share = rows // len(task.presets)
-    kept: list[NDArray[Any]] = []
+    samples: list[NDArray[Any]] = []
     for preset in task.presets:
         seen: list[NDArray[Any]] = []
 
@@ -102,15 +102,15 @@ def record_observations(task: Task, decide: Decide, seed: int, purpose: str, row
 
         episodes = RECORDED_EPISODES_WITH_IMAGES if task.vector_size else RECORDED_EPISODES
         with suppress(EnoughError):
-            task.evaluate(watched(decide, keep), episodes, episode_seed(seed, purpose), preset)
+            task.evaluate(watch_observations(decide, keep), episodes, episode_seed(seed, purpose), preset)
         every = np.unique(np.concatenate(seen), axis=0)
         elements = every[:, -task.vector_size :]  # all of them where no image is before them
         ends = np.unique(np.concatenate([elements.argmin(axis=0), elements.argmax(axis=0)]))
         others = np.setdiff1d(np.arange(len(every)), ends)
         generator = np.random.default_rng(episode_seed(seed, purpose))
         drawn = generator.choice(others, size=min(max(share - len(ends), 0), len(others)), replace=False)
-        kept.append(every[np.concatenate([ends[:share], drawn])])
-    return np.concatenate(kept).astype(np.float32)
+        samples.append(every[np.concatenate([ends[:share], drawn])])
+    return np.concatenate(samples).astype(np.float32)
 
 
 def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int) -> NDArray[np.uint8]:
@@ -120,7 +120,7 @@ def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int
     (Vitter 1985, algorithm R).
     """
     share = rows // len(task.presets)
-    kept: list[NDArray[np.uint8]] = []
+    samples: list[NDArray[np.uint8]] = []
     for preset in task.presets:
         generator = np.random.default_rng(episode_seed(seed, purpose))
         reservoir: list[NDArray[np.uint8]] = []
@@ -141,8 +141,8 @@ def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int
             return decide(observation)
 
         task.evaluate(recording, RECORDED_IMAGE_EPISODES, episode_seed(seed, purpose), preset)
-        kept.append(np.unique(np.stack(reservoir).reshape(len(reservoir), -1), axis=0))
-    return np.concatenate(kept)
+        samples.append(np.unique(np.stack(reservoir).reshape(len(reservoir), -1), axis=0))
+    return np.concatenate(samples)
 
 
 def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, Any]:
@@ -175,15 +175,15 @@ def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, An
 
 def versions() -> dict[str, str]:
     """Python, the packages that every run rests on, and the benchmark suites that this process has imported."""
-    found = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
+    package_versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS_OF}}
     for module, distribution in (pair for _, modules in NEEDS.values() for pair in modules.items()):
         if module in sys.modules:
             with suppress(metadata.PackageNotFoundError):  # packaged under another name: no reason to lose a run
-                found[distribution] = metadata.version(distribution)
-    return found
+                package_versions[distribution] = metadata.version(distribution)
+    return package_versions
 
 
-def judged_finally(run: Run, decide: Decide) -> list[dict[str, Any]]:
+def evaluate_final_policy(run: Run, decide: Decide) -> list[dict[str, Any]]:
     """Greedy success or return on fresh episodes of every preset, as JSON values."""
     request, task = run.request, run.task
     seed = episode_seed(request.seed, "final judgement")
@@ -214,7 +214,7 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     decide = greedy(spec, trained.policy.weights)
     origin = {
         **provenance(run, trained, settings_source),
-        "judged": [] if run.was_interrupted else judged_finally(run, decide),
+        "judged": [] if run.was_interrupted else evaluate_final_policy(run, decide),
     }
     spec = dataclasses.replace(spec, provenance=origin)
     if still := [f"{spec.element(place)} at {value:g}" for place, value, _ in spec.normaliser.still]:
@@ -227,7 +227,7 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     calibration = record_observations(task, decide, request.seed, "calibration", rows[0])
     golden = record_observations(task, decide, request.seed, "golden", rows[1])
     title = f"Policy {request.policy} on {request.task}: {request.method}, seed {request.seed}, {trained.steps:,} steps"
-    extra = {CURVE_FILE: thinned(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
+    extra = {CURVE_FILE: thin_curve(curve).encode(), PICTURE_FILE: draw_curve(curve, title)}
     weights = equalise(spec, trained.policy.weights, calibration)
     spec, weights = rewritten(spec, weights, calibration)
     bundle = write_bundle(run.bundle_path, spec, weights, calibration, golden, extra)

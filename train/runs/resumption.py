@@ -44,8 +44,8 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     step, replanned = int(facts["step"]), facts.get("replanned", {})
     saved["task"] = resolve(str(saved.get("task"))).canonical  # a task has several names
     kind = settings_class(request.method)
-    past = {each.name: about(kind, each.name) for each in fields(kind) if each.name in identity["settings"]}
-    saved["settings"] = {n: each["before"] for n, each in past.items() if "before" in each} | saved["settings"]
+    past = {entry.name: about(kind, entry.name) for entry in fields(kind) if entry.name in identity["settings"]}
+    saved["settings"] = {n: entry["before"] for n, entry in past.items() if "before" in entry} | saved["settings"]
     if request.resume and saved.get("steps") != request.steps:  # the schedules follow the new number from here on
         replanned = {"at_step": step, "from_steps": saved.get("steps"), "to_steps": request.steps}
         saved["steps"] = request.steps
@@ -53,14 +53,14 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     if not changed:
         sentence = f"Going on with the run that was interrupted at step {step:,}; --fresh starts over."
         return ResumedRun(checkpoint, replanned, "" if request.resume else sentence)
-    what, before, now = changed[0]
+    key, before, now = changed[0]
     if request.resume:
         raise CheckpointError(
-            f"the checkpoint in {folder} is of a run with {what} = {before!r}, asked for is {now!r}. "
+            f"the checkpoint in {folder} is of a run with {key} = {before!r}, asked for is {now!r}. "
             "Resume with the options it was started with, or type --fresh instead of --resume."
         )
     return ResumedRun(
-        sentence=f"Starting over: the run that was interrupted at step {step:,} has {what} = {before!r}, asked for is "
+        sentence=f"Starting over: the run that was interrupted at step {step:,} has {key} = {before!r}, asked for is "
         f"{now!r}. It is put aside in {folder}.previous."
     )
 

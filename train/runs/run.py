@@ -58,9 +58,9 @@ class Run:
         """Args: the request, its task, and ``time.monotonic()`` of the start of the process if that was earlier."""
         self.request, self.task = request, task
         self._began = time.monotonic() if began is None else began
-        found = resume_or_begin(request)
-        self.checkpoint, self.replanned = found.checkpoint, found.replanned
-        facts = {} if found.checkpoint is None else found.checkpoint.facts
+        resumption = resume_or_begin(request)
+        self.checkpoint, self.replanned = resumption.checkpoint, resumption.replanned
+        facts = {} if resumption.checkpoint is None else resumption.checkpoint.facts
         self.start_step = int(facts.get("step", 0))
         self._saved_step = self.start_step if facts else None
         self.resumed_at: list[int] = [*facts.get("resumed_at", []), self.start_step] if facts else []
@@ -80,7 +80,7 @@ class Run:
         request.training_folder.parent.mkdir(parents=True, exist_ok=True)  # now is the time to hear that it cannot be
         title = f"{request.policy} {request.method}"
         self.progress = TrainingProgress(title, request.steps, self.start_step, request.quiet)
-        for sentence in filter(None, (found.sentence, *task.notes)):
+        for sentence in filter(None, (resumption.sentence, *task.notes)):
             self.progress.say(sentence, always=True)
 
     @cached_property
@@ -127,9 +127,9 @@ class Run:
 
     def _what_is_left(self) -> str:
         if self._saved_step is None:
-            return f"there was no checkpoint yet; {self.untouched}."
+            return f"there was no checkpoint yet; {self.unchanged_notice}."
         return (
-            f"the checkpoint of step {self._saved_step:,} is kept and {self.untouched}. "
+            f"the checkpoint of step {self._saved_step:,} is kept and {self.unchanged_notice}. "
             "The same command again goes on from there."
         )
 
@@ -139,7 +139,7 @@ class Run:
         return self._stop == INTERRUPTED
 
     @property
-    def untouched(self) -> str:
+    def unchanged_notice(self) -> str:
         """A sentence of an interrupted run on the bundle whose place it did not take."""
         path = self.request.output_path
         return f"{path} is as it was" if path.exists() else f"there is no {path}"
@@ -183,13 +183,13 @@ class Run:
         self.last_row = {**row, **greedy}
         self._log.add(step, {**row, **greedy, **times})
         minutes = self.request.minutes
-        self.progress.update(step, self.last_row, None if minutes is None else 60.0 * minutes - self._counted_s)
+        self.progress.update(step, self.last_row, None if minutes is None else 60.0 * minutes - self._budget_used_s)
         self._stop = self._find_stop(step, reached)
 
     def announce(self, step: int, news: Sequence[str]) -> None:
         """Say what became new by ``step``, a line each."""
-        for each in news:
-            self.progress.say(f"step {step:,}: {each}")
+        for sentence in news:
+            self.progress.say(f"step {step:,}: {sentence}")
 
     def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], str | None]:
         """A row of greedy returns and successes, NaN where none was due; and which of the goals was reached."""
@@ -248,13 +248,13 @@ class Run:
             return INTERRUPTED
         if reached:
             return reached
-        if self.request.minutes is not None and self._counted_s >= 60.0 * self.request.minutes:
+        if self.request.minutes is not None and self._budget_used_s >= 60.0 * self.request.minutes:
             since = f" since it was resumed at step {self.resumed_at[-1]:,}" if self.request.resume else ""
             return f"{self.request.minutes:g} minutes{since} were over"
         return None
 
     @property
-    def _counted_s(self) -> float:
+    def _budget_used_s(self) -> float:
         """Seconds that ``--minutes`` counts: with ``--resume`` those of this process, else of all of the run."""
         return time.monotonic() - self._began if self.request.resume else self.wall_s
 
@@ -296,11 +296,11 @@ class Run:
         finite = np.isfinite(metrics)
         if finite.all():
             return
-        update, which = np.argwhere(~finite)[0]
-        kept = self.request.training_folder / "checkpoint.safetensors"
-        good = f"The last good checkpoint is {kept}" if kept.exists() else "No checkpoint had been written yet"
+        update, column = np.argwhere(~finite)[0]
+        path = self.request.training_folder / "checkpoint.safetensors"
+        good = f"The last good checkpoint is {path}" if path.exists() else "No checkpoint had been written yet"
         raise DivergenceError(
-            f"{names[which]} became {metrics[update, which]} at step {step:,}, in update {update + 1} of the "
+            f"{names[column]} became {metrics[update, column]} at step {step:,}, in update {update + 1} of the "
             f"{len(metrics)} made now. {good}. Lower the learning rate (--set learning_rate=…) and train again."
         )
 
@@ -310,6 +310,6 @@ def describe(result: Evaluation) -> str:
     name = f"{result.preset}: " if result.preset else ""
     if result.success is None or result.interval is None:
         interval = brackets(result.return_interval, ".2f")
-        return f"{name}return {result.mean_return:.2f} {interval} over {result.counted}"
-    share, low, high = (100 * each for each in (result.success, *result.interval))
+        return f"{name}return {result.mean_return:.2f} {interval} over {result.episode_summary}"
+    share, low, high = (100 * fraction for fraction in (result.success, *result.interval))
     return f"{name}success {share:.1f} % [{low:.1f}, {high:.1f}] of {result.episodes} episodes"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.policy.json_values import shortened
+from quarl.policy.json_values import abbreviate
 from quarl.train.suites.errors import EnvironmentFaultError
 
 RETURNS = {"reset": "observation, info", "step": "observation, reward, terminated, truncated, info"}
@@ -45,47 +45,47 @@ class Checked:
         Raises:
             EnvironmentFaultError: the environment raises, or returns something else than Gymnasium's interface says.
         """
-        return self._seen("reset", self._parts("reset", call)[0])
+        return self._check_observation("reset", self._parts("reset", call)[0])
 
     def step(self, call: Callable[[], Any]) -> tuple[Any, NDArray[np.float64], Any, Any, dict[str, Any]]:
         """What a call of ``step`` returns, the reward as (environments,); raises as :meth:`reset` does."""
         self._steps = [step + 1 for step in self._steps]
         observation, reward, terminated, truncated, info = self._parts("step", call)
-        for what, flag in (("terminated", terminated), ("truncated", truncated)):
+        for text, flag in (("terminated", terminated), ("truncated", truncated)):
             shape, kind = shape_and_kind(flag)
             if shape not in ([(), (1,)] if not self._axes else [(self._count,)]) or kind not in "biu":
-                raise self._fault("step", f"returned {shortened(flag)} as {what}; allowed are True and False")
+                raise self._fault("step", f"returned {abbreviate(flag)} as {text}; allowed are True and False")
         try:
             rewards = np.array(reward, np.float64).reshape(self._count)
         except (TypeError, ValueError):  # None, or of another size
             rewards = np.full(self._count, np.nan)
         if not (finite := np.isfinite(rewards)).all():
             place = int(np.argmin(finite))
-            what = shortened(reward if not self._axes or np.size(reward) != self._count else rewards[place])
-            raise self._fault("step", f"returned {what} as the reward; allowed are finite numbers", place)
-        return self._seen("step", observation), rewards, terminated, truncated, info
+            text = abbreviate(reward if not self._axes or np.size(reward) != self._count else rewards[place])
+            raise self._fault("step", f"returned {text} as the reward; allowed are finite numbers", place)
+        return self._check_observation("step", observation), rewards, terminated, truncated, info
 
     def _parts(self, method: str, call: Callable[[], Any]) -> Any:
         try:
-            found = call()
+            result = call()
         except Exception as error:  # whatever stands in somebody's own environment
             raise self._fault(method, f"raised {message_of(error)}") from error
         wanted = RETURNS[method].count(",") + 1
-        if isinstance(found, tuple) and len(found) == wanted and isinstance(found[-1], dict):
-            return found
-        what = f"a tuple of {len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
-        raise self._fault(method, f"returned {what}; Gymnasium's interface says {RETURNS[method]}, the last a dict")
+        if isinstance(result, tuple) and len(result) == wanted and isinstance(result[-1], dict):
+            return result
+        summary = f"a tuple of {len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise self._fault(method, f"returned {summary}; Gymnasium's interface says {RETURNS[method]}, the last a dict")
 
-    def _seen(self, method: str, observation: Any) -> Any:
+    def _check_observation(self, method: str, observation: Any) -> Any:
         if (shape := shape_and_kind(observation)[0]) != self._shape:
             raise self._fault(method, f"returned an observation of shape {shape}; its space has {self._shape}")
         values = np.asarray(observation)
         if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
-            place = tuple(int(each) for each in np.argwhere(~finite)[0])
+            place = tuple(int(index) for index in np.argwhere(~finite)[0])
             inside = place[self._axes :]
             element = inside[0] if len(inside) == 1 else inside
-            what = f"returned {values[place]} as element {element} of the observation; allowed are finite numbers"
-            raise self._fault(method, what, place[0] if self._axes else 0)
+            problem = f"returned {values[place]} as element {element} of the observation; allowed are finite numbers"
+            raise self._fault(method, problem, place[0] if self._axes else 0)
         return observation
 
     def _fault(self, method: str, what: str, place: int = 0) -> EnvironmentFaultError:
@@ -108,7 +108,7 @@ class Checked:
 def message_of(error: Exception) -> str:
     """An error of somebody's own program, and its place there."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
-    own = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith("<")]
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{place}"
 

@@ -41,18 +41,18 @@ def read_command_latency(text: str) -> CommandLatency:
 def _of_report(path: Path) -> CommandLatency:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        found = [samples for each in document["reports"] if (samples := _samples_ns(each))]
+        latencies = [samples for report in document["reports"] if (samples := _samples_ns(report))]
     except OSError as error:
         raise TaskError(f"--command-latency {path}: {error.strerror}; {ALLOWED}.") from error
     except (ValueError, LookupError, TypeError) as error:
         raise TaskError(f"--command-latency {path} is no report of latencies; {ALLOWED}.") from error
-    if len(found) != 1:
+    if len(latencies) != 1:
         raise TaskError(
-            f"--command-latency {path} has the latencies of {len(found)} artifacts; allowed is one. Measure one: "
+            f"--command-latency {path} has the latencies of {len(latencies)} artifacts; allowed is one. Measure one: "
             "quarl bench latency --policy I --precision int8 --path decide --no-baseline --json > report.json"
         )
     try:
-        return CommandLatency(LatencyKind.EMPIRICAL, tuple(value / 1e9 for value in found[0]))
+        return CommandLatency(LatencyKind.EMPIRICAL, tuple(value / 1e9 for value in latencies[0]))
     except (SettingsError, TypeError) as error:
         raise TaskError(f"--command-latency {path}: {error}") from error
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
-from quarl.train.quiet import silenced
+from quarl.train.quiet import suppress_output
 from quarl.train.suites.checked import Checked
 from quarl.train.suites.episodes import Actions, OneByOne, episode_of
 from quarl.train.suites.errors import TaskError
@@ -47,7 +47,7 @@ def task_names() -> dict[str, tuple[str, str]]:
 def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
     """One environment of the suite, without the warnings that some of its models give when they are compiled."""
     suite = import_suite()
-    with silenced():
+    with suppress_output():
         return suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
 
 
@@ -63,7 +63,7 @@ class DeepMindEpisodes(OneByOne):
         playing = [load(domain, task, options) for _ in range(environments)]
         super().__init__(playing, seed, (sum(field.size for field in fields_of(playing[0].observation_spec())),))
         self._bounds = bounds_of(playing[0])
-        self._checked = [Checked(f"dm_control,{domain}_{task}", each, self._observation.shape[1:]) for each in playing]
+        self._checked = [Checked(f"dm_control,{domain}_{task}", env, self._observation.shape[1:]) for env in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
         """See :class:`OneByOne`."""
@@ -71,18 +71,18 @@ class DeepMindEpisodes(OneByOne):
         self._checked[place].began(0, episode_of(seed))
         return self._checked[place].reset(lambda: (flat(self.playing[place].reset().observation), {}))
 
-    def taken(self, actions: Actions) -> Any:
+    def convert_actions(self, actions: Actions) -> Any:
         """The actions clipped to the suite's bounds."""
         return np.clip(actions.astype(np.float64), *self._bounds)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """One control step; a discount of 1 at the end says that only the time is over."""
 
-        def stepped() -> tuple[Any, ...]:
+        def step_environment() -> tuple[Any, ...]:
             step = self.playing[place].step(action)
             return flat(step.observation), step.reward, step.last() and step.discount != 1.0, step.last(), {}
 
-        observation, reward, terminated, truncated, _ = self._checked[place].step(stepped)
+        observation, reward, terminated, truncated, _ = self._checked[place].step(step_environment)
         return observation, float(reward[0]), terminated, truncated
 
     def picture(self) -> NDArray[np.uint8]:

@@ -58,7 +58,7 @@ class Progression(Protocol):
     It decides by episode id, so that given its state an episode is still a function of (seed, episode id, actions).
     """
 
-    def ended(self, successes: NDArray[np.bool_], next_id: int) -> str:
+    def record_episodes(self, successes: NDArray[np.bool_], next_id: int) -> str:
         """Count episodes that ended; what is new from the episode ``next_id`` on in a few words, or ""."""
 
     def figures(self) -> dict[str, float]:
@@ -113,7 +113,7 @@ class OneByOne(ABC):
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
         """One step of one environment: observation, reward, terminated, truncated."""
 
-    def taken(self, actions: Actions) -> Any:
+    def convert_actions(self, actions: Actions) -> Any:
         """The actions as :meth:`move` takes them, one after the other."""
         return actions
 
@@ -130,7 +130,7 @@ class OneByOne(ABC):
         observation = np.empty_like(self._observation)
         reward = np.empty(self.environments, np.float32)
         terminated, truncated = np.empty((2, self.environments), np.bool_)
-        for place, action in enumerate(self.taken(actions)):
+        for place, action in enumerate(self.convert_actions(actions)):
             seen, reward[place], terminated[place], truncated[place] = self.move(place, action)
             observation[place] = np.reshape(seen, observation.shape[1:])
         self._observation = observation
@@ -260,7 +260,9 @@ class EpisodeStream:
         if success is not None:
             self._tally.successes += int(success[done].sum())
             self._tally.knows_success = True
-            if self._progression is not None and (news := self._progression.ended(success[done], self._next_id)):
+            if self._progression is not None and (
+                news := self._progression.record_episodes(success[done], self._next_id)
+            ):
                 self._tally.news.append(news)
 
     def take_tally(self) -> Tally:

@@ -27,12 +27,12 @@ from quarl.policy.spec import (
     ObservationField,
     Squash,
 )
-from quarl.train.quiet import silenced
+from quarl.train.quiet import suppress_output
 from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
 from quarl.train.suites.episodes import Actions, Episodes, OneByOne, episode_of
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName, known_words, resolve
+from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName, list_task_words, resolve
 from quarl.train.suites.task import Task, judging
 
 JUDGING_ENVIRONMENTS = 32
@@ -80,7 +80,7 @@ class GymnasiumEpisodes(OneByOne):
         self._always_new = suite is Suite.BOX2D
         playing = [self._build() for _ in range(environments)]
         if suite is Suite.PYBULLET:
-            with silenced():
+            with suppress_output():
                 for environment in playing:
                     environment.reset(seed=0)
         inputs, outputs = playing[0].observation_space, playing[0].action_space
@@ -102,7 +102,7 @@ class GymnasiumEpisodes(OneByOne):
         checked.began(0, episode_of(seed))
         return checked.reset(lambda: checked.environment.reset(seed=number))
 
-    def taken(self, actions: Actions) -> Any:
+    def convert_actions(self, actions: Actions) -> Any:
         """Return the actions as the environment takes them."""
         return environment_actions(self._actions, actions)
 
@@ -120,7 +120,7 @@ class GymnasiumEpisodes(OneByOne):
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
     """An environment as it is played: with a limit of steps, its observations flattened to a Box."""
-    environment = registered(environment_id, options)
+    environment = make_from_registry(environment_id, options)
     if not isinstance(environment.observation_space, Box):
         environment = gymnasium.wrappers.FlattenObservation(environment)
     return gymnasium.wrappers.TimeLimit(environment, LONGEST_EPISODE) if is_endless(environment) else environment
@@ -131,10 +131,10 @@ def is_endless(environment: Environment) -> bool:
     return environment.spec is None or environment.spec.max_episode_steps is None
 
 
-def registered(environment_id: str, options: Mapping[str, Any]) -> Environment:
+def make_from_registry(environment_id: str, options: Mapping[str, Any]) -> Environment:
     """``gymnasium.make`` without its checker, with the suite's ids registered and its banners silenced."""
     suite = resolve(environment_id).suite
-    with silenced(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
+    with suppress_output(), loading_mujoco() if suite is Suite.MUJOCO else contextlib.nullcontext():
         if suite is Suite.PYBULLET:
             import pybullet_envs_gymnasium  # noqa: F401  # registers the ids
         if environment_id.startswith(NAVIGATION_ID.partition("/")[0] + "/"):
@@ -165,12 +165,12 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     environment_id = name.target
     import_own_module(environment_id)
     try:
-        probe = registered(environment_id, options)
+        probe = make_from_registry(environment_id, options)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
     except Exception as error:  # of an environment's own
         raise TaskError(f"--task {environment_id} cannot be made: {message_of(error)}.") from error
-    with contextlib.closing(probe), silenced():
+    with contextlib.closing(probe), suppress_output():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
         notes = (NO_LIMIT.format(name.canonical),) if is_endless(probe) else ()
@@ -253,10 +253,10 @@ def fields_of(environment_id: str, inputs: gymnasium.Space[Any]) -> tuple[Observ
     """
     if isinstance(inputs, Dict | Tuple):
         parts = inputs.spaces.items() if isinstance(inputs, Dict) else enumerate(inputs.spaces)
-        found = [(str(key), each) for key, part in parts for each in fields_of("", part)]
-        joined = [(key if each.name == "observation" else f"{key}.{each.name}", each) for key, each in found]
-        return tuple(ObservationField(name, (each.size,), each.unit) for name, each in joined)
-    named = [each.split() for each in FIELDS.get(environment_id, "").split(", ")]
+        keyed_fields = [(str(key), entry) for key, part in parts for entry in fields_of("", part)]
+        joined = [(key if entry.name == "observation" else f"{key}.{entry.name}", entry) for key, entry in keyed_fields]
+        return tuple(ObservationField(name, (entry.size,), entry.unit) for name, entry in joined)
+    named = [entry.split() for entry in FIELDS.get(environment_id, "").split(", ")]
     if len(named) == (size := flatdim(inputs)) and len(named[0]) == 2:
         return tuple(ObservationField(name, (1,), unit) for name, unit in named)
     return (ObservationField("observation", inputs.shape or () if shows_images(inputs) else (size,), "1"),)
@@ -334,18 +334,18 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
     if outputs.dtype.kind != "f":
         raise TaskError(
             f"--task {environment_id} has actions of {outputs.dtype} ({outputs}); allowed are floats. {wrapped}"
-            f"numpy.rint(action).astype(numpy.{outputs.dtype}), {boxed(outputs.low, outputs.high)})."
+            f"numpy.rint(action).astype(numpy.{outputs.dtype}), {format_box(outputs.low, outputs.high)})."
         )
     if max(np.abs(outputs.low).max(), np.abs(outputs.high).max()) > LARGEST_BOUND:
         low, high = np.clip((outputs.low, outputs.high), -1, 1)
         raise TaskError(
             f"--task {environment_id} has actions without bounds ({outputs}; one beyond {LARGEST_BOUND:g} is none); a "
-            f"policy's actions are scaled to the bounds. {wrapped}action, {boxed(low, high)}), with "
+            f"policy's actions are scaled to the bounds. {wrapped}action, {format_box(low, high)}), with "
             "the bounds that it has."
         )
 
 
-def boxed(low: NDArray[Any], high: NDArray[Any]) -> str:
+def format_box(low: NDArray[Any], high: NDArray[Any]) -> str:
     """What to type for a Box of float32."""
     if (low == low.flat[0]).all() and (high == high.flat[0]).all():
         return f"Box({low.flat[0]:g}, {high.flat[0]:g}, {low.shape}, numpy.float32)"
@@ -372,7 +372,7 @@ def control_period(environment: Environment | gymnasium.vector.VectorEnv[Any, An
 
 def unknown_task(text: str, reason: str) -> str:
     """The message for a name that nothing answers to, with the names that are near it."""
-    known = known_words() + sorted(gymnasium.registry)
+    known = list_task_words() + sorted(gymnasium.registry)
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.6) or difflib.get_close_matches(
         text.lower(), known, n=3, cutoff=0.6
     )

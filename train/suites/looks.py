@@ -81,12 +81,12 @@ def with_looks(task: Task, looks: int) -> Task:
     if task.has_image or task.teacher_observation is not None:
         raise TaskError(f"--looks means nothing to {task.name}, which shows images. Leave it out.")
     fields = tuple(
-        replace(each, shape=(looks, *each.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * each.size))
-        for each in task.observation
+        replace(field, shape=(looks, *field.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * field.size))
+        for field in task.observation
     )
     bounds = task.bounds
     if bounds is not None:
-        ends = np.cumsum([each.size for each in task.observation])[:-1]
+        ends = np.cumsum([field.size for field in task.observation])[:-1]
         low, high = (np.concatenate([np.tile(part, looks) for part in np.split(side, ends)]) for side in bounds)
         bounds = np.minimum(low, 0.0), np.maximum(high, 0.0)
     return replace(

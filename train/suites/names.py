@@ -121,8 +121,8 @@ def resolve(name: str) -> TaskName:
         return TaskName(f"vector,{rest}", Suite.VECTOR, rest)
     if comma and prefix.lower() == Suite.ATARI.value:
         return atari_name(rest)
-    if found := re.fullmatch(r"dm_control[,/-](\w+?)(?:-v0)?", text.replace(", ", ",")):
-        return TaskName(f"dm_control,{found.group(1)}", Suite.DM_CONTROL, found.group(1))
+    if match := re.fullmatch(r"dm_control[,/-](\w+?)(?:-v0)?", text.replace(", ", ",")):
+        return TaskName(f"dm_control,{match.group(1)}", Suite.DM_CONTROL, match.group(1))
     return resolve_id(text)
 
 
@@ -141,8 +141,8 @@ def resolve_id(text: str) -> TaskName:
     for word, (suite, target) in GYMNASIUM_WORDS.items():
         if text == target:
             return TaskName(target, suite, target, word)
-    if found := re.fullmatch(ALE_ID, text):
-        return atari_name(found.group(1) or found.group(2))
+    if match := re.fullmatch(ALE_ID, text):
+        return atari_name(match.group(1) or match.group(2))
     suite = next((suite for suite, pattern in IDS.items() if re.fullmatch(pattern, text)), Suite.GYMNASIUM)
     return TaskName(text, suite, text)
 
@@ -159,7 +159,7 @@ def atari_name(text: str) -> TaskName:
     return TaskName(f"atari,{snake}", Suite.ATARI, snake)
 
 
-def known_words() -> list[str]:
+def list_task_words() -> list[str]:
     """The words that may be typed, to list and to suggest."""
     return [NAVIGATION_NAME.canonical, NAVIGATION_DEPTH_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]
 
@@ -179,10 +179,10 @@ NEEDS = {
 def missing_packages(suite: Suite) -> list[str]:
     """Packages of a suite that are not installed."""
     _, modules = NEEDS.get(suite, ("", {}))
-    return [package for module, package in modules.items() if not found(module)]
+    return [package for module, package in modules.items() if not is_importable(module)]
 
 
-def found(module: str) -> bool:
+def is_importable(module: str) -> bool:
     """Whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None

@@ -59,9 +59,9 @@ class NavigationEpisodes:
                 _begin(core, observation[part], mask[part], episode_ids[part])
             else:
                 zone = self.progression.of(episode_ids[part])
-                for each in np.unique(zone[mask[part]]):  # several only where episodes are flown again
-                    core.use(self._zones[index][each])
-                    _begin(core, observation[part], mask[part] & (zone == each), episode_ids[part])
+                for zone_index in np.unique(zone[mask[part]]):  # several only where episodes are flown again
+                    core.use(self._zones[index][zone_index])
+                    _begin(core, observation[part], mask[part] & (zone == zone_index), episode_ids[part])
         self._begun = True
         self._observation = observation
         return observation

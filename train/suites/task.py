@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, Head, ObservationField
-from quarl.train.intervals import Interval, counted_once, mean_interval
+from quarl.train.intervals import Interval, deduplicate_by_start, mean_interval
 from quarl.train.suites.episodes import Decide, Episodes, Judged, judge
 from quarl.train.suites.names import Suite, resolve
 
@@ -61,18 +61,18 @@ class Evaluation:
             from quarl.airlearning_envs.flights import wilson_interval  # here: it brings the whole simulator along
 
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
-        different = counted_once(starts or range(episodes), returns.tolist())
+        different = deduplicate_by_start(starts or range(episodes), returns.tolist())
         means = success, interval, fmean(different), mean_interval(different), float(judged.lengths.mean())
-        found = tuple(returns.tolist()), successes, tuple(starts)
-        return cls(preset, episodes, *means, {}, *found)
+        per_episode = tuple(returns.tolist()), successes, tuple(starts)
+        return cls(preset, episodes, *means, {}, *per_episode)
 
     @property
     def different(self) -> list[float]:
         """Returns of the different episodes."""
-        return counted_once(self.starts or range(self.episodes), self.returns)
+        return deduplicate_by_start(self.starts or range(self.episodes), self.returns)
 
     @property
-    def counted(self) -> str:
+    def episode_summary(self) -> str:
         """``20 episodes``; ``20 episodes, 15 of them different``."""
         return f"{self.episodes} episodes" + (f", {len(self.different)} of them different" if self.starts else "")
 
@@ -172,7 +172,7 @@ def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int
     return evaluate
 
 
-def paired_if_seeded(task: Task, seed: int) -> Task:
+def unpair_if_unseeded(task: Task, seed: int) -> Task:
     """Return the task, with ``paired`` False where repeating a seed gives another episode."""
     is_ours = resolve(task.name).suite is Suite.NAVIGATION
     if is_ours or not task.paired or is_seeded(task.make(1, seed), task.head):

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from quarl import airlearning_envs
 from quarl.policy.spec import EnvironmentSpec
-from quarl.train.quiet import silenced
+from quarl.train.quiet import suppress_output
 from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.episodes import Actions, Observations, StepResult
 from quarl.train.suites.errors import TaskError
@@ -72,12 +72,14 @@ def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
         airlearning_envs.register()
     spec, is_asked_for = registration(target), name.suite is Suite.VECTOR
     if spec is not None and spec.vector_entry_point is not None and (is_asked_for or spec.entry_point is None):
-        taken = arguments_of(entry_point(name, spec.vector_entry_point), options)
-        return partial(made, partial(gymnasium.make_vec, target, vectorization_mode="vector_entry_point"), taken)
+        arguments = arguments_of(entry_point(name, spec.vector_entry_point), options)
+        return partial(
+            make_batch, partial(gymnasium.make_vec, target, vectorization_mode="vector_entry_point"), arguments
+        )
     module, colon, attribute = target.partition(":")
     function = getattr(importlib.import_module(module), attribute, None) if colon and spec is None else None
     if callable(function):
-        return partial(made, function, arguments_of(function, options))
+        return partial(make_batch, function, arguments_of(function, options))
     if is_asked_for and spec is not None:
         raise TaskError(
             f"--task {name.canonical}: the registration of {target} has no vector_entry_point. Type --task {target}, "
@@ -117,13 +119,13 @@ def arguments_of(creator: Callable[..., Any], options: Mapping[str, Any]) -> dic
     known: Mapping[str, Any] = {}
     with suppress(ValueError):  # of C
         known = inspect.signature(creator).parameters
-    taken = {name: value for name, value in options.items() if name != MAX_EPISODE_STEPS or name in known}
-    return {MODE: AutoresetMode.DISABLED, **taken} if MODE in known else taken
+    arguments = {name: value for name, value in options.items() if name != MAX_EPISODE_STEPS or name in known}
+    return {MODE: AutoresetMode.DISABLED, **arguments} if MODE in known else arguments
 
 
-def made(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
+def make_batch(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
     """The batch that a creator makes, its observations flattened to a Box."""
-    with silenced():
+    with suppress_output():
         batch = creator(num_envs=environments, **arguments)
     if isinstance(batch, VectorEnv) and not isinstance(batch.single_observation_space, Box):
         return FlattenObservation(batch)
@@ -180,11 +182,11 @@ class VectorEpisodes:
             if not mask.all():
                 raise ValueError("a batch begins as a whole, and then each environment when its episode has ended")
             seed = np.random.SeedSequence([self._seed, int(episode_ids[0])]).generate_state(1)[0] >> 1  # an int32
-            self._observation = self._seen(self._checked.reset(lambda: self.batch.reset(seed=int(seed))))
+            self._observation = self._copy_observation(self._checked.reset(lambda: self.batch.reset(seed=int(seed))))
             self._idles = np.zeros_like(mask)
         elif self._mode is AutoresetMode.DISABLED:
             options = {"reset_mask": mask.copy()}
-            first = self._seen(self._checked.reset(lambda: self.batch.reset(options=options)))
+            first = self._copy_observation(self._checked.reset(lambda: self.batch.reset(options=options)))
             self._observation = self._observation.copy()
             self._observation[mask] = first[mask]
         elif self._mode is AutoresetMode.SAME_STEP:
@@ -195,8 +197,8 @@ class VectorEpisodes:
 
     def step(self, actions: Actions) -> StepResult:
         """See :class:`~train.suites.episodes.Episodes`."""
-        taken = environment_actions(self.batch.single_action_space, actions)
-        seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(taken))
+        env_actions = environment_actions(self.batch.single_action_space, actions)
+        seen, rewards, terminated, truncated, info = self._checked.step(lambda: self.batch.step(env_actions))
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         self._lengths += ~self._idles  # a step that only resets is none of the episode's
         if (over := self._lengths >= self._limit).any():
@@ -208,7 +210,7 @@ class VectorEpisodes:
                 )
             truncated |= over
         ended, reward = terminated | truncated, rewards.astype(np.float32)
-        self._observation, idled = self._seen(seen), None
+        self._observation, idled = self._copy_observation(seen), None
         if self._mode is AutoresetMode.SAME_STEP:
             self._begun = self._observation
             self._observation = self._last(info, terminated, ended)
@@ -236,7 +238,7 @@ class VectorEpisodes:
             )
         return last
 
-    def _seen(self, observation: Any) -> Observations:
+    def _copy_observation(self, observation: Any) -> Observations:
         """A copy, since an environment may write its next observation over this one."""
         if self._is_image:
             return np.array(observation, np.uint8)

@@ -59,9 +59,9 @@ class Worker:
     def __init__(self, places: slice, make: Make, seed: int) -> None:
         """Start the process and ask it for its environments; :meth:`answer` says when it has them."""
         self.places = places
-        self._pipe, theirs = Pipe()
-        with theirs:
-            end = theirs.fileno()
+        self._pipe, child_pipe = Pipe()
+        with child_pipe:
+            end = child_pipe.fileno()
             # A session of its own: Ctrl-C is for the run, which then ends its iteration, and needs its environments.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", START, str(end), json.dumps(sys.path)],
@@ -148,13 +148,13 @@ class InProcesses:
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
         """See :class:`~train.suites.episodes.Episodes`."""
         is_first = self._observation is None
-        asked = [each for each in self._workers if is_first or mask[each.places].any()]
-        found = self._ask(asked, "reset", lambda places: (mask[places], episode_ids[places]))
+        active_workers = [candidate for candidate in self._workers if is_first or mask[candidate.places].any()]
+        observations = self._ask(active_workers, "reset", lambda places: (mask[places], episode_ids[places]))
         if self._observation is None:
-            self._observation = np.concatenate(found)
+            self._observation = np.concatenate(observations)
         else:
             self._observation = self._observation.copy()
-            for worker, part in zip(asked, found, strict=True):
+            for worker, part in zip(active_workers, observations, strict=True):
                 self._observation[worker.places] = part
         return self._observation
 

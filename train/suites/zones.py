@@ -40,7 +40,7 @@ class Zones:
         """The zone, 0 to 3, that was the last open one when each of the episodes began."""
         return np.searchsorted(self._first_ids, episode_ids, side="right") - 1
 
-    def ended(self, successes: NDArray[np.bool_], next_id: int) -> str:
+    def record_episodes(self, successes: NDArray[np.bool_], next_id: int) -> str:
         """Count episodes that ended; says so when this opens a zone, which is that of the episodes from ``next_id``."""
         if not self._curriculum.record(successes):
             return ""

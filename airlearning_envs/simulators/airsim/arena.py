@@ -133,24 +133,26 @@ class Arena:
         """Move what stands there under that name; where it cannot be moved or is another thing, spawn it again."""
         known = self._standing.get(name)
         if known is not None:
-            theirs, before = known
+            object_name, before = known
             if before == piece:
                 return
-            if (before.asset, before.scale) == (piece.asset, piece.scale) and self._moved(theirs, piece):
-                self._standing[name] = theirs, piece
+            if (before.asset, before.scale) == (piece.asset, piece.scale) and self._try_move(object_name, piece):
+                self._standing[name] = object_name, piece
                 return
             self._remove(name)
         scale, pose = Vector3r(*piece.scale), self._pose(piece)
         try:
-            theirs = self._link.call(str, "simSpawnObject", f"{PREFIX}{name}", piece.asset, pose, scale, False, False)
+            object_name = self._link.call(
+                str, "simSpawnObject", f"{PREFIX}{name}", piece.asset, pose, scale, False, False
+            )
         except RpcError as error:
             raise AirSimError(
                 f"{piece.asset} could not be spawned: {error.text}. Name another asset with --assets box=NAME or "
                 "cylinder=NAME; simListAssets lists them."
             ) from None
-        self._standing[name], self._names[theirs] = (theirs, piece), name
+        self._standing[name], self._names[object_name] = (object_name, piece), name
 
-    def _moved(self, theirs: str, piece: Piece) -> bool:
+    def _try_move(self, theirs: str, piece: Piece) -> bool:
         """Move an object; the first time, see whether it went: a static mesh of Unreal stays where it is."""
         if self._movable is False:
             return False
@@ -164,9 +166,9 @@ class Arena:
         return done
 
     def _remove(self, name: str) -> None:
-        theirs, _ = self._standing.pop(name)
-        self._names.pop(theirs, None)
-        self._link.call(bool, "simDestroyObject", theirs)
+        object_name, _ = self._standing.pop(name)
+        self._names.pop(object_name, None)
+        self._link.call(bool, "simDestroyObject", object_name)
 
     def _pose(self, piece: Piece) -> Pose:
         """The pose of a piece's centre in the objects' frame; the piece stands on the ground."""
@@ -198,17 +200,17 @@ def choose_assets(listed: list[str], wanted: Mapping[str, str]) -> dict[Shape, s
     chosen: dict[Shape, str] = {}
     for shape in Shape:
         names = (wanted[shape.value],) if shape.value in wanted else KNOWN_ASSETS[shape]
-        found = [name for name in names if name in listed]
-        if not found and shape is Shape.CYLINDER and shape.value not in wanted:
-            found = [chosen[Shape.BOX]]
-        if not found:
+        matches = [name for name in names if name in listed]
+        if not matches and shape is Shape.CYLINDER and shape.value not in wanted:
+            matches = [chosen[Shape.BOX]]
+        if not matches:
             near = difflib.get_close_matches(names[0], listed, 5, 0.4) or sorted(listed)[:5]
             raise SettingsError(
                 f"there is no asset {' or '.join(names)} for a {shape.value}; this environment lists "
                 f"{', '.join(near) or 'nothing'}{' …' if len(listed) > len(near) else ''}. Name one of one metre with "
                 f"--assets {shape.value}=NAME."
             )
-        chosen[shape] = found[0]
+        chosen[shape] = matches[0]
     return chosen
 
 

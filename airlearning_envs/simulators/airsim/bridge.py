@@ -18,16 +18,16 @@ NAMES = {"moveByVelocityZBodyFrame": "moveByVelocityZBodyFrameAsync", "simIsPaus
 LONG_LIST = 64
 
 
-def built(value: Any, package: Any) -> Any:
+def build_value(value: Any, package: Any) -> Any:
     """A received value, with structs as the client's objects."""
     if isinstance(value, list):
-        return [built(each, package) for each in value]
+        return [build_value(item, package) for item in value]
     if not isinstance(value, dict):
         return value
     kind = getattr(package, value["struct"])
     thing = kind.__new__(kind)  # all of its fields follow
     for name, field in value["fields"].items():
-        setattr(thing, name, built(field, package))
+        setattr(thing, name, build_value(field, package))
     return thing
 
 
@@ -36,11 +36,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, numpy.ndarray)):
         if len(value) > LONG_LIST and isinstance(value[0], float):
             return {"float32": base64.b64encode(numpy.asarray(value, "<f4").tobytes()).decode()}
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "__dict__"):
-        return {name: plain(each) for name, each in vars(value).items()}
+        return {name: plain(item) for name, item in vars(value).items()}
     if isinstance(value, bytes):
         return ""
     return value.item() if isinstance(value, numpy.generic) else value
@@ -61,7 +61,7 @@ def main() -> None:
                 result = plain(moves.pop(request["answer"]).get()) if move._set_flag else None
             else:
                 method = getattr(client, NAMES.get(request["method"], request["method"]))
-                result = method(*[built(each, package) for each in request["args"]])
+                result = method(*[build_value(argument, package) for argument in request["args"]])
                 if "move" in request:
                     moves = {request["move"]: result}
                     result = None

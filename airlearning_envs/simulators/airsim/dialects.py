@@ -264,9 +264,9 @@ def fields_of(kind: type, dialect: Dialect) -> tuple[tuple[str, Any], ...]:
     """Names and types of a struct's fields that a dialect knows, in order."""
     types = get_type_hints(kind)
     return tuple(
-        (each.name, types[each.name])
-        for each in dataclasses.fields(kind)
-        if dialect in each.metadata.get("only", (dialect,))
+        (member.name, types[member.name])
+        for member in dataclasses.fields(kind)
+        if dialect in member.metadata.get("only", (dialect,))
     )
 
 
@@ -276,7 +276,7 @@ def encode(value: Any, dialect: Dialect) -> Any:
         known = [(name, encode(getattr(value, name), dialect)) for name, _ in fields_of(type(value), dialect)]
         return [part for _, part in known] if dialect.arrays else dict(known)
     if isinstance(value, list) and value and dataclasses.is_dataclass(value[0]):
-        return [encode(each, dialect) for each in value]
+        return [encode(item, dialect) for item in value]
     return value
 
 
@@ -286,16 +286,16 @@ def decode(kind: type[Kind], value: Any, dialect: Dialect) -> Kind:
     Raises:
         BadCastError: it is something else.
     """
-    return cast(Kind, _decoded(kind, value, dialect))
+    return cast(Kind, _decode_value(kind, value, dialect))
 
 
-def _decoded(kind: Any, value: Any, dialect: Dialect) -> Any:
+def _decode_value(kind: Any, value: Any, dialect: Dialect) -> Any:
     if dataclasses.is_dataclass(kind):
         return _struct(cast(type, kind), value, dialect)
     if get_origin(kind) is list and isinstance(value, list):
         (part,) = get_args(kind)
         # The thousands of numbers of a picture are taken as they come.
-        return value if part is float else [_decoded(part, each, dialect) for each in value]
+        return value if part is float else [_decode_value(part, item, dialect) for item in value]
     if kind is float and type(value) is int:
         return float(value)
     if kind is bytes and isinstance(value, list):  # a server without msgpack's bytes
@@ -308,9 +308,11 @@ def _decoded(kind: Any, value: Any, dialect: Dialect) -> Any:
 def _struct(kind: type, value: Any, dialect: Dialect) -> Any:
     fields = fields_of(kind, dialect)
     if dialect.arrays and isinstance(value, list):
-        return kind(**{name: _decoded(part, each, dialect) for (name, part), each in zip(fields, value, strict=False)})
+        return kind(
+            **{name: _decode_value(part, member, dialect) for (name, part), member in zip(fields, value, strict=False)}
+        )
     if not dialect.arrays and isinstance(value, dict):
-        return kind(**{name: _decoded(part, value[name], dialect) for name, part in fields if name in value})
+        return kind(**{name: _decode_value(part, value[name], dialect) for name, part in fields if name in value})
     raise BadCastError
 
 

@@ -84,7 +84,7 @@ class Drone:
         self.powered = False
         self._goal, self._new, self._runs_out_s = Goal(), False, math.inf
         self._rising: tuple[float, float] | None = None  # since when, from which z
-        self._turned()
+        self._refresh_attitude()
 
     def move(self, goal: Goal) -> None:
         """Follow a goal from now on."""
@@ -118,7 +118,7 @@ class Drone:
         flight, (yaw, pitch, roll) = self.flight, pose.orientation.angles()
         flight.position[:, 0] = pose.position.array()
         flight.yaw[0], flight.tilt[:, 0] = yaw, (-pitch, roll)
-        self._turned()
+        self._refresh_attitude()
 
     def pose(self) -> Pose:
         """The drone's place, and how it is turned."""
@@ -162,7 +162,7 @@ class Drone:
             at_s = max(self._runs_out_s, 0.0)
             calls.append(Call(np.zeros((3, 1), np.float32), np.array([at_s], np.float32)))
         integrator, flight, goal = self._integrator(step_s), self.flight, self._goal
-        self._turned()
+        self._refresh_attitude()
         self._in_force.begin(calls, times)
         for k in range(len(times)):
             if runs_out and goal.z is None and self._runs_out_s <= k * step_s:
@@ -177,7 +177,7 @@ class Drone:
             before = flight.position[:, 0].copy()
             integrator.step(mean)
             self._stop(before, step_s)
-        self._main.turned()
+        self._main.refresh_attitude()
         self._runs_out_s = math.inf if runs_out else self._runs_out_s - took
         if runs_out and goal.z is None:
             self._goal = Goal(z=float(flight.position[2, 0]))
@@ -208,7 +208,7 @@ class Drone:
             flight.altitude[:] = flight.position[2]
             flight.rest(slice(None))
             self._in_force.rest(np.array([0]))
-            self._turned()
+            self._refresh_attitude()
         return took
 
     def hover(self) -> None:
@@ -242,7 +242,7 @@ class Drone:
             self._integrators[step_s] = Integrator(self.flight, step_s)
         return self._integrators[step_s]
 
-    def _turned(self) -> None:
+    def _refresh_attitude(self) -> None:
         """Note that yaw or tilt have changed."""
         for integrator in self._integrators.values():
-            integrator.turned()
+            integrator.refresh_attitude()

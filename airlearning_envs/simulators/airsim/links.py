@@ -75,7 +75,7 @@ class Link(ABC):
     def close(self) -> None:
         """Hang up."""
 
-    def _decoded(self, kind: type[Kind], method: str, value: Any) -> Kind:
+    def _decode_answer(self, kind: type[Kind], method: str, value: Any) -> Kind:
         if kind is type(None):  # whatever it says
             return None
         try:
@@ -96,22 +96,22 @@ class OwnLink(Link):
         self.through = "the project's own client"
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
-        return self._decoded(kind, method, self._rpc.call(method, *self._encoded(args)))
+        return self._decode_answer(kind, method, self._rpc.call(method, *self._encode_arguments(args)))
 
     def start(self, method: str, *args: Any) -> int:  # noqa: D102
         if self._started is not None:
             self._rpc.forget(self._started)
-        self._started = self._rpc.send(method, *self._encoded(args))
+        self._started = self._rpc.send(method, *self._encode_arguments(args))
         return self._started
 
     def answer(self, number: int) -> bool | None:  # noqa: D102
-        return bool(self._rpc.wait(number)) if self._rpc.answered(number) else None
+        return bool(self._rpc.wait(number)) if self._rpc.has_answer(number) else None
 
     def close(self) -> None:  # noqa: D102
         self._rpc.close()
 
-    def _encoded(self, args: tuple[Any, ...]) -> list[Any]:
-        return [encode(each, self.dialect) for each in args]
+    def _encode_arguments(self, args: tuple[Any, ...]) -> list[Any]:
+        return [encode(argument, self.dialect) for argument in args]
 
 
 class ClientLink(Link):
@@ -145,12 +145,12 @@ class ClientLink(Link):
             raise
 
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:  # noqa: D102
-        value = self._ask({"method": method, "args": self._tagged(args)}, method)
-        return self._decoded(kind, method, value)
+        value = self._ask({"method": method, "args": self._tag_structs(args)}, method)
+        return self._decode_answer(kind, method, value)
 
     def start(self, method: str, *args: Any) -> int:  # noqa: D102
         number = next(self._numbers)
-        self._ask({"method": method, "args": self._tagged(args), "move": number}, method)
+        self._ask({"method": method, "args": self._tag_structs(args), "move": number}, method)
         return number
 
     def answer(self, number: int) -> bool | None:  # noqa: D102
@@ -173,7 +173,7 @@ class ClientLink(Link):
             self._process.stdin.write(json.dumps({**request, "id": number}).encode() + b"\n")
             self._process.stdin.flush()
         except (OSError, ValueError):  # it has ended, or was closed here
-            raise self._ended() from None
+            raise self._build_ended_error() from None
         reply = json.loads(self._line(method, timeout_s or self._timeout_s + 5.0))
         while reply["id"] != number:  # of a call that was interrupted
             reply = json.loads(self._line(method, timeout_s or self._timeout_s + 5.0))
@@ -198,7 +198,7 @@ class ClientLink(Link):
                 if self._process.stdout in ready:
                     data = os.read(self._process.stdout.fileno(), 1 << 16)
                     if not data:
-                        raise self._ended()
+                        raise self._build_ended_error()
                     self._pending += data
                 elif self._rpc in ready:
                     self._rpc.listen(method)
@@ -207,19 +207,19 @@ class ClientLink(Link):
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
-    def _tagged(self, value: Any) -> Any:
+    def _tag_structs(self, value: Any) -> Any:
         """A value whose structs have their names, as the bridge builds them."""
         if isinstance(value, (list, tuple)):
-            return [self._tagged(each) for each in value]
+            return [self._tag_structs(item) for item in value]
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
             return value
         names = [name for name, _ in fields_of(type(value), self.dialect)]
         return {
             "struct": type(value).__name__,
-            "fields": {name: self._tagged(getattr(value, name)) for name in names},
+            "fields": {name: self._tag_structs(getattr(value, name)) for name in names},
         }
 
-    def _ended(self) -> AirSimError:
+    def _build_ended_error(self) -> AirSimError:
         return ConnectionLostError(
             f"{self.through} ended. Try it by hand: {CLIENTS_PYTHON.relative_to(PROJECT_ROOT)} -c 'import "
             f"{PACKAGES[self.dialect]}'; `make airsim` reinstalls it."
@@ -229,12 +229,12 @@ class ClientLink(Link):
 def _numbers(value: Any) -> Any:
     """An answer of the bridge with its pictures as lists of numbers."""
     if isinstance(value, list):
-        return [_numbers(each) for each in value]
+        return [_numbers(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "float32" in value:
         return np.frombuffer(base64.b64decode(value["float32"]), "<f4").tolist()
-    return {name: b"" if name == "image_data_uint8" else _numbers(each) for name, each in value.items()}
+    return {name: b"" if name == "image_data_uint8" else _numbers(item) for name, item in value.items()}
 
 
 def read_address(address: str) -> tuple[str, int]:
@@ -269,20 +269,20 @@ def connect(address: str, dialect: Dialect | None = None, client: str = AUTO, ti
     host, port = read_address(address)
     rpc = Rpc(host, port, timeout_s)
     try:
-        found = detect(rpc.call)
-        if dialect is not None and dialect is not found:
+        detected = detect(rpc.call)
+        if dialect is not None and dialect is not detected:
             raise AirSimError(
-                f"{address} speaks {found.value}, not {dialect.value}; leave the dialect out: it is detected."
+                f"{address} speaks {detected.value}, not {dialect.value}; leave the dialect out: it is detected."
             )
-        installed = found in PACKAGES and CLIENTS_PYTHON.exists()
+        installed = detected in PACKAGES and CLIENTS_PYTHON.exists()
         if client == THEIRS and not installed:
             raise SettingsError(
-                f"client is {THEIRS!r}; of {found.value} there is none"
-                + (": type make airsim." if found in PACKAGES else f", allowed are {AUTO} and {OWN}.")
+                f"client is {THEIRS!r}; of {detected.value} there is none"
+                + (": type make airsim." if detected in PACKAGES else f", allowed are {AUTO} and {OWN}.")
             )
         if installed and client != OWN:
-            return ClientLink(rpc, found, host, port, timeout_s)
-        return OwnLink(rpc, found)
+            return ClientLink(rpc, detected, host, port, timeout_s)
+        return OwnLink(rpc, detected)
     except (RpcError, TypeError, ValueError) as error:
         rpc.close()
         if isinstance(error, SettingsError) and not isinstance(error, RpcError):

@@ -84,7 +84,7 @@ class Frames:
             raise FrameError(f"broken msgpack: {error}") from None
 
 
-def packed(message: list[Any], single: bool = False) -> bytes:
+def pack_message(message: list[Any], single: bool = False) -> bytes:
     """A message's bytes.
 
     Args:
@@ -136,16 +136,16 @@ class Rpc:
         return self.wait(self.send(method, *args))
 
     def send(self, method: str, *args: Any) -> int:
-        """Ask and do not wait: what :meth:`wait`, :meth:`answered` and :meth:`forget` take."""
+        """Ask and do not wait: what :meth:`wait`, :meth:`has_answer` and :meth:`forget` take."""
         number = next(self._ids)
-        data = packed([REQUEST, number, method, list(args)])
+        data = pack_message([REQUEST, number, method, list(args)])
         try:
             self._socket.settimeout(self._timeout_s)
             self._socket.sendall(data)
         except TimeoutError:
             self._no_answer(method)
         except OSError:
-            self._lost(method)
+            self._raise_lost(method)
         self._asked[number] = method
         return number
 
@@ -162,7 +162,7 @@ class Rpc:
             raise RpcError(method, error if isinstance(error, str) else repr(error))
         return result
 
-    def answered(self, number: int) -> bool:
+    def has_answer(self, number: int) -> bool:
         """Whether the answer to what was sent has come; does not wait."""
         while number not in self._answers and self._read(0.0, self._asked[number]):
             pass
@@ -181,9 +181,9 @@ class Rpc:
         except (TimeoutError, BlockingIOError):
             return False
         except OSError:
-            self._lost(method)
+            self._raise_lost(method)
         if not data:
-            self._lost(method)
+            self._raise_lost(method)
         try:
             for message in self._frames.feed(data):
                 if message[0] == RESPONSE and len(message) == 4 and message[1] in self._asked:
@@ -201,7 +201,7 @@ class Rpc:
             "something? Look at it, then type the same command again."
         )
 
-    def _lost(self, method: str) -> NoReturn:
+    def _raise_lost(self, method: str) -> NoReturn:
         raise ConnectionLostError(
             f"{self._where} closed the connection during {method}: the simulator ended. Start it, then type the same "
             "command again."

@@ -36,7 +36,7 @@ class Thing:
     is_round: bool
 
     @classmethod
-    def spawned(cls, asset: str, pose: Pose, scale: Vector3r) -> Thing:
+    def from_asset(cls, asset: str, pose: Pose, scale: Vector3r) -> Thing:
         """Make an object of one of :data:`ASSETS`."""
         return cls(pose, scale.array() / 2.0, "cylinder" in asset.lower())
 
@@ -101,7 +101,7 @@ class Scene:
         while name in (*self._taken, *self._things):
             number += 1
             name = f"{wanted}{number}"
-        self._things[name] = Thing.spawned(asset, pose, scale)
+        self._things[name] = Thing.from_asset(asset, pose, scale)
         return name
 
     def destroy(self, name: str) -> bool:
@@ -118,7 +118,7 @@ class Scene:
         """The pose of an object; nowhere if it is not there."""
         return self._things[name].pose if name in self._things else Pose.nowhere()
 
-    def met(self, place: Floats, radius_m: float) -> tuple[str, float] | None:
+    def find_contact(self, place: Floats, radius_m: float) -> tuple[str, float] | None:
         """Name of what a ball at a place (3,) touches, and how deep the ball is in it, m; None: it touches nothing."""
         for name, thing in self._things.items():
             if (gap := thing.gap(place)) < radius_m:

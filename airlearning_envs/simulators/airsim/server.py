@@ -20,7 +20,14 @@ from cyclopts import Parameter, validators
 from quarl import cli
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
-from quarl.airlearning_envs.simulators.airsim.rpc import AIRSIM_PORT, REQUEST, RESPONSE, FrameError, Frames, packed
+from quarl.airlearning_envs.simulators.airsim.rpc import (
+    AIRSIM_PORT,
+    REQUEST,
+    RESPONSE,
+    FrameError,
+    Frames,
+    pack_message,
+)
 from quarl.airlearning_envs.simulators.airsim.stand_in import RpcFault, StandIn, Task
 
 TICK_S = 0.02
@@ -88,7 +95,7 @@ class Server:
 
         def answer(number: Any, error: str | None, result: Any) -> None:
             with sending, contextlib.suppress(OSError):
-                connection.sendall(packed([RESPONSE, number, error, result], single=True))
+                connection.sendall(pack_message([RESPONSE, number, error, result], single=True))
 
         frames = Frames()
         with connection, contextlib.suppress(OSError, FrameError):

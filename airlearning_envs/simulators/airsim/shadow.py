@@ -94,4 +94,4 @@ class Shadow:
         flight.position[:, 0], flight.velocity[:, 0] = moving.position.array(), moving.linear_velocity.array()
         flight.yaw[0], flight.yaw_rate[0] = yaw, moving.angular_velocity.z_val
         flight.tilt[:, 0] = (-pitch, roll)
-        self._integrator.turned()
+        self._integrator.refresh_attitude()

@@ -115,7 +115,7 @@ class AirSimSimulator(Simulator):
             raise
 
     @contextmanager
-    def _connected(self) -> Iterator[None]:
+    def _reconnect_on_loss(self) -> Iterator[None]:
         """Connect again where the connection is lost within the block, and raise: the flight has to start over."""
         try:
             yield
@@ -162,7 +162,7 @@ class AirSimSimulator(Simulator):
     # The simulator's interface.
 
     def begin(self, rows: Rows, arenas: Layouts) -> None:  # noqa: D102
-        with self._connected():
+        with self._reconnect_on_loss():
             self._begin(rows, arenas)
 
     def _begin(self, rows: Rows, arenas: Layouts) -> None:
@@ -193,7 +193,7 @@ class AirSimSimulator(Simulator):
         pieces = Pieces(self.motion.position[:, 0], self._cuts)
         if held is not None and held[0]:
             return pieces.track(np.arange(1, len(self._steps) + 1) * self._steps[0], len(self._steps))
-        with self._connected():
+        with self._reconnect_on_loss():
             return self._fly(calls, pieces)
 
     def _fly(self, calls: Sequence[Call], pieces: Pieces) -> Track:
@@ -229,11 +229,11 @@ class AirSimSimulator(Simulator):
         """Do nothing: what has been flown stays flown."""
 
     def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:  # noqa: D102
-        return self._seen().ranges(angles, float(self.motion.yaw[0]), furthest_m)[None]
+        return self._get_view().ranges(angles, float(self.motion.yaw[0]), furthest_m)[None]
 
     def depth(self, height: int, width: int, furthest_m: float) -> Floats:  # noqa: D102
         yaw, ceiling_m = float(self.motion.yaw[0]), self._config.arena_height_m
-        return self._seen().level(height, width, yaw, furthest_m, ceiling_m)[None]
+        return self._get_view().level(height, width, yaw, furthest_m, ceiling_m)[None]
 
     def close(self) -> None:
         """Land nobody, but take the arena away and leave the server as it was."""
@@ -248,7 +248,7 @@ class AirSimSimulator(Simulator):
     def _look_around(self) -> None:
         """At the first start, see whether what the camera shows is the arena that was built."""
         self._looked = True
-        off_m = sight.median_error_m(self._config, self._seen(), self.motion, self.obstacles)
+        off_m = sight.median_error_m(self._config, self._get_view(), self.motion, self.obstacles)
         if off_m > _CREDIBLE_M:
             self._note(
                 f"what the camera shows is not the arena that was built: its ranges are {off_m:.1f} m off in the "
@@ -363,9 +363,9 @@ class AirSimSimulator(Simulator):
         """The last contact, which reading clears."""
         return self._link.call(CollisionInfo, "simGetCollisionInfo", "")
 
-    def _seen(self) -> sight.View:
+    def _get_view(self) -> sight.View:
         if self._view is None:
             place = self._state.kinematics_estimated.position.array()
-            with self._connected():
+            with self._reconnect_on_loss():
                 self._view = self._camera.view(place, self._config.altitude_m)
         return self._view

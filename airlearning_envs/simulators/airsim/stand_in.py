@@ -125,7 +125,7 @@ class StandIn:
             )
         with self.lock:
             try:
-                arguments = [decode(kind, each, self.dialect) for kind, each in zip(kinds, params, strict=True)]
+                arguments = [decode(kind, argument, self.dialect) for kind, argument in zip(kinds, params, strict=True)]
                 return encode(function(*arguments), self.dialect)
             except (ValueError, re.error) as error:
                 raise RpcFault(
@@ -189,7 +189,7 @@ class StandIn:
 
     # The drone.
 
-    def _known(self, vehicle: str) -> None:
+    def _require_vehicle(self, vehicle: str) -> None:
         if vehicle not in ("", VEHICLE):
             raise ValueError(
                 f"Vehicle API for '{vehicle}' is not available. This could either because this is simulation-only API "
@@ -209,25 +209,25 @@ class StandIn:
         self._note("Ground", self._drone.pose().position.array())
 
     def _enable(self, enabled: bool, vehicle: str) -> None:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if self._enabled and not enabled:
             self._cancel()
             self._drone.drop()
         self._enabled = enabled
 
     def _is_enabled(self, vehicle: str) -> bool:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         return self._enabled
 
     def _arm(self, arm: bool, vehicle: str) -> bool:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if self._enabled:
             self._armed = arm
         return self._enabled
 
     def _cancel(self, vehicle: str = "") -> None:
         """The move under way answers False."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if self._task is not None:
             self._task.end(False)
         self._task = None
@@ -239,7 +239,7 @@ class StandIn:
         return self._task
 
     def _take_off(self, timeout_s: float, vehicle: str) -> Task | bool:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if not self._enabled:
             return True
         if self._drone.speed > _STILL_M_S:
@@ -249,7 +249,7 @@ class StandIn:
         return self._begin(TAKEOFF_S, on_success=False)
 
     def _hover(self, vehicle: str) -> bool:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if not self._enabled:
             return True
         self._cancel()
@@ -270,7 +270,7 @@ class StandIn:
         in_body: bool,
     ) -> Task | bool:
         """A move by velocity, m/s, at an altitude or with a speed downwards, for some simulated time."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         if not yaw_mode.is_rate:
             raise ValueError("the stand-in turns at yaw rates only: send a YawMode with is_rate")
         if not self._enabled:
@@ -286,7 +286,7 @@ class StandIn:
         return task
 
     def _state(self, vehicle: str) -> MultirotorState:
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         return MultirotorState(
             kinematics_estimated=self._drone.kinematics(),
             timestamp=self._now_ns,
@@ -307,7 +307,7 @@ class StandIn:
 
     def _touches(self, place: Floats) -> bool:
         """Whether a drone there (3,) touches something, which is noted."""
-        if (met := self._scene.met(place, BODY_RADIUS_M)) is not None:
+        if (met := self._scene.find_contact(place, BODY_RADIUS_M)) is not None:
             self._note(met[0], place, met[1])
             return True
         if place[2] > GROUND_Z_M + 0.02:
@@ -323,7 +323,7 @@ class StandIn:
 
     def _read_collision(self, vehicle: str) -> CollisionInfo:
         """The last collision, whose ``has_collided`` is cleared by reading it."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         info = self._collision
         self._collision = CollisionInfo(**{**vars(info), "has_collided": False})
         return info
@@ -332,7 +332,7 @@ class StandIn:
 
     def _put(self, pose: Pose, ignore_collision: bool, vehicle: str) -> None:
         """Put the drone somewhere; without ``ignore_collision`` it is moved there and stops where it touches."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         before, after = self._drone.pose().position.array(), pose.position.array()
         if not ignore_collision:
             pieces = max(int(np.linalg.norm(after - before) / _SWEEP_M), 1)
@@ -347,7 +347,7 @@ class StandIn:
 
     def _where(self, vehicle: str) -> Pose:
         """The vehicle's pose as last drawn: a pose that was set while paused shows after time has passed."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         return self._drawn
 
     def _pose_of(self, name: str) -> Pose:
@@ -369,7 +369,7 @@ class StandIn:
 
     def _images(self, requests: list[ImageRequest], vehicle: str, external: bool = False) -> list[ImageResponse]:
         """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
-        self._known(vehicle)
+        self._require_vehicle(vehicle)
         answers = []
         for request in requests:
             self._width(request.camera_name)

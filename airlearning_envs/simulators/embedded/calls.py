@@ -66,7 +66,7 @@ class CallsInForce:
         """
         calls, self._calls[step] = self._calls[step], []
         for command, after_s, now in calls:
-            self._called(command, after_s, now, self._begins[step])
+            self._add_call(command, after_s, now, self._begins[step])
         mean = latest = self._followed
         for goal, followed_s in self._coming:
             share = (self._ends[step] - followed_s) / self._step
@@ -81,7 +81,7 @@ class CallsInForce:
             self._followed = self._coming.pop(0)[0]
         return mean
 
-    def _called(self, command: Floats, after_s: Floats | None, now: Bools | None, begin: np.float32) -> None:
+    def _add_call(self, command: Floats, after_s: Floats | None, now: Bools | None, begin: np.float32) -> None:
         """Note that the drones ``now`` (E,), or all, are called ``after_s`` (E,) a step's ``begin``."""
         flight = self._flight
         at_s: Floats | np.float32 = begin

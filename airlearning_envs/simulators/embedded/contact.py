@@ -43,12 +43,12 @@ class Contact:
             lengths: (pieces, E) of the track's pieces.
             gap: (E, N) lower bound of the distance to each obstacle at the period's start.
         """
-        found, when = np.zeros(track.shape[2], np.int8), np.full(track.shape[2], self._pieces - 1)
+        first_cause, when = np.zeros(track.shape[2], np.int8), np.full(track.shape[2], self._pieces - 1)
         if self._obstacles.slots.total:
             rows, columns = (gap < lengths.sum(axis=0)[:, None] + self._reach).nonzero()
             if len(rows):
-                self._touch(found, when, rows, columns, track)
-        return found, when
+                self._touch(first_cause, when, rows, columns, track)
+        return first_cause, when
 
     def _touch(
         self,

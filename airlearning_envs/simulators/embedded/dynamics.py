@@ -177,7 +177,7 @@ class Integrator:
         plane = flight.position[:2], flight.velocity[:2], flight.acceleration[:2]
         return Motion(*plane, flight.yaw, flight.yaw_rate, *self.heading)
 
-    def turned(self) -> None:
+    def refresh_attitude(self) -> None:
         """Take over a changed attitude."""
         self._attitude.refresh()
 

@@ -82,11 +82,11 @@ class EmbeddedSimulator(Simulator):
         self._in_force.rest(rows)
         self.obstacles.begin(rows, arenas)
         self._gap_known[rows] = False
-        self._integrator.turned()
+        self._integrator.refresh_attitude()
 
     def fly(self, calls: Sequence[Call], held: Bools | None = None) -> Track:
         """Integrate one control period and look for contact; held drones are put back where they were."""
-        kept = None if held is None else [(array, array[..., held]) for array in self._state()]
+        saved = None if held is None else [(array, array[..., held]) for array in self._state()]
         gap = None if held is None else self._gap[held]
         flight, track, obstacles, cuts = self.flight, self._track, self.obstacles, self._cuts
         if np.count_nonzero(self._gap_known) < len(self._gap_known):
@@ -106,13 +106,13 @@ class EmbeddedSimulator(Simulator):
         self._before = obstacles.centre[:, :, : obstacles.slots.movers].copy(), obstacles.velocity
         obstacles.advance(float(self._times[-1]))
         self._gap_known[:] = False
-        if held is not None and kept is not None and gap is not None:
-            for array, before in kept:
+        if held is not None and saved is not None and gap is not None:
+            for array, before in saved:
                 array[..., held] = before
             rows = np.flatnonzero(held)
             obstacles.rewind(rows, self._before, np.zeros(len(rows), np.float32))
             self._gap[held], self._gap_known[held] = gap, True
-            self._integrator.turned()
+            self._integrator.refresh_attitude()
         return Track(track, lengths, self._times, contact, when)
 
     def _state(self) -> list[NDArray[np.generic]]:

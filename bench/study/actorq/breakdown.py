@@ -96,13 +96,13 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
     """One actor's life in each round."""
     from quarl.train.actorq import cluster
 
-    more = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
-    plan = make_plan([*actorq_words(subject, **more), *options_of(condition)])
+    overrides = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
+    plan = make_plan([*actorq_words(subject, **overrides), *options_of(condition)])
     pushed = prepare_parameters(subject)
-    with cluster.connected(plan.actorq, None):
+    with cluster.ray_session(plan.actorq, None):
         for seed in episodes.seeds:
-            found = run_actor(plan, pushed)
-            yield SeedResult("", seed, [sum(found["microseconds"].values())], measures=found)
+            measures = run_actor(plan, pushed)
+            yield SeedResult("", seed, [sum(measures["microseconds"].values())], measures=measures)
 
 
 @functools.cache
@@ -131,34 +131,34 @@ def transitions(plan: Plan) -> list[Columns]:
     from quarl.train.actorq.actor import Actor
     from quarl.train.actorq.replay import Reply
 
-    found: list[Columns] = []
+    insertions: list[Columns] = []
 
     def insert(columns: Columns, facts: dict[str, Any]) -> Reply:
-        found.extend([columns] if columns else [])
+        insertions.extend([columns] if columns else [])
         return Reply(0, 0, facts["steps"] >= INSERTED_STEPS)
 
     Actor(plan, 0, 0, lambda known: None, insert).run()
-    return found
+    return insertions
 
 
 def run_actor(plan: Plan, pushed: Pushed) -> dict[str, Any]:
     """Microseconds of a step by part, and what was counted; Ray runs already."""
     from quarl.train.actorq import cluster
     from quarl.train.actorq.history import breakdown
-    from quarl.train.actorq.processes import called
+    from quarl.train.actorq.processes import call_process
 
     with cluster.Cluster(plan, True, 0) as processes:
         count = itertools.count()
 
         def put() -> None:
-            called(processes.server.put, dataclasses.replace(pushed, updates=next(count)))
+            call_process(processes.server.put, dataclasses.replace(pushed, updates=next(count)))
 
         put()
-        called(processes.server.latest, 0)  # built before the actor asks
+        call_process(processes.server.latest, 0)  # built before the actor asks
         acting = processes.actor(0, 0).run.remote()
         while not cluster.ready([acting], HAND_OVER_EVERY_S):
             put()
-        facts, server = cluster.outcome(acting), called(processes.server.facts)
+        facts, server = cluster.outcome(acting), call_process(processes.server.facts)
     summary = breakdown([facts])
     return {
         "microseconds": {part: summary["microseconds_per_step"][part] for part in PARTS},
@@ -173,34 +173,34 @@ def run_actor(plan: Plan, pushed: Pushed) -> dict[str, Any]:
 
 def medians(rounds: list[Record]) -> dict[str, float]:
     """Median over the rounds of every part, microseconds a step."""
-    return {part: median(each["measures"]["microseconds"][part] for each in rounds) for part in PARTS}
+    return {part: median(record["measures"]["microseconds"][part] for record in rounds) for part in PARTS}
 
 
 def extract_times(record: Record) -> Mapping[str, float]:
     """Microseconds of a step, of its inference, and of a renewal: a pull, and deserialize and load of a version."""
-    found = record["measures"]
-    parts = found["microseconds"]
-    opening = (parts["deserialize"] + parts["load"]) / max(found["renewals"], 1)
-    renewal = found["steps"] * (parts["pull"] / max(found["pulls"], 1) + opening)
+    measures = record["measures"]
+    parts = measures["microseconds"]
+    opening = (parts["deserialize"] + parts["load"]) / max(measures["renewals"], 1)
+    renewal = measures["steps"] * (parts["pull"] / max(measures["pulls"], 1) + opening)
     return {"step": record["returns"][0], "inference": parts["inference"], "a renewal": renewal}
 
 
 def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
     """fp32's numbers over the other's, of the rounds that both have."""
-    by_round = {each["seed"]: extract_times(each) for each in others}
-    both = [(extract_times(each), by_round[each["seed"]]) for each in ones if each["seed"] in by_round]
+    by_round = {record["seed"]: extract_times(record) for record in others}
+    both = [(extract_times(record), by_round[record["seed"]]) for record in ones if record["seed"] in by_round]
     return {name: [fp32[name] / max(own[name], 1e-9) for own, fp32 in both] for name in (both[0][0] if both else ())}
 
 
 def settings(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each network, period and actor, many bits first: medians of its parts, and against fp32's rounds."""
     shared = results.experiment.reference
-    groups = dict.fromkeys((each["subject"], *shared(each["condition"]).items()) for each in results.found)
+    groups = dict.fromkeys((entry["subject"], *shared(entry["condition"]).items()) for entry in results.found)
     for (subject, *common), (actor, width) in itertools.product(groups, ACTORS.items()):
         condition = dict(common)
         rounds, reference = results.records_of(subject, {**condition, **width}), results.records_of(subject, condition)
         if rounds:
-            measures = [each["measures"] for each in rounds]
+            measures = [entry["measures"] for entry in rounds]
             yield {
                 "subject": subject,
                 "period": condition["period"],
@@ -208,7 +208,7 @@ def settings(results: Results) -> Iterator[dict[str, Any]]:
                 "model": subject + (f", {condition['steps']:,} steps" if "steps" in condition else ""),
                 "parts": medians(rounds),
                 "megabytes": measures[0]["bytes_each"] / 1e6,
-                "renewals": median(each["renewals"] for each in measures),
+                "renewals": median(entry["renewals"] for entry in measures),
                 "fp32": medians(reference) if reference else {},
                 "faster": ratios(rounds, reference),
             }
@@ -220,12 +220,12 @@ def speeds(results: Results) -> Iterator[dict[str, Any]]:
         if row["actor"] != "fp32" and row["faster"]:
             own, full = row["parts"], row["fp32"]
             ideal = amdahl(full["inference"] / sum(full.values()), full["inference"] / max(own["inference"], 1e-9))
-            of_parameters = (sum(each[part] for part in OF_PARAMETERS) for each in (own, full))
+            of_parameters = (sum(parts[part] for part in OF_PARAMETERS) for parts in (own, full))
             spreads = {name: spread(values) for name, values in row["faster"].items()}
-            found = {"amdahl": ideal, "reached": median(row["faster"]["step"]) / ideal, "spreads": spreads}
+            summary = {"amdahl": ideal, "reached": median(row["faster"]["step"]) / ideal, "spreads": spreads}
             yield {
                 **row,
-                **found,
+                **summary,
                 "parameters": truediv(*of_parameters),
                 "longest": max(own, key=lambda part: own[part]),
             }
@@ -236,7 +236,7 @@ def facts(results: Results) -> dict[str, Any]:
     steps = sorted({record["measures"]["steps"] for record in results.found})
     return {
         "task": CARTPOLE_BALANCE,
-        "steps": " or ".join(f"{each:,}" for each in steps),
+        "steps": " or ".join(f"{count:,}" for count in steps),
         "rounds": len({record["seed"] for record in results.found}),
         "every": HAND_OVER_EVERY_S,
     }

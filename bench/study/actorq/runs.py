@@ -113,8 +113,8 @@ class Run:
         counted = [row for row in self.curve[:-1] if row["updates"] >= first]
         if len(counted) < 2:
             raise BenchError("a run was over too soon to be measured.")
-        steps, made, seconds = (counted[-1][name] - counted[0][name] for name in ("step", "updates", "wall_s"))
-        return {"steps_per_s": steps / seconds, "updates_per_s": made / seconds, "seconds": seconds}
+        steps, updates, seconds = (counted[-1][name] - counted[0][name] for name in ("step", "updates", "wall_s"))
+        return {"steps_per_s": steps / seconds, "updates_per_s": updates / seconds, "seconds": seconds}
 
 
 def run(words: Sequence[str]) -> Run:
@@ -172,8 +172,8 @@ def options_of(condition: Condition) -> list[str]:
 
 def pairs(results: Results, subject: str, own: Condition = WIDTHS[8]) -> list[tuple[Record, Record]]:
     """(int8, fp32) of each seed that both have."""
-    fp32 = {each["seed"]: each for each in results.records_of(subject, WIDTHS[32])}
-    return [(each, fp32[each["seed"]]) for each in results.records_of(subject, own) if each["seed"] in fp32]
+    fp32 = {record["seed"]: record for record in results.records_of(subject, WIDTHS[32])}
+    return [(record, fp32[record["seed"]]) for record in results.records_of(subject, own) if record["seed"] in fp32]
 
 
 def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:

@@ -149,33 +149,33 @@ def goal_s(cell: ActorQCell, record: Record) -> float | None:
 def summarise_learning(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each task: returns of actors in int8 and in fp32, paired by seed, and in what time they are reached."""
     for name, cell in CELLS.items():
-        found = pairs(results, name)
-        if cell.purpose != LEARNING or not found:
+        record_pairs = pairs(results, name)
+        if cell.purpose != LEARNING or not record_pairs:
             continue
-        own, theirs = ([side["returns"][0] for side in sides] for sides in zip(*found, strict=True))
-        gain = Estimate.of_mean([one - other for one, other in zip(own, theirs, strict=True)])
-        fp32 = Estimate.of_mean(theirs)
-        times = [(goal_s(cell, one), goal_s(cell, other)) for one, other in found]
+        own, fp32_returns = ([side["returns"][0] for side in sides] for sides in zip(*record_pairs, strict=True))
+        gain = Estimate.of_mean([one - other for one, other in zip(own, fp32_returns, strict=True)])
+        fp32 = Estimate.of_mean(fp32_returns)
+        times = [(goal_s(cell, one), goal_s(cell, other)) for one, other in record_pairs]
         faster = [other / one for one, other in times if one and other is not None]
         yield {
             "task": name,
             "cell": cell,
-            "steps": found[0][0]["measures"]["steps"],
+            "steps": record_pairs[0][0]["measures"]["steps"],
             "int8": Estimate.of_mean(own),
             "fp32": fp32,
             "gain": gain,
             "most": max(0.0, -(gain.value if gain.low is None else gain.low) / abs(fp32.value)),
             "reached": "/".join(str(sum(side is not None for side in sides)) for sides in zip(*times, strict=True)),
-            "seeds": len(found),
+            "seeds": len(record_pairs),
             "faster": spread(faster) if faster else NOT_KNOWN,
-            "pace": spread(rates(found)),
+            "pace": spread(rates(record_pairs)),
         }
 
 
 def share(record: Record, *parts: str) -> float:
     """Share of the actors' time that some of its parts take."""
-    found = record["measures"]["breakdown"]
-    return float(sum(found[part] for part in parts) / sum(found.values()))
+    part_times = record["measures"]["breakdown"]
+    return float(sum(part_times[part] for part in parts) / sum(part_times.values()))
 
 
 def costs(results: Results) -> Iterator[dict[str, Any]]:
@@ -183,56 +183,59 @@ def costs(results: Results) -> Iterator[dict[str, Any]]:
     actors were from the learner."""
     for row, bits in itertools.product(summarise_learning(results), (8, 32)):
         name, method = row["task"], row["cell"].method
-        found = results.records_of(name, WIDTHS[bits])
-        measures = [each["measures"] for each in found]
-        mean = {what: fmean(each[what] for each in measures) for what in (*SENT, "cpu_s")}
+        task_records = results.records_of(name, WIDTHS[bits])
+        measures = [entry["measures"] for entry in task_records]
+        mean = {quantity: fmean(entry[quantity] for entry in measures) for quantity in (*SENT, "cpu_s")}
         mismatch = {"apart": "disagreement" if method == "dqn" else "distance", "late": "staleness_updates"}
         yield {
             "task": name,
             "actors": NAMES[bits],
             **mean,
-            "wait": fmean(share(each, *WAITING) for each in found),
-            "infer": fmean(share(each, "inference") for each in found),
+            "wait": fmean(share(entry, *WAITING) for entry in task_records),
+            "infer": fmean(share(entry, "inference") for entry in task_records),
             "joules": mean["cpu_s"] * CORE_WATTS,
-            **{key: fmean(each["mismatch"].get(what, 0.0) for each in measures) for key, what in mismatch.items()},
-            "largest": max(each["staleness"]["largest_updates"] for each in measures),
+            **{
+                key: fmean(entry["mismatch"].get(quantity, 0.0) for entry in measures)
+                for key, quantity in mismatch.items()
+            },
+            "largest": max(entry["staleness"]["largest_updates"] for entry in measures),
         }
 
 
-def bound(results: Results) -> Iterator[dict[str, Any]]:
+def summarise_bottlenecks(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each command whose pace the actors or the learner set, and each kind of int8 actors."""
     alone = load_stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
     insertion = breakdown.medians(alone)["insert"] if alone else 0.0
     for (name, cell), (actors, own) in itertools.product(CELLS.items(), BOTH.items()):
-        found = pairs(results, name, own)
-        if cell.purpose == LEARNING or not found:
+        record_pairs = pairs(results, name, own)
+        if cell.purpose == LEARNING or not record_pairs:
             continue
-        ideal = median(ideal_of(*pair, insertion) for pair in found) if cell.purpose == ACTOR_BOUND else 1.0
-        sides = {"": [one for one, _ in found], "fp32: ": [other for _, other in found]}
+        ideal = median(ideal_of(*pair, insertion) for pair in record_pairs) if cell.purpose == ACTOR_BOUND else 1.0
+        sides = {"": [one for one, _ in record_pairs], "fp32: ": [other for _, other in record_pairs]}
         yield {
             "cell": cell,
             "words": f"--steps {cell.steps} {cell.more.removeprefix(BOUND).strip()}",
             "actors": actors,
-            "pace": {key: median(each["measures"]["steps_per_s"] for each in side) for key, side in sides.items()},
+            "pace": {key: median(record["measures"]["steps_per_s"] for record in side) for key, side in sides.items()},
             "waits": {key: who_waits(side) for key, side in sides.items()},
-            "faster": spread(rates(found)),
+            "faster": spread(rates(record_pairs)),
             "amdahl": ideal,
-            "reached": median(rates(found)) / ideal,
-            "returns": "/".join(f"{fmean(each['returns'][0] for each in side):.0f}" for side in sides.values()),
-            "processes": spread([other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in found]),
+            "reached": median(rates(record_pairs)) / ideal,
+            "returns": "/".join(f"{fmean(record['returns'][0] for record in side):.0f}" for side in sides.values()),
+            "processes": spread([other["measures"]["cpu_s"] / one["measures"]["cpu_s"] for one, other in record_pairs]),
             # Rows of 94c608f hold the processes' seconds alone.
             "command": NOT_KNOWN
-            if found[0][0]["cpu_s"] == found[0][0]["measures"]["cpu_s"]
-            else spread([other["cpu_s"] / one["cpu_s"] for one, other in found]),
-            "wall": spread([other["measures"]["wall_s"] / one["measures"]["wall_s"] for one, other in found]),
+            if record_pairs[0][0]["cpu_s"] == record_pairs[0][0]["measures"]["cpu_s"]
+            else spread([other["cpu_s"] / one["cpu_s"] for one, other in record_pairs]),
+            "wall": spread([other["measures"]["wall_s"] / one["measures"]["wall_s"] for one, other in record_pairs]),
         }
 
 
 def who_waits(side: Sequence[Record]) -> str:
     """``actors 3 %, learner 78 %``: medians."""
-    seconds = [each["measures"]["learner_seconds"] for each in side]
-    learner = median(each["data"] / sum(each.values()) for each in seconds)
-    return f"actors {100 * median(share(each, *WAITING) for each in side):.0f} %, learner {100 * learner:.0f} %"
+    seconds = [entry["measures"]["learner_seconds"] for entry in side]
+    learner = median(entry["data"] / sum(entry.values()) for entry in seconds)
+    return f"actors {100 * median(share(entry, *WAITING) for entry in side):.0f} %, learner {100 * learner:.0f} %"
 
 
 def ideal_of(one: Record, other: Record, insertion: float) -> float:
@@ -242,15 +245,17 @@ def ideal_of(one: Record, other: Record, insertion: float) -> float:
         one, other: in int8 and in fp32.
         insertion: microseconds a step of an insertion that nobody keeps waiting, which are work.
     """
-    own, theirs = (each["measures"]["breakdown"] for each in (one, other))
-    busy = sum(value for part, value in theirs.items() if part not in WAITING) + min(insertion, theirs["insert"])
-    return amdahl(theirs["inference"] / busy, theirs["inference"] / max(own["inference"], 1e-9))
+    own, fp32_parts = (record["measures"]["breakdown"] for record in (one, other))
+    busy = sum(value for part, value in fp32_parts.items() if part not in WAITING) + min(
+        insertion, fp32_parts["insert"]
+    )
+    return amdahl(fp32_parts["inference"] / busy, fp32_parts["inference"] / max(own["inference"], 1e-9))
 
 
 def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
     """Median, smallest and largest return of each judgement that all seeds have, at its median time."""
     points = {}
-    for judged in zip(*(each["measures"]["curve"] for each in found), strict=False):
+    for judged in zip(*(record["measures"]["curve"] for record in found), strict=False):
         values = [value for _, _, value in judged]
         points[median(seconds for _, seconds, _ in judged)] = Estimate(median(values), min(values), max(values))
     return points
@@ -260,8 +265,8 @@ def curves(results: Results) -> Iterator[dict[str, Any]]:
     """A row for each task, precision of the actors and judgement."""
     for row, bits in itertools.product(summarise_learning(results), (32, 8)):
         goal = row["cell"].goal
-        for seconds, found in curve_of(results.records_of(row["task"], WIDTHS[bits])).items():
-            yield {**row, "bits": bits, "seconds": seconds, "return": found, "goal": goal and Estimate(goal)}
+        for seconds, median_return in curve_of(results.records_of(row["task"], WIDTHS[bits])).items():
+            yield {**row, "bits": bits, "seconds": seconds, "return": median_return, "goal": goal and Estimate(goal)}
 
 
 def returns_table(results: Results) -> list[Table]:
@@ -316,7 +321,7 @@ def costs_table(results: Results) -> list[Table]:
 
 def bounds_table(results: Results) -> list[Table]:
     """Where actors or the learner set the pace: the speed-up, and what Amdahl's law allows."""
-    rows = list(bound(results))
+    rows = list(summarise_bottlenecks(results))
     if not rows:
         return []
     lines = [

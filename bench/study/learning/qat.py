@@ -14,7 +14,7 @@ from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, error_scale, facets, in_order, panel
 from quarl.bench.report.intervals import Estimate
-from quarl.bench.report.text import estimate, join_distinct, lost
+from quarl.bench.report.text import estimate, format_loss, join_distinct
 from quarl.bench.study import command
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Results, SeedResult
 from quarl.bench.study.measures.execution import execution_of
@@ -71,7 +71,7 @@ Not measured: {{ unmeasured | several }}.
 {% endif %}
 An artifact computes QAT at {{ executed["in training"] }} bits and PTQ at {{ executed["afterwards"] }}, in an int8 \
 container of one byte a weight: size, speed and kernel are int8's. The others are simulated; no size or speed follows.
-{{ results.measured }}
+{{ results.measurement_note }}
 """
 
 
@@ -150,12 +150,12 @@ def places(results: Results) -> dict[tuple[str, str], list[int]]:
     measured: dict[tuple[str, str], list[tuple[int | None, str | None]]] = {}
     for row in results.summary:
         measured.setdefault((row["subject"], row["preset"]), []).append((row["bits"], row["quantized"]))
-    found = {}
+    widths_by_place = {}
     for place, cells in measured.items():
         widths = sorted({bits for bits, _ in cells if bits}, reverse=True)
         if widths and set(cells) == {(None, None), *((bits, way) for bits in widths for way in WAYS)}:
-            found[place] = widths
-    return found
+            widths_by_place[place] = widths
+    return widths_by_place
 
 
 def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None:
@@ -169,26 +169,26 @@ def policies(results: Results) -> list[dict[str, Any]]:
     rows = []
     for place, widths in places(results).items():
         floats, name = results.row(place[0], {}, place[1]), ", ".join(filter(None, place))
-        values = results.played("returns", place[0], {}, place[1])
+        values = results.collect_outcomes("returns", place[0], {}, place[1])
         row = {"cell": name, "trainings": len(values), "each": floats["episodes"] // len(values), "floats": floats}
         for bits in widths:
             both = {way: results.row(place[0], condition_of(way, bits), place[1]) for way in WAYS}
-            rates = [each[SUCCESS] for each in (floats, *both.values()) if each[SUCCESS]]
+            rates = [result[SUCCESS] for result in (floats, *both.values()) if result[SUCCESS]]
             row |= {
                 "gain": gain(results, place, bits),
                 "rates": " / ".join(f"{100 * rate.value:.1f}" for rate in rates),
             }
-            for way, found in both.items():
-                fewer = results.played("returns", place[0], condition_of(way, bits), place[1])
+            for way, way_row in both.items():
+                fewer = results.collect_outcomes("returns", place[0], condition_of(way, bits), place[1])
                 singles = [100.0 * (f - q) / abs(f) for f, q in zip(values, fewer, strict=True) if f]
-                rows.append({**row, "way": SHORT[way], "singles": singles, **found})
+                rows.append({**row, "way": SHORT[way], "singles": singles, **way_row})
     return rows
 
 
 def facts(results: Results) -> dict[str, Any]:
     """Facts for the notes: on each cell in words, and which widths an artifact computes."""
     subjects = [subject for subject, _ in places(results)]
-    learned = {each["subject"]: each for each in results.found if each["condition"].get("quantized") == LEARNED}
+    learned = {record["subject"]: record for record in results.found if record["condition"].get("quantized") == LEARNED}
     learned_rows = (row for row in policies(results) if row["quantized"] == LEARNED)
     rows = group_by(learned_rows, lambda row: row["cell"])
     return {
@@ -215,7 +215,9 @@ def facts(results: Results) -> dict[str, Any]:
 def by_words(verdicts: dict[int, str]) -> str:
     """Verdicts by width in words: ``equal at 8, 7 bits, better than PTQ at 2 bits``."""
     words = dict.fromkeys(verdicts.values())
-    return ", ".join(f"{each} at {', '.join(str(n) for n in verdicts if verdicts[n] == each)} bits" for each in words)
+    return ", ".join(
+        f"{verdict} at {', '.join(str(n) for n in verdicts if verdicts[n] == verdict)} bits" for verdict in words
+    )
 
 
 def gain_words(found: Estimate | None) -> str:
@@ -243,7 +245,7 @@ def returns_table(results: Results) -> list[Table]:
             "float": estimate(row["floats"][RETURN]),
             "way": row["way"],
             "return": estimate(row[RETURN]),
-            "error": lost(row[ERROR]),
+            "error": format_loss(row[ERROR]),
         }
         for row in policies(results)
     ]

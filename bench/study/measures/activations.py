@@ -22,9 +22,9 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.quantize import Affine
 from quarl.policy.reference import (
     before_layer_norm,
+    compute_activations,
     forward_float,
     forward_integer,
-    hidden_activations,
     layer_names,
 )
 from quarl.policy.spec import Precision, Ranges, Recipe
@@ -61,8 +61,8 @@ class Range(ActivationRange):
 def range_of(name: str, values: np.ndarray, affine: Affine) -> Range:
     """Range of these values (n, …), which are what may be clipped too, under this map."""
     inner_low, inner_high = map(float, np.percentile(values, PERCENTILES))
-    found = vars(ActivationRange.of(name, values, values, affine))
-    return Range(**found, inner_low=inner_low, inner_high=inner_high)
+    range_values = vars(ActivationRange.of(name, values, values, affine))
+    return Range(**range_values, inner_low=inner_low, inner_high=inner_high)
 
 
 def activation_ranges(bundle: Bundle) -> list[Range]:
@@ -73,15 +73,15 @@ def activation_ranges(bundle: Bundle) -> list[Range]:
     """
     spec, weights, observations = bundle.spec, bundle.weights(), bundle.calibration()
     network = integers(bundle, Precision.INT8)
-    activations = hidden_activations(spec, weights, observations)
+    activations = compute_activations(spec, weights, observations)
     inside = before_layer_norm(spec, weights, activations)
-    found = [range_of("input", activations[0], network.input)]
+    ranges = [range_of("input", activations[0], network.input)]
     activations[-1] = activations[-1][:, : spec.output_size]
     for name, values, layer in zip(layer_names(spec), activations[1:], network.layers, strict=True):
         if name in inside:
-            found.append(range_of(f"{name} before norm", inside[name], layer.output))
-        found.append(range_of(name, values, layer.result))
-    return found
+            ranges.append(range_of(f"{name} before norm", inside[name], layer.output))
+        ranges.append(range_of(name, values, layer.result))
+    return ranges
 
 
 def number(value: float) -> str:
@@ -106,9 +106,9 @@ def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
     spec, golden, worth = bundle.spec, bundle.golden().observations, {}
     wanted = forward_float(spec, bundle.weights(), golden)
     for ends in Ranges:
-        made = forward_integer(spec, integers(bundle, Precision.INT8, Recipe(Precision.INT8.bits, ends)), golden)
-        error = output_error(spec, *(each[:, : spec.output_size] for each in (made, wanted)))
-        worth[ends.value] = f"{100 * agreement(spec, made, wanted):.1f} ({error:.3g})"
+        outputs = forward_integer(spec, integers(bundle, Precision.INT8, Recipe(Precision.INT8.bits, ends)), golden)
+        error = output_error(spec, *(array[:, : spec.output_size] for array in (outputs, wanted)))
+        worth[ends.value] = f"{100 * agreement(spec, outputs, wanted):.1f} ({error:.3g})"
     return {"policy": spec.name, "worth": worth}
 
 
@@ -116,17 +116,17 @@ def table(bundle: Bundle, ranges: list[Range]) -> Table:
     """The ranges as a table with what must be said beside it."""
     lines = [
         {
-            "layer": each.name,
-            "n": f"{each.count:,}",
-            "min": number(each.low),
-            "0.1 %": number(each.inner_low),
-            "99.9 %": number(each.inner_high),
-            "max": number(each.high),
-            "step, 8 bits": f"{each.step:.3g}",
-            "steps used": f"{each.inner_steps:.0f}",
-            "clipped": f"{100 * each.clipped:.2g} %" if each.clipped else "0",
+            "layer": tensor_range.name,
+            "n": f"{tensor_range.count:,}",
+            "min": number(tensor_range.low),
+            "0.1 %": number(tensor_range.inner_low),
+            "99.9 %": number(tensor_range.inner_high),
+            "max": number(tensor_range.high),
+            "step, 8 bits": f"{tensor_range.step:.3g}",
+            "steps used": f"{tensor_range.inner_steps:.0f}",
+            "clipped": f"{100 * tensor_range.clipped:.2g} %" if tensor_range.clipped else "0",
         }
-        for each in ranges
+        for tensor_range in ranges
     ]
     spec = bundle.spec
     return tabulate(f"activations-{spec.name}", WORDS, lines, spec=spec, observations=len(bundle.calibration()))

@@ -20,7 +20,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.errors import QuantizationError
 from quarl.policy.quantize import FLOAT_BITS, Scheme, kernel_scales
 from quarl.policy.reference import layer_names
-from quarl.policy.simulate import trained_with
+from quarl.policy.simulate import find_trained_quantizers
 from quarl.policy.spec import WeightRange
 
 SCHEMES = (Scheme.QUARL, Scheme.SYMMETRIC)
@@ -83,7 +83,7 @@ def parameters(bundle: Bundle, bits: int, scheme: Scheme) -> list[Parameter]:
     Raises:
         QuantizationError: the scheme has no such bit width.
     """
-    weights, trained = bundle.weights(), trained_with(bundle.spec, bits)
+    weights, trained = bundle.weights(), find_trained_quantizers(bundle.spec, bits)
     weight_range = WeightRange.LARGEST if trained is None else trained.weight_range
     return [
         Parameter(layer, kind, values, levels_of(values, bits, scheme, kind == "kernel", weight_range))
@@ -109,7 +109,7 @@ def levels_of(
         QuantizationError: the scheme is not known or has no such bit width.
     """
     if scheme not in SCHEMES:
-        allowed = " and ".join(each.value for each in SCHEMES)
+        allowed = " and ".join(choice.value for choice in SCHEMES)
         raise QuantizationError(f"levels of scheme {scheme.value!r} are not drawn; those of {allowed} are.")
     if scheme is Scheme.SYMMETRIC:
         quantize.check_bits(bits)
@@ -147,14 +147,19 @@ def title_of(bundle: Bundle) -> str:
 def table_of(bundle: Bundle, found: Iterable[Parameter], bits: int, scheme: Scheme) -> Table:
     """A line for each parameter."""
     lines = []
-    for each in found:
-        ends = {"min": each.values.min(), "max": each.values.max(), "range": each.range, "std": each.deviation}
-        levels = each.levels
+    for parameter in found:
+        ends = {
+            "min": parameter.values.min(),
+            "max": parameter.values.max(),
+            "range": parameter.range,
+            "std": parameter.deviation,
+        }
+        levels = parameter.levels
         steps = {"step": f"{levels.step:.6g}", "smallest step": f"{levels.smallest_step:.6g}"}
         lines.append(
             {
-                "parameter": f"{each.layer}/{each.kind}",
-                "n": f"{each.values.size:,}",
+                "parameter": f"{parameter.layer}/{parameter.kind}",
+                "n": f"{parameter.values.size:,}",
                 **{name: f"{value:.6g}".replace("-", "−") for name, value in ends.items()},
                 **(steps if levels.count else dict.fromkeys(steps, "")),
                 "levels": f"{levels.count:,}" if levels.count else "",

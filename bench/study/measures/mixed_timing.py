@@ -42,11 +42,11 @@ def prepare(threads: int, kind: str) -> dict[str, Any]:
     """Load TensorFlow with oneDNN on and so many threads, on as many cores; returns what belongs to every row."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as the command does for pictures
     from quarl.train.quantization.mixed_precision import slower_here
-    from quarl.train.quiet import silenced
+    from quarl.train.quiet import suppress_output
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
-    with silenced():
+    with suppress_output():
         import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -70,7 +70,10 @@ def time_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: i
                 cpu[name].append(time.process_time() - cpu_began)
     per = 1e3 / pieces
     return {
-        name: ([per * each for each in cpu[name]], {"wall_ms": per * statistics.median(wall[name]), "count": rounds})
+        name: (
+            [per * seconds for seconds in cpu[name]],
+            {"wall_ms": per * statistics.median(wall[name]), "count": rounds},
+        )
         for name in calls
     }
 
@@ -159,7 +162,7 @@ def train_on_pong(network: NetworkSpec, half: str, steps: int, rollout_steps: in
     """
     environments, starts = 8, 256
     iteration = environments * rollout_steps
-    found: Timed = {}
+    timings: Timed = {}
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(
             environments=environments, rollout_steps=rollout_steps, updates=iteration // 4, minibatch=batch,
@@ -168,11 +171,11 @@ def train_on_pong(network: NetworkSpec, half: str, steps: int, rollout_steps: in
         )  # fmt: skip
         rows = train_curve(make_task("pong"), network, settings, starts + steps, seed)
         learning = [row for row in rows if "loss" in row]
-        made = learning[-1]["step"] - learning[0]["step"]
+        timed_steps = learning[-1]["step"] - learning[0]["step"]
         wall, cpu = (learning[-1][name] - learning[0][name] for name in ("wall_s", "cpu_s"))
         losses = [round(row["loss"], 7) for row in learning]
-        found[kind] = [made / cpu], {"steps": int(made), "wall_s": wall, "losses": losses}
-    return found
+        timings[kind] = [timed_steps / cpu], {"steps": int(timed_steps), "wall_s": wall, "losses": losses}
+    return timings
 
 
 CATCH_NETWORK = NetworkSpec((64,), convolutions=(Convolution(32, 4, 2), Convolution(32, 3, 1)))
@@ -189,12 +192,12 @@ def learn_catch(half: str, seed: int) -> Timed:
 
     Measures: the steps at which, how many episodes, the last loss.
     """
-    found: Timed = {}
+    timings: Timed = {}
     for kind in (FLOAT32, half):
         settings = dqn.DQNSettings(compute=kind, **CATCH_SETTINGS)
-        more = {"evaluate_every": 1024, "evaluate_episodes": CATCH_EPISODES}
-        rows = train_curve(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **more)
+        evaluation = {"evaluate_every": 1024, "evaluate_episodes": CATCH_EPISODES}
+        rows = train_curve(catch_task(), CATCH_NETWORK, settings, CATCH_STEPS, seed, **evaluation)
         greedy = {int(row["step"]): row["greedy_return"] for row in rows if "greedy_return" in row}
         measures = {"at": list(greedy), "judged": CATCH_EPISODES, "last_loss": rows[-1].get("loss", np.nan)}
-        found[kind] = list(greedy.values()), measures
-    return found
+        timings[kind] = list(greedy.values()), measures
+    return timings

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 
-def scheduled(value: Any) -> Any:
+def parse_schedule(value: Any) -> Any:
     """``"lin_0.001"`` as the zoo means it: 0.001 × the share of all steps still to be made; others as they are."""
     if not (isinstance(value, str) and value.startswith("lin_")):
         return value
@@ -23,7 +23,7 @@ def scheduled(value: Any) -> Any:
 
 def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings file's values as keyword arguments of an algorithm's class."""
-    arguments = {name: scheduled(value) for name, value in settings.items()}
+    arguments = {name: parse_schedule(value) for name, value in settings.items()}
     if isinstance(arguments.get("train_freq"), list):
         arguments["train_freq"] = tuple(arguments["train_freq"])
     return arguments

@@ -15,7 +15,7 @@ import yaml
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.zip_members import read_untrusted
-from quarl.policy.json_values import is_text, shortened
+from quarl.policy.json_values import abbreviate, is_text
 
 LARGEST_YAML = 1 << 17
 MOST_TENSORS, MOST_SIDES, MOST_FREQUENT, LONGEST_TEXT = 1000, 8, 1e6, 200
@@ -92,12 +92,12 @@ def describe(path: Path) -> Description:
         ForeignError: none, several nodes, another backend than ONNX, or a document that is no description.
     """
     file = _yaml_of(path)
-    document = _parsed(file)
+    document = _parse_yaml(file)
     models = _mapping(document.get("models"), "models", file)
     if len(models) != 1:
         nodes = sorted(name for name in models if isinstance(name, str))
         raise ForeignError(
-            f"{file.name} has {len(models)} nodes ({shortened(nodes)}); one is read.",
+            f"{file.name} has {len(models)} nodes ({abbreviate(nodes)}); one is read.",
             "Export the policy as a single node.",
         )
     ((node, model),) = models.items()
@@ -105,7 +105,7 @@ def describe(path: Path) -> Description:
     parameters = _mapping(model.get("parameters"), f"models.{node}.parameters", file)
     if parameters.get("backend") != "onnx":
         raise ForeignError(
-            f"the node {node!r} has the backend {shortened(parameters.get('backend'))}; onnx is read.",
+            f"the node {node!r} has the backend {abbreviate(parameters.get('backend'))}; onnx is read.",
             'Export it with export_with="onnx".',
         )
     pipeline = _mapping(document.get("pipeline"), "pipeline", file)
@@ -115,13 +115,15 @@ def describe(path: Path) -> Description:
     results = _mapping(pipeline.get("outputs"), "pipeline.outputs", file).get(node)
     listed = results if isinstance(results, list) else []
     if not listed or not all(isinstance(name, str) and name in outputs for name in listed):
-        raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {shortened(results)}, not outputs it has.")
+        raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {abbreviate(results)}, not outputs it has.")
     feedback = _feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file)
-    given = _mapping(pipeline.get("inputs"), "pipeline.inputs", file).get(node)
-    if not isinstance(given, list) or sorted(map(str, given)) != sorted(inputs.keys() - feedback.keys()):
+    pipeline_inputs = _mapping(pipeline.get("inputs"), "pipeline.inputs", file).get(node)
+    if not isinstance(pipeline_inputs, list) or sorted(map(str, pipeline_inputs)) != sorted(
+        inputs.keys() - feedback.keys()
+    ):
         raise ForeignError(
-            f"{file.name}: pipeline.inputs of {node!r} are {shortened(given)}; the model's, without those that are fed "
-            f"back, are {sorted(inputs.keys() - feedback.keys())}.",
+            f"{file.name}: pipeline.inputs of {node!r} are {abbreviate(pipeline_inputs)}; the model's, without those "
+            f"fed back, are {sorted(inputs.keys() - feedback.keys())}.",
             "Export the folder again.",
         )
     initial = pipeline.get("initial_values")
@@ -145,22 +147,23 @@ def _yaml_of(path: Path) -> Path:
     if not path.is_dir():
         return path
     named = path / f"{path.resolve().name}.yaml"
-    found = [named] if named.is_file() else sorted(path.glob("*.yaml"))
-    if len(found) != 1:
+    candidates = [named] if named.is_file() else sorted(path.glob("*.yaml"))
+    if len(candidates) != 1:
         raise ForeignError(
-            f"{path} holds {len(found)} YAML files; a LEAPP folder NAME has one, NAME.yaml.", "Name the file itself."
+            f"{path} holds {len(candidates)} YAML files; a LEAPP folder NAME has one, NAME.yaml.",
+            "Name the file itself.",
         )
-    return found[0]
+    return candidates[0]
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def _parse_yaml(file: Path) -> dict[str, Any]:
     data = read_untrusted(file, LARGEST_YAML)
     try:
         document = yaml.load(data, Loader=_Plain)
     except RecursionError:
         raise ForeignError(f"{file.name} is no YAML that is read here: too deep.") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise ForeignError(f"{file.name} is no YAML that is read here: {shortened(str(error))}.") from None
+        raise ForeignError(f"{file.name} is no YAML that is read here: {abbreviate(str(error))}.") from None
     return _mapping(document, "the document", file)
 
 
@@ -175,26 +178,26 @@ class _Plain(yaml.SafeLoader):
 
 def _mapping(value: Any, what: str, file: Path) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise ForeignError(f"{file.name}: {what} is {shortened(value)}; needed is a mapping.", "Is it LEAPP's YAML?")
+        raise ForeignError(f"{file.name}: {what} is {abbreviate(value)}; needed is a mapping.", "Is it LEAPP's YAML?")
     return value
 
 
 def _tensors(value: Any, what: str, file: Path) -> dict[str, Tensor]:
     if not isinstance(value, list) or not 0 < len(value) <= MOST_TENSORS:
-        raise ForeignError(f"{file.name}: {what} is {shortened(value)}; needed is a list of tensors.")
-    found: dict[str, Tensor] = {}
+        raise ForeignError(f"{file.name}: {what} is {abbreviate(value)}; needed is a list of tensors.")
+    tensors: dict[str, Tensor] = {}
     for entry in value:
         entry = _mapping(entry, f"an entry of {what}", file)
         name, shape = entry.get("name"), entry.get("shape")
-        if not isinstance(name, str) or not is_text(name) or name in found:
-            raise ForeignError(f"{file.name}: {what} has the name {shortened(name)}; needed are names, each once.")
+        if not isinstance(name, str) or not is_text(name) or name in tensors:
+            raise ForeignError(f"{file.name}: {what} has the name {abbreviate(name)}; needed are names, each once.")
         sides = shape if isinstance(shape, list) else []
         if not 0 < len(sides) <= MOST_SIDES or not all(type(side) is int and 0 < side < 2**20 for side in sides):
-            raise ForeignError(f"{file.name}: {name!r} has the shape {shortened(shape)}; needed are whole numbers.")
+            raise ForeignError(f"{file.name}: {name!r} has the shape {abbreviate(shape)}; needed are whole numbers.")
         kind = _text(entry.get("kind")).partition("/")[2]
         names = _element_names(entry.get("element_names"), sides[-1])
-        found[name] = Tensor(name, tuple(sides), UNITS.get(kind, "1"), names if len(sides) <= 2 else ())
-    return found
+        tensors[name] = Tensor(name, tuple(sides), UNITS.get(kind, "1"), names if len(sides) <= 2 else ())
+    return tensors
 
 
 def _element_names(value: Any, size: int) -> tuple[str, ...]:
@@ -208,23 +211,23 @@ def _element_names(value: Any, size: int) -> tuple[str, ...]:
 def _feedback(
     value: Any, node: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], file: Path
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    feedback: dict[str, str] = {}
     for source, targets in _mapping(value, "pipeline.feedback_flow", file).items():
         output = _text(source).removeprefix(f"{node}/")
         for target in targets if isinstance(targets, list) else [targets]:
             name = _text(target).removeprefix(f"{node}/")
-            if output not in outputs or name not in inputs or name in found:
-                raise ForeignError(f"{file.name}: feedback_flow joins {shortened(source)} and {shortened(target)}.")
+            if output not in outputs or name not in inputs or name in feedback:
+                raise ForeignError(f"{file.name}: feedback_flow joins {abbreviate(source)} and {abbreviate(target)}.")
             if outputs[output].size != inputs[name].size:
                 raise ForeignError(f"{file.name}: {output!r} is fed back to {name!r}, which has another size.")
-            found[name] = output
-    return found
+            feedback[name] = output
+    return feedback
 
 
 def _inside(folder: Path, name: Any, what: str) -> Path:
     parts = PurePosixPath(name).parts if isinstance(name, str) else ()
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
-        raise ForeignError(f"{what} is {shortened(name)}; needed is a file inside the folder.", "Export it again.")
+        raise ForeignError(f"{what} is {abbreviate(name)}; needed is a file inside the folder.", "Export it again.")
     place = folder
     for part in parts:
         place = place / part
@@ -239,15 +242,15 @@ def _frequency(pipeline: dict[Any, Any], file: Path) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 < value < MOST_FREQUENT:
-        raise ForeignError(f"{file.name}: configs.frequency is {shortened(value)}; needed are periods a second.")
+        raise ForeignError(f"{file.name}: configs.frequency is {abbreviate(value)}; needed are periods a second.")
     return float(value)
 
 
 def _versions(document: dict[str, Any]) -> dict[str, str]:
     system = document.get("system information")
-    found = system if isinstance(system, dict) else {}
+    entries = system if isinstance(system, dict) else {}
     names = ("leapp version", "leapp config version", "torch version")
-    return {"format": "leapp"} | {name: _text(found[name]) for name in names if name in found}
+    return {"format": "leapp"} | {name: _text(entries[name]) for name in names if name in entries}
 
 
 def _text(value: Any) -> str:

@@ -97,8 +97,8 @@ def _tensor(value: onnx.ValueInfoProto, properties: dict[str, str]) -> Tensor:
     unit = next((unit for end, unit in UNITS.items() if ".".join(rest[-2:]) == end or rest[-1:] == [end]), "1")
     if kind == "output" and rest[:1] == ["joint_targets"]:
         unit = UNITS.get(f"joint_targets.{rest[-1]}", "1")
-    found = _json(properties, value.name.rpartition(".")[0])
-    listed = (found.get("joint_names") or found.get("names")) if isinstance(found, dict) else None
+    metadata = _json(properties, value.name.rpartition(".")[0])
+    listed = (metadata.get("joint_names") or metadata.get("names")) if isinstance(metadata, dict) else None
     entries = listed if isinstance(listed, list) else []
     names = tuple(name for name in entries if isinstance(name, str) and is_text(name))
     return Tensor(value.name, shape, unit, names if len(names) == math.prod(shape) else ())

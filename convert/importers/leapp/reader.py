@@ -45,7 +45,7 @@ def read_described(described: Description, file: OnnxFile, output: str | None) -
     _check_inputs(described, file)
     chosen = _choose(described, file, output)
     policy = read_graph(file, chosen, described.feedback, _initial_values(described))
-    return relabel(policy, lambda each: _named(described, each, described.outputs[chosen]))
+    return relabel(policy, lambda each: _apply_description(described, each, described.outputs[chosen]))
 
 
 def _check_inputs(described: Description, file: OnnxFile) -> None:
@@ -84,7 +84,7 @@ def _initial_values(described: Description) -> dict[str, Doubles]:
     from quarl.convert.importers.weights import tensors_of
 
     stored = tensors_of(described.initial_values)
-    found = {}
+    initial_states = {}
     for name in described.feedback:
         if (values := stored.get(f"{described.node}/{name}")) is None:
             continue
@@ -93,11 +93,11 @@ def _initial_values(described: Description) -> dict[str, Doubles]:
             raise ForeignError(f"the initial value of the state {name!r} has {len(values)} elements, the state {size}.")
         if not (np.abs(values) < LARGEST_INITIAL).all():
             raise ForeignError(f"the initial value of the state {name!r} is not finite, or beyond {LARGEST_INITIAL:g}.")
-        found[name] = values
-    return found
+        initial_states[name] = values
+    return initial_states
 
 
-def _named(described: Description, policy: ForeignPolicy, target: Tensor) -> ForeignPolicy:
+def _apply_description(described: Description, policy: ForeignPolicy, target: Tensor) -> ForeignPolicy:
     """Return the policy with the folder's names, units and period."""
     actions = policy.actions
     if not policy.is_discrete:

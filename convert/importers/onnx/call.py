@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from quarl.convert.importers.chain import ForeignError
-from quarl.convert.importers.onnx.fold import Folder, attributes, named
+from quarl.convert.importers.onnx.fold import Folder, attributes, label_node
 from quarl.convert.importers.onnx.value import Value
 
 Operand = Value | np.ndarray | None
@@ -44,7 +44,7 @@ class Call:
     @property
     def name(self) -> str:
         """Operator and node, for messages."""
-        return named(self.node)
+        return label_node(self.node)
 
     def attribute(self, name: str, default: object) -> object:
         """An attribute, or what the operator's definition gives where it is missing."""
@@ -64,7 +64,7 @@ class Call:
         """The operand that depends on the observation; refuses where that is another one."""
         operand = self.operands[index] if index < len(self.operands) else None
         if not isinstance(operand, Value):
-            raise self.refused("takes what depends on the observation at an unusual place")
+            raise self.build_error("takes what depends on the observation at an unusual place")
         return operand
 
     def constant(self, index: int, default: np.ndarray | None = None) -> np.ndarray:
@@ -72,10 +72,10 @@ class Call:
         operand = self.operands[index] if index < len(self.operands) else None
         operand = default if operand is None else operand
         if not isinstance(operand, np.ndarray | np.generic):
-            raise self.refused(f"needs a constant as its input {index}")
+            raise self.build_error(f"needs a constant as its input {index}")
         return np.asarray(operand)
 
-    def refused(self, why: str, way_out: str = "") -> ForeignError:
+    def build_error(self, why: str, way_out: str = "") -> ForeignError:
         """The error that names this node."""
         return ForeignError(f"{self.name} {why}.", way_out or "Export the network without it, or type --output NAME.")
 
@@ -85,4 +85,4 @@ def refuse_by_name(node: onnx.NodeProto) -> None:
     for reason, operators in REASONS.items():
         names = operators.split()
         if node.op_type in names and node.op_type != "DequantizeLinear":
-            raise ForeignError(f"{named(node)} is not read: {reason}.", WAYS_OUT[names[0]])
+            raise ForeignError(f"{label_node(node)} is not read: {reason}.", WAYS_OUT[names[0]])

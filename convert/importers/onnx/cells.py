@@ -15,7 +15,7 @@ import onnx
 
 from quarl.convert.importers.chain import Floats, ForeignError, Recurrent
 from quarl.convert.importers.onnx.file import OnnxFile
-from quarl.convert.importers.onnx.fold import attributes, named
+from quarl.convert.importers.onnx.fold import attributes, label_node
 from quarl.convert.importers.onnx.sums import Sum, Tensor, source_of, sums
 from quarl.convert.importers.onnx.value import Places
 from quarl.policy.spec import Cell
@@ -75,27 +75,29 @@ def _operator(node: onnx.NodeProto, tensors: Mapping[str, Tensor]) -> Found:
     w, r, b = (_constant(node, tensors, name) if name else None for name in operands[1:4])
     gates = len(ORDERS[cell])
     if w is None or r is None or w.ndim != 3 or r.ndim != 3 or len(w) != 1 or r.shape != (1, w.shape[1], r.shape[2]):
-        raise ForeignError(f"{named(node)} has no weights of one layer in one direction.", "Export the policy again.")
+        raise ForeignError(
+            f"{label_node(node)} has no weights of one layer in one direction.", "Export the policy again."
+        )
     units = r.shape[2]
     b = np.zeros((1, 2 * gates * units)) if b is None else b
     if w.shape[1] != gates * units or b.shape != (1, 2 * gates * units):
-        message = f"{named(node)} has weights {w.shape}, {r.shape} and {b.shape}, which do not fit."
+        message = f"{label_node(node)} has weights {w.shape}, {r.shape} and {b.shape}, which do not fit."
         raise ForeignError(message, "Export the policy again.")
     order = np.arange(gates * units).reshape(gates, units)[list(ORDERS[cell])].reshape(-1)
     halves = b[0].reshape(2, -1)[:, order]
-    kernels = [np.ascontiguousarray(each[0][order].T, np.float32) for each in (w, r)]
+    kernels = [np.ascontiguousarray(matrix[0][order].T, np.float32) for matrix in (w, r)]
     step = Recurrent(cell, kernels[0], _single(halves[0]), kernels[1], _single(halves[1]))
     held = operands[5:7] if cell is Cell.LSTM else operands[5:6]
     states = tuple(_state(node, tensors.get(name), units) for name in held)
     shapes = [(1, 1, 1, units), (1, 1, units)]
     outputs = {name: shape for name, shape in zip(node.output[:2], shapes, strict=False) if name}
-    return Found(step, (operands[0],), states, outputs, named(node))
+    return Found(step, (operands[0],), states, outputs, label_node(node))
 
 
 def _check(node: onnx.NodeProto, cell: Cell, keywords: Mapping[str, object], operands: list[str]) -> None:
     """Refuse what the operator has and the contract's layers have not."""
     functions = keywords.get("activations", [])
-    kinds = [each.decode() for each in functions] if isinstance(functions, list) else []
+    kinds = [function.decode() for function in functions] if isinstance(functions, list) else []
     odd = {
         "runs backward, or both ways": keywords.get("direction", b"forward") != b"forward",
         "cuts its gates' sums": "clip" in keywords,
@@ -106,10 +108,10 @@ def _check(node: onnx.NodeProto, cell: Cell, keywords: Mapping[str, object], ope
         and not keywords.get("linear_before_reset", 0),
         "is told the lengths of sequences": bool(operands[4]),
     }
-    for what, wrong in odd.items():
+    for fault, wrong in odd.items():
         if wrong:
             raise ForeignError(
-                f"{named(node)} {what}; read is what PyTorch's {node.op_type} computes, forward.",
+                f"{label_node(node)} {fault}; read is what PyTorch's {node.op_type} computes, forward.",
                 f"Train with PyTorch's {node.op_type}, or the other one.",
             )
 
@@ -117,7 +119,7 @@ def _check(node: onnx.NodeProto, cell: Cell, keywords: Mapping[str, object], ope
 def _constant(node: onnx.NodeProto, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
     value = tensors.get(name)
     if not isinstance(value, np.ndarray):
-        raise ForeignError(f"{named(node)} has weights {name!r} that are no constant.", "Export the policy again.")
+        raise ForeignError(f"{label_node(node)} has weights {name!r} that are no constant.", "Export the policy again.")
     return value.astype(np.float64)
 
 
@@ -129,7 +131,7 @@ def _state(node: onnx.NodeProto, held: Tensor, units: int) -> tuple[str, Places]
         if source.name and (matrix.sum(axis=0) == 1).all() and np.count_nonzero(matrix) == units:
             return source.name, places.astype(np.int64)
     raise ForeignError(
-        f"{named(node)} is not read: it is recurrent, and its state is no input that an output is fed back to.",
+        f"{label_node(node)} is not read: it is recurrent, and its state is no input that an output is fed back to.",
         NO_MEMORY,
     )
 

@@ -19,32 +19,32 @@ GATED = {
 """x multiplied by such an activation of x is another one."""
 
 
-def added(call: Call) -> Result:
+def add_constant(call: Call) -> Result:
     """Compute x + c or c + x."""
     _refuse_pair(call)
     value, number, _ = _one_constant(call)
     return [affine(value, ONE, number, call.name)]
 
 
-def subtracted(call: Call) -> Result:
+def subtract_constant(call: Call) -> Result:
     """Compute x − c or c − x."""
     _refuse_pair(call)
     value, number, swapped = _one_constant(call)
     return [affine(value, -ONE, number, call.name) if swapped else affine(value, ONE, -number, call.name)]
 
 
-def multiplied(call: Call) -> Result:
+def multiply_or_gate(call: Call) -> Result:
     """x · c or c · x; x · sigmoid(x) is an activation."""
     if pair := _pair(call):
         for x, gate in (pair, pair[::-1]):
-            if (gated := _gated(gate, x)) is not None:
+            if (gated := _find_gated_activation(gate, x)) is not None:
                 return [activate(x, gated)]
         _refuse_pair(call)
     value, number, _ = _one_constant(call)
     return [affine(value, number, ZERO, call.name)]
 
 
-def _gated(gate: Value, x: Value) -> Activation | None:
+def _find_gated_activation(gate: Value, x: Value) -> Activation | None:
     """The activation that multiplies x by this one of x."""
     same = len(gate.steps) == len(x.steps) + 1 and all(a is b for a, b in zip(gate.steps, x.steps, strict=False))
     if not same or gate.shape != x.shape or not np.array_equal(gate.selection, x.selection):
@@ -53,14 +53,14 @@ def _gated(gate: Value, x: Value) -> Activation | None:
     return GATED.get(last.activation) if isinstance(last, Activate) else None
 
 
-def divided(call: Call) -> Result:
+def divide_by_constant(call: Call) -> Result:
     """Compute x / c."""
     _refuse_pair(call)
     value, number, swapped = _one_constant(call)
     if swapped:
-        raise call.refused("divides by what depends on the observation")
+        raise call.build_error("divides by what depends on the observation")
     if (number == 0).any():
-        raise call.refused("divides by zero", "A standard deviation is zero: train or export the policy again.")
+        raise call.build_error("divides by zero", "A standard deviation is zero: train or export the policy again.")
     return [affine(value, 1.0 / number, ZERO, call.name)]
 
 
@@ -72,7 +72,7 @@ def _pair(call: Call) -> tuple[Value, Value] | None:
 
 def _refuse_pair(call: Call) -> None:
     if _pair(call):
-        raise call.refused("combines values that all depend on the observation")
+        raise call.build_error("combines values that all depend on the observation")
 
 
 def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
@@ -81,12 +81,12 @@ def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
     return call.value(int(swapped)), call.constant(int(not swapped)).astype(np.float64), swapped
 
 
-def negated(call: Call) -> Result:
+def negate_value(call: Call) -> Result:
     """−x."""
     return [affine(call.value(), -ONE, ZERO, call.name)]
 
 
-def clipped(call: Call) -> Result:
+def clip_to_bounds(call: Call) -> Result:
     """Clip to bounds that are attributes (before opset 11) or operands."""
     if call.opset < 11:
         low, high = np.array(call.number("min", -np.inf)), np.array(call.number("max", np.inf))
@@ -99,7 +99,7 @@ def extreme(call: Call) -> Result:
     """Min or Max of a value and constants."""
     values = [operand for operand in call.operands if isinstance(operand, Value)]
     if len(values) != 1:
-        raise call.refused("combines values that all depend on the observation")
+        raise call.build_error("combines values that all depend on the observation")
     result = values[0]
     for operand in call.operands:
         if isinstance(operand, np.ndarray | np.generic):
@@ -109,11 +109,11 @@ def extreme(call: Call) -> Result:
     return [result]
 
 
-def activated(call: Call) -> Result:
+def apply_activation(call: Call) -> Result:
     """The activations that a bundle has."""
     operator = call.node.op_type
     if operator in ("Elu", "Swish") and call.number("alpha", 1.0) != 1.0:
-        raise call.refused(f"has alpha {call.number('alpha', 1.0)}; only 1 is read")
+        raise call.build_error(f"has alpha {call.number('alpha', 1.0)}; only 1 is read")
     kind = ACTIVATIONS[operator]
     slope = call.number("alpha", 0.01) if NONLINEARITIES[kind].takes_slope else 0.01
     return [activate(call.value(), kind, slope)]

@@ -80,7 +80,7 @@ def array_of(tensor: onnx.TensorProto) -> np.ndarray:
     Raises:
         ForeignError: strings, unknown types, or a shape that its data does not fill.
     """
-    size = _declared_bytes(tensor)
+    size = _count_declared_bytes(tensor)
     if not tensor.HasField("raw_data"):
         stored = max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data))
         stored = max(stored, len(tensor.double_data), len(tensor.uint64_data))
@@ -94,7 +94,7 @@ def array_of(tensor: onnx.TensorProto) -> np.ndarray:
     return np.asarray(numpy_helper.to_array(tensor))
 
 
-def _declared_bytes(tensor: onnx.TensorProto) -> int:
+def _count_declared_bytes(tensor: onnx.TensorProto) -> int:
     types = set(helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
     if tensor.data_type not in types or any(size < 0 for size in tensor.dims):
         raise ForeignError(
@@ -142,7 +142,7 @@ def _replace_random_nodes(model: onnx.ModelProto) -> tuple[str, ...]:
     """
     assumed, nodes, zeros = [], list(model.graph.node), set[str]()
     for at, node in enumerate(nodes):
-        keywords = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        keywords = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         if node.op_type == "RandomNormalLike" and not keywords.get("mean"):
             zero = f"{node.output[0]}/zero"
             model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), zero))
@@ -182,7 +182,7 @@ def _fill(model: onnx.ModelProto, folder: Path, left: int) -> dict[str, str]:
             raise ForeignError(f"The tensor {tensor.name!r} has data inside and outside the file.", EXPORT_AGAIN)
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        size = _declared_bytes(tensor)
+        size = _count_declared_bytes(tensor)
         if location not in files:
             files[location] = _external(folder, location, tensor.name, left)
             left -= len(files[location])

@@ -31,7 +31,7 @@ def attributes(node: onnx.NodeProto) -> dict[str, object]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
-def named(node: onnx.NodeProto) -> str:
+def label_node(node: onnx.NodeProto) -> str:
     """How messages call a node: operator and name, or its first output where it has no name."""
     return f"{node.op_type} (node {node.name or (node.output[0] if node.output else '?')!r})"
 
@@ -56,11 +56,11 @@ class Folder:
         if node.op_type == "Constant":
             return [_constant(node)]
         if node.op_type not in RESULT_SIZES:
-            raise ForeignError(f"{named(node)} of constants is not computed.", EXPORT_AGAIN)
+            raise ForeignError(f"{label_node(node)} of constants is not computed.", EXPORT_AGAIN)
         try:
             size = int(RESULT_SIZES[node.op_type](node, operands))
             if not 0 <= size <= min(LARGEST_CONSTANT, self._left):
-                message = f"{named(node)} makes {size} elements; at most {LARGEST_CONSTANT} are computed."
+                message = f"{label_node(node)} makes {size} elements; at most {LARGEST_CONSTANT} are computed."
                 raise ForeignError(message, EXPORT_AGAIN)
             self._left -= size
             feeds = {name: value for name, value in zip(node.input, operands, strict=True) if value is not None}
@@ -69,7 +69,7 @@ class Folder:
         except ForeignError:
             raise
         except Exception as error:  # the evaluator raises whatever it likes at operands that do not fit
-            message = f"{named(node)} cannot be computed ({type(error).__name__}: {error})."
+            message = f"{label_node(node)} cannot be computed ({type(error).__name__}: {error})."
             raise ForeignError(message, "Export the policy again.") from error
         return [np.asarray(result) for result in results]
 
@@ -91,7 +91,7 @@ def _constant(node: onnx.NodeProto) -> np.ndarray:
             return np.asarray(value, np.float32)
         if name in ("value_int", "value_ints"):
             return np.asarray(value, np.int64)
-    raise ForeignError(f"{named(node)} holds no numbers.", EXPORT_AGAIN)
+    raise ForeignError(f"{label_node(node)} holds no numbers.", EXPORT_AGAIN)
 
 
 def _of_first(node: onnx.NodeProto, operands: Operands) -> int:
@@ -106,21 +106,21 @@ def _sum(node: onnx.NodeProto, operands: Operands) -> int:
     return sum(value.size for value in operands if value is not None)
 
 
-def _filled(node: onnx.NodeProto, operands: Operands) -> int:
+def _count_filled(node: onnx.NodeProto, operands: Operands) -> int:
     return math.prod(_ints(operands[0]))
 
 
-def _expanded(node: onnx.NodeProto, operands: Operands) -> int:
+def _count_expanded(node: onnx.NodeProto, operands: Operands) -> int:
     assert operands[0] is not None
     shape = _ints(operands[1])
     return 0 if any(size < 0 for size in shape) else math.prod(np.broadcast_shapes(operands[0].shape, tuple(shape)))
 
 
-def _tiled(node: onnx.NodeProto, operands: Operands) -> int:
+def _count_tiled(node: onnx.NodeProto, operands: Operands) -> int:
     return _of_first(node, operands) * math.prod(_ints(operands[1]))
 
 
-def _gathered(node: onnx.NodeProto, operands: Operands) -> int:
+def _count_gathered(node: onnx.NodeProto, operands: Operands) -> int:
     data, indices = operands[0], operands[1]
     assert data is not None and indices is not None
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
@@ -138,7 +138,7 @@ def _product(node: onnx.NodeProto, operands: Operands) -> int:
     return first.shape[0] * (second.shape[-1] if second.ndim == 2 else 1)
 
 
-def _counted(node: onnx.NodeProto, operands: Operands) -> int:
+def _count_range(node: onnx.NodeProto, operands: Operands) -> int:
     start, limit, delta = (np.asarray(value).reshape(()).item() for value in operands)
     return max(math.ceil((limit - start) / delta), 0)
 
@@ -163,13 +163,13 @@ RESULT_SIZES: dict[str, ResultSize] = {
     **dict.fromkeys(_BROADCAST.split(), _broadcast),
     "CastLike": _of_first,
     "Concat": _sum,
-    "ConstantOfShape": _filled,
-    "Expand": _expanded,
+    "ConstantOfShape": _count_filled,
+    "Expand": _count_expanded,
     "GatherND": _sum,
     "ScatterND": _of_first,
-    "Gather": _gathered,
+    "Gather": _count_gathered,
     "MatMul": _product,
-    "Range": _counted,
-    "Tile": _tiled,
+    "Range": _count_range,
+    "Tile": _count_tiled,
 }
 """Operators that are computed, and how many elements the result has (at most, but for a Shape's few)."""

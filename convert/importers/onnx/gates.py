@@ -27,7 +27,7 @@ MOST_FACTORS = 3
 RESHAPES = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
-def written_out(
+def find_decomposed_cells(
     file: OnnxFile, nodes: Iterable[int], shapes: Mapping[str, tuple[int, ...]], fed_back: Mapping[str, str]
 ) -> list[Found]:
     """The recurrent layers that these nodes write out.
@@ -38,15 +38,15 @@ def written_out(
         shapes: of the graph's inputs.
         fed_back: outputs by the input that they become.
     """
-    nodes, found = list(nodes), list[Found]()
+    nodes, cells = list(nodes), list[Found]()
     sources = {name: source_of(name, shape) for name, shape in shapes.items()}
     while True:
         tensors = sums(file, nodes, sources)
-        open_ones = [name for name in fed_back if name not in {own for cell in found for own, _ in cell.states}]
+        open_ones = [name for name in fed_back if name not in {own for cell in cells for own, _ in cell.states}]
         cell = next(_candidates(file, tensors, open_ones, fed_back), None)
         if cell is None:
-            return found
-        found.append(cell)
+            return cells
+        cells.append(cell)
         # To a layer behind it, its state is one tensor.
         sources |= {name: source_of(name, shape) for name, shape in cell.outputs.items()}
 
@@ -56,13 +56,13 @@ def _candidates(
 ) -> Iterator[Found]:
     for names in [(name,) for name in states] + list(permutations(states, 2)):
         held = [_only_source(tensors.get(name)) for name in names]
-        made = [tensors.get(fed_back[name]) for name in names]
-        known = [each for each in held if each is not None]
-        following = [each for each in made if isinstance(each, Sum)]
+        next_values = [tensors.get(fed_back[name]) for name in names]
+        known = [tensor for tensor in held if tensor is not None]
+        following = [tensor for tensor in next_values if isinstance(tensor, Sum)]
         if len(known) != len(names) or len(following) != len(names):
             continue
         units = len(following[0].bias)
-        if units > MOST_UNITS or any(len(each.bias) != units for each in following):
+        if units > MOST_UNITS or any(len(tensor.bias) != units for tensor in following):
             continue
         kind = Cell.GRU if len(names) == 1 else Cell.LSTM
         gates = _gru(known[0], following[0]) if kind is Cell.GRU else _lstm(known, following)
@@ -71,10 +71,10 @@ def _candidates(
             continue
         step, fed = weights
         output = _before_reshapes(file, fed_back[names[0]])
-        whole = tensors[output]
-        assert isinstance(whole, Sum)
+        output_sum = tensors[output]
+        assert isinstance(output_sum, Sum)
         places = tuple((name, np.arange(units)) for name in names)
-        yield Found(step, fed, places, {output: whole.shape}, f"the state {names[0]!r}")
+        yield Found(step, fed, places, {output: output_sum.shape}, f"the state {names[0]!r}")
 
 
 def _only_source(value: Tensor) -> Source | None:
@@ -93,29 +93,29 @@ def products(value: Sum) -> Products | None:
     diagonal = value.diagonal()
     if diagonal is None:
         return None
-    found: Products = {(): value.bias} if value.bias.any() else {}
+    terms: Products = {(): value.bias} if value.bias.any() else {}
     for source, factors in diagonal.items():
         parts: Products | None = {(source,): np.ones(len(factors))}
         if source.gate == "Mul":
-            parts = _multiplied(*(products(each) for each in source.operands))
+            parts = _multiply_products(*(products(operand) for operand in source.operands))
         if parts is None:
             return None
         for key, part in parts.items():
-            found[key] = found.get(key, 0.0) + factors * part
-    return {key: part for key, part in found.items() if part.any()}
+            terms[key] = terms.get(key, 0.0) + factors * part
+    return {key: part for key, part in terms.items() if part.any()}
 
 
-def _multiplied(first: Products | None, second: Products | None) -> Products | None:
+def _multiply_products(first: Products | None, second: Products | None) -> Products | None:
     if first is None or second is None:
         return None
-    found: Products = {}
+    terms: Products = {}
     for one, factor in first.items():
         for other, its in second.items():
             key = _key(*one, *other)
             if len(key) > MOST_FACTORS:
                 return None
-            found[key] = found.get(key, 0.0) + factor * its
-    return found
+            terms[key] = terms.get(key, 0.0) + factor * its
+    return terms
 
 
 def _key(*sources: Source) -> Product:
@@ -126,20 +126,24 @@ def _are(found: Products, wanted: Mapping[Product, float]) -> bool:
     return found.keys() == wanted.keys() and all((found[key] == factor).all() for key, factor in wanted.items())
 
 
-def _gated(found: Products, gate: str) -> list[Source]:
+def _select_by_gate(found: Products, gate: str) -> list[Source]:
     return list(dict.fromkeys(source for key in found for source in key if source.gate == gate))
 
 
 def _gru(h: Source, following: Sum) -> list[Sum] | None:
     """The sums of the gates r and z, of n without what is reset, and what is reset; None if it is no GRU."""
-    found = products(following)
-    if found is None or len(update := _gated(found, "Sigmoid")) != 1 or len(new := _gated(found, "Tanh")) != 1:
+    terms = products(following)
+    if (
+        terms is None
+        or len(update := _select_by_gate(terms, "Sigmoid")) != 1
+        or len(new := _select_by_gate(terms, "Tanh")) != 1
+    ):
         return None
     z, n = update[0], new[0]
     (gate,) = z.operands
-    if _are(found, {(h,): 1.0, _key(z, h): -1.0, _key(z, n): 1.0}):
-        gate = gate.scaled(np.array(-1.0))  # 1 − σ(x) = σ(−x)
-    elif not _are(found, {(n,): 1.0, _key(z, n): -1.0, _key(z, h): 1.0}):
+    if _are(terms, {(h,): 1.0, _key(z, h): -1.0, _key(z, n): 1.0}):
+        gate = gate.scale_by(np.array(-1.0))  # 1 − σ(x) = σ(−x)
+    elif not _are(terms, {(n,): 1.0, _key(z, n): -1.0, _key(z, h): 1.0}):
         return None
     (inside,) = n.operands
     resets = [source for source in inside.terms if source.gate == "Mul"]
@@ -158,14 +162,14 @@ def _gru(h: Source, following: Sum) -> list[Sum] | None:
 
 def _lstm(held: Sequence[Source], following: Sequence[Sum]) -> list[Sum] | None:
     """The sums of the gates i, f, g, o; None if it is no LSTM."""
-    hidden, cell = (products(each) for each in following)
-    if cell is None or hidden is None or len(new := _gated(cell, "Tanh")) != 1:
+    hidden, cell = (products(next_value) for next_value in following)
+    if cell is None or hidden is None or len(new := _select_by_gate(cell, "Tanh")) != 1:
         return None
     g, c = new[0], held[1]
-    for f, i in permutations(_gated(cell, "Sigmoid"), 2):
+    for f, i in permutations(_select_by_gate(cell, "Sigmoid"), 2):
         if not _are(cell, {_key(f, c): 1.0, _key(i, g): 1.0}):
             continue
-        for o, t in ((o, t) for o in _gated(hidden, "Sigmoid") for t in _gated(hidden, "Tanh")):
+        for o, t in ((o, t) for o in _select_by_gate(hidden, "Sigmoid") for t in _select_by_gate(hidden, "Tanh")):
             inside = products(t.operands[0])
             same = inside is not None and _are(inside, {_key(f, c): 1.0, _key(i, g): 1.0})
             if same and _are(hidden, {_key(o, t): 1.0}):
@@ -190,5 +194,5 @@ def _weights(kind: Cell, gates: list[Sum], h: Source, units: int) -> tuple[Recur
         of_state[2] = reset.terms.get(h, nothing)
         state_bias[2 * units :] = reset.bias
     bias = np.concatenate([gate.bias for gate in sums_of])
-    arrays = (np.ascontiguousarray(each, np.float32) for each in (kernel, bias, np.hstack(of_state), state_bias))
+    arrays = (np.ascontiguousarray(array, np.float32) for array in (kernel, bias, np.hstack(of_state), state_bias))
     return Recurrent(kind, *arrays), tuple(source.name for source in fed)

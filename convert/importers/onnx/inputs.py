@@ -62,15 +62,15 @@ def reach_of(file: OnnxFile, output: str, found: Iterable[Found] = ()) -> Reach:
 def find_states(file: OnnxFile) -> dict[str, str]:
     """Return the inputs whose names say that they are states, with the outputs that are called alike."""
     outputs = {value.name for value in file.model.graph.output}
-    found = {}
+    states = {}
     for value in file.model.graph.input:
         is_state = value.name.lower() in MEMORY_INPUTS or any(word in value.name.lower() for word in STATE_WORDS)
         if value.name in file.constants or not is_state:
             continue
         names = [value.name.replace(one, other) for one, other in FED_BACK if one in value.name]
-        if (made := next((name for name in names if name in outputs), None)) is not None:
-            found[value.name] = made
-    return found
+        if (output := next((name for name in names if name in outputs), None)) is not None:
+            states[value.name] = output
+    return states
 
 
 def keep_reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) -> dict[str, str]:
@@ -79,20 +79,22 @@ def keep_reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) 
     Raises:
         ForeignError: an input is a state by its name, and is none of the given ones.
     """
-    found: dict[str, str] = {}
+    reached_states: dict[str, str] = {}
     while True:
-        tensors = frozenset[str]().union(*(reach_of(file, name).tensors for name in (output, *found.values())))
-        new = {name: made for name, made in states.items() if name in tensors and name not in found}
+        tensors = frozenset[str]().union(*(reach_of(file, name).tensors for name in (output, *reached_states.values())))
+        new = {
+            name: next_state for name, next_state in states.items() if name in tensors and name not in reached_states
+        }
         if not new:
             break
-        found |= new
+        reached_states |= new
     inputs = [value.name for value in file.model.graph.input if value.name not in file.constants]
     if loose := [name for name in inputs if name in tensors - states.keys() and name.lower() in MEMORY_INPUTS]:
         raise ForeignError(
             f"The input {loose[0]!r} is a state by its name, and no output is named as its next value.",
             f"Type --states {loose[0]}=OUTPUT with the one that is.",
         )
-    return {name: made for name, made in states.items() if name in found}
+    return {name: next_state for name, next_state in states.items() if name in reached_states}
 
 
 def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
@@ -105,7 +107,7 @@ def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
     Raises:
         ForeignError: one is no float32, or of another shape.
     """
-    found = {}
+    feeds = {}
     for value in file.model.graph.input:
         if value.name not in names:
             continue
@@ -118,8 +120,8 @@ def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
             )
         if (size := math.prod(shape)) > LARGEST_STATE:
             raise ForeignError(f"The state {value.name!r} has {size} elements; at most {LARGEST_STATE} are read.")
-        found[value.name] = Feed(value.name, size, shape, None, False, np.dtype(np.float32), False)
-    return found
+        feeds[value.name] = Feed(value.name, size, shape, None, False, np.dtype(np.float32), False)
+    return feeds
 
 
 def feeds_of(file: OnnxFile, reach: Reach, states: Container[str] = ()) -> tuple[Feed, ...]:

@@ -12,13 +12,13 @@ from quarl.convert.importers.onnx.call import Call
 from quarl.convert.importers.onnx.value import Value, pair_of
 
 
-def _shared(values: list[Value]) -> int:
+def _count_shared_steps(values: list[Value]) -> int:
     """How many steps all of these begin with."""
     together = zip(*(value.steps for value in values), strict=False)
     return sum(1 for _ in takewhile(lambda steps: all(step is steps[0] for step in steps), together))
 
 
-def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: np.ndarray) -> Value:
+def join_values(call: Call, values: list[Value], numbers: list[np.ndarray], result: np.ndarray) -> Value:
     """Several tensors as one: parts of the observation, each with elementwise steps of its own.
 
     Args:
@@ -27,18 +27,18 @@ def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: n
         numbers: for each, its elements' numbers in ``result``.
         result: the numbers, in the order and shape in which the file joins them.
     """
-    shared = _shared(values)
+    shared = _count_shared_steps(values)
     tails = [list(value.steps[shared:]) for value in values]
     first = values[0]
     if any(value.image is not None for value in values):
-        raise call.refused("joins an image with something else", "Give the network one image alone.")
+        raise call.build_error("joins an image with something else", "Give the network one image alone.")
     places = np.concatenate([value.selection for value in values])
     where = np.argsort(np.concatenate([number.reshape(-1) for number in numbers]))
     order = where[result.reshape(-1)]  # of the elements, one tensor's behind another's
     plain = all(isinstance(step, Affine | Clip) for tail in tails for step in tail)
     twice = any(tails) and len(np.unique(places)) < len(places)  # an element that two branches treat differently
     if not plain or twice:
-        raise call.refused("combines values of different layers; only one chain of layers is read")
+        raise call.build_error("combines values of different layers; only one chain of layers is read")
     base = Value(first.steps[:shared], first.width, places, places.shape, None, "", first.observed)
     owners = np.concatenate([np.full(value.size, index) for index, value in enumerate(values)])
     places = base.selection
@@ -47,12 +47,12 @@ def joined(call: Call, values: list[Value], numbers: list[np.ndarray], result: n
         kind = next(type(tail[0]) for tail in tails if tail)
         heads = [tail.pop(0) if tail and isinstance(tail[0], kind) else None for tail in tails]
         rows: list[Any] = [_rows(step, kind, base.width) for step in heads]
-        whole = [np.array(neutral) for neutral in _rows(None, kind, base.width)]
+        parameters = [np.array(neutral) for neutral in _rows(None, kind, base.width)]
         for index, own in enumerate(rows):
             mine = places[owners == index]
-            for numbers_of, values_of in zip(whole, own, strict=True):
+            for numbers_of, values_of in zip(parameters, own, strict=True):
                 numbers_of[mine] = values_of[mine]
-        steps.append(kind(*whole))  # type: ignore[arg-type]
+        steps.append(kind(*parameters))  # type: ignore[arg-type]
     return Value(tuple(steps), base.width, places[order], result.shape, None, "", first.observed)
 
 

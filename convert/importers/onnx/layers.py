@@ -15,14 +15,14 @@ def gemm(call: Call) -> Result:
     # y = alpha · x B + beta · C
     value, kernel = call.value(), call.constant(1)
     if call.whole("transA", 0):
-        raise call.refused("transposes what depends on the observation")
+        raise call.build_error("transposes what depends on the observation")
     if len(value.shape) != 2 or value.shape[0] != 1 or kernel.ndim != 2:
-        raise call.refused(f"takes {value.shape} and {kernel.shape}, not one row and a matrix")
+        raise call.build_error(f"takes {value.shape} and {kernel.shape}, not one row and a matrix")
     kernel = kernel.T if call.whole("transB", 0) else kernel
     kernel = kernel.astype(np.float64) * call.number("alpha", 1.0)
     bias = call.constant(2, ZERO).astype(np.float64) * call.number("beta", 1.0)
     if bias.size not in (1, kernel.shape[1]):
-        raise call.refused(f"adds {bias.shape} to {kernel.shape[1]} outputs")
+        raise call.build_error(f"adds {bias.shape} to {kernel.shape[1]} outputs")
     return [dense(value, kernel, bias.reshape(-1), (1, kernel.shape[1]))]
 
 
@@ -30,14 +30,14 @@ def matrix_product(call: Call) -> Result:
     """x W of one row; a bias is an Add behind it."""
     first, second = call.operands[:2]
     if isinstance(first, Value) and isinstance(second, Value):
-        raise call.refused("multiplies values that all depend on the observation")
+        raise call.build_error("multiplies values that all depend on the observation")
     if not isinstance(first, Value):
-        raise call.refused("has the kernel on the left")
+        raise call.build_error("has the kernel on the left")
     value, kernel = call.value(), call.constant(1)
     if kernel.ndim < 2 or math.prod(kernel.shape[:-2]) != 1 or value.shape[-1:] != kernel.shape[-2:-1]:
-        raise call.refused(f"takes {value.shape} and {kernel.shape}, not a row and a matrix")
+        raise call.build_error(f"takes {value.shape} and {kernel.shape}, not a row and a matrix")
     if value.size != value.shape[-1]:
-        raise call.refused(f"is applied to several rows of one observation: {value.shape}")
+        raise call.build_error(f"is applied to several rows of one observation: {value.shape}")
     shape = (*np.broadcast_shapes(value.shape[:-2], kernel.shape[:-2]), *value.shape[-2:-1], kernel.shape[-1])
     return [dense(value, kernel.reshape(kernel.shape[-2:]), np.zeros(1), shape)]
 
@@ -46,18 +46,20 @@ def convolutional(call: Call) -> Result:
     """A convolution without padding, in one group."""
     value, kernel = call.value(), call.constant(1)
     if kernel.ndim != 4 or len(value.shape) != 4:
-        raise call.refused(f"has a kernel of shape {kernel.shape}; only two-dimensional convolutions are read")
+        raise call.build_error(f"has a kernel of shape {kernel.shape}; only two-dimensional convolutions are read")
     bias = call.constant(2, np.zeros(kernel.shape[0]))
     pads, strides = call.attribute("pads", []), call.attribute("strides", [1, 1])
     padded = call.attribute("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
     if padded or (isinstance(pads, list) and any(pads)):
-        raise call.refused("pads the image", "Only convolutions without padding are run: train the policy without it.")
+        raise call.build_error(
+            "pads the image", "Only convolutions without padding are run: train the policy without it."
+        )
     if call.attribute("dilations", [1, 1]) != [1, 1] or call.whole("group", 1) != 1:
-        raise call.refused("is dilated or in groups")
+        raise call.build_error("is dilated or in groups")
     if not isinstance(strides, list) or len(set(strides)) != 1 or strides[0] < 1:
-        raise call.refused(f"has the strides {strides}; only one for both directions is read")
+        raise call.build_error(f"has the strides {strides}; only one for both directions is read")
     if bias.shape != kernel.shape[:1]:
-        raise call.refused(f"has {bias.shape} biases for {kernel.shape[0]} channels")
+        raise call.build_error(f"has {bias.shape} biases for {kernel.shape[0]} channels")
     return [convolution(value, kernel, bias, int(strides[0]), call.name)]
 
 
@@ -66,10 +68,10 @@ def batch_normalised(call: Call) -> Result:
     # y = (x − mean) / √(var + ε) · γ + β, over axis 1
     value = call.value()
     if call.whole("training_mode", 0):
-        raise call.refused("is in training mode", "Call .eval() before the export.")
+        raise call.build_error("is in training mode", "Call .eval() before the export.")
     gamma, beta, mean, variance = (call.constant(index).astype(np.float64) for index in range(1, 5))
     if len(value.shape) < 2 or gamma.shape != (value.shape[1],):
-        raise call.refused(f"has {gamma.shape} channels for {value.shape}")
+        raise call.build_error(f"has {gamma.shape} channels for {value.shape}")
     scale = gamma / np.sqrt(variance + call.number("epsilon", 1e-5))
     shape = (1, -1, *(1,) * (len(value.shape) - 2))
     return [affine(value, scale.reshape(shape), (beta - mean * scale).reshape(shape), call.name)]
@@ -79,7 +81,7 @@ def layer_normalised(call: Call) -> Result:
     """A layer normalisation over the whole row."""
     value, axis = call.value(), call.whole("axis", -1)
     if math.prod(value.shape[axis:]) != value.size:
-        raise call.refused(f"normalises {value.shape} from axis {axis} on; only whole rows are")
+        raise call.build_error(f"normalises {value.shape} from axis {axis} on; only whole rows are")
     gamma, beta = call.constant(1).astype(np.float64), call.constant(2, ZERO).astype(np.float64)
     gamma, beta = (np.broadcast_to(numbers, value.shape).reshape(-1) for numbers in (gamma, beta))
     return [layer_norm(value, gamma, beta, call.number("epsilon", 1e-5), call.name)]

@@ -25,7 +25,7 @@ from quarl.convert.importers.chain import (
     Opaque,
 )
 from quarl.convert.importers.onnx.file import OnnxFile
-from quarl.convert.importers.onnx.fold import attributes, named
+from quarl.convert.importers.onnx.fold import attributes, label_node
 from quarl.convert.importers.onnx.inputs import (
     LARGEST_OBSERVATION,
     LARGEST_STATE,
@@ -76,9 +76,9 @@ class WholeGraph:
                 "Give --observations that the policy has seen.",
             ) from error
         copies = max(feed.copies for feed in self.original.feeds)
-        if [made.shape[1] for made in tensors] != [size * copies for size in self.sizes]:
+        if [tensor.shape[1] for tensor in tensors] != [size * copies for size in self.sizes]:
             raise ForeignError("The size of an output depends on the observation.", "Export it with a fixed size.")
-        return np.concatenate([made[:, :size] for made, size in zip(tensors, self.sizes, strict=True)], axis=1)
+        return np.concatenate([tensor[:, :size] for tensor, size in zip(tensors, self.sizes, strict=True)], axis=1)
 
 
 def read_opaque(
@@ -103,9 +103,9 @@ def read_opaque(
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
     for node in _nodes_within(graph.node[index] for index in nodes):
         if node.op_type in NO_LOOPS:
-            raise ForeignError(f"{named(node)} may not end.", "Export the policy without a loop.")
+            raise ForeignError(f"{label_node(node)} may not end.", "Export the policy without a loop.")
         if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]):
-            raise ForeignError(f"{named(node)} draws at random.", "Export the deterministic action.")
+            raise ForeignError(f"{label_node(node)} draws at random.", "Export the deterministic action.")
     needed = frozenset[str]().union(*(reach_of(file, name).tensors for name in names))
     values = [value for value in graph.input if value.name in needed and value.name not in file.constants]
     ones = [value for value in values if value.name in ONES]
@@ -115,16 +115,18 @@ def read_opaque(
     _check_inputs(observed, held)
     inputs = [value for value in values if value not in ones]
     if is_choice and chosen != output:
-        whole = _part(file, reach_of(file, output).nodes, inputs, ones, [output])
-        if (size := probe_outputs(whole, [*observed, *held], [output])[0].size) != 1:
+        choice_part = _part(file, reach_of(file, output).nodes, inputs, ones, [output])
+        if (size := probe_outputs(choice_part, [*observed, *held], [output])[0].size) != 1:
             raise ForeignError(f"The output {output!r} makes {size} choices; read is one.", OUTPUT_OPTION)
     part = _part(file, nodes, inputs, ones, names)
-    made = probe_outputs(part, [*observed, *held], names)
-    if copies := _batch(part, [*observed, *held], made, names):
-        observed, held = ([replace(f, size=f.size // copies, copies=copies) for f in each] for each in (observed, held))
-    sizes = _count_outputs(made, copies or 1, held, names)
+    output_infos = probe_outputs(part, [*observed, *held], names)
+    if copies := _batch(part, [*observed, *held], output_infos, names):
+        observed, held = (
+            [replace(f, size=f.size // copies, copies=copies) for f in group] for group in (observed, held)
+        )
+    sizes = _count_outputs(output_infos, copies or 1, held, names)
     if chosen == output and is_choice:
-        is_choice = made[0].shape in ((1, sizes[0]), (sizes[0],))
+        is_choice = output_infos[0].shape in ((1, sizes[0]), (sizes[0],))
     is_half = computes_in_half(part)
     original = WholeGraph(Original(part, (*observed, *held), tuple(names)), tuple(sizes), is_half)
     data = wrap_graph(convert_half(part) if is_half else part, observed, held, names, sizes)
@@ -148,10 +150,10 @@ def read_opaque(
 def check_states(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
     """Raise ForeignError if --states names what is no input or no output of the graph."""
     inputs, outputs = ({value.name for value in values} for values in (graph.input, graph.output))
-    for name, made in states.items():
-        if name not in inputs or made not in outputs:
+    for name, output in states.items():
+        if name not in inputs or output not in outputs:
             raise ForeignError(
-                f"--states has {name}={made}; the graph has the inputs {', '.join(sorted(inputs))} and the outputs "
+                f"--states has {name}={output}; the graph has the inputs {', '.join(sorted(inputs))} and the outputs "
                 f"{', '.join(sorted(outputs))}.",
                 "Give INPUT=OUTPUT of these.",
             )
@@ -160,7 +162,7 @@ def check_states(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
 def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
     if not observed:
         raise ForeignError("The output does not depend on any observation.", OUTPUT_OPTION)
-    for feed, most in [(each, LARGEST_OBSERVATION) for each in observed] + [(each, LARGEST_STATE) for each in held]:
+    for feed, most in [(item, LARGEST_OBSERVATION) for item in observed] + [(item, LARGEST_STATE) for item in held]:
         if not 0 < feed.size <= most:
             raise ForeignError(f"The input {feed.name!r} has {feed.size} elements; allowed are 1 … {most}.")
 
@@ -176,7 +178,7 @@ def _count_outputs(made: Sequence[OutputInfo], copies: int, held: Sequence[Feed]
             f"The output {names[0]!r} holds whole numbers, no outputs of which the largest is the action.",
             "Type --output NAME with the logits of one choice, or export the policy with them.",
         )
-    sizes = [each.size // copies for each in made]
+    sizes = [info.size // copies for info in made]
     for name, size, state in zip(names[1:], sizes[1:], held, strict=True):
         if size != state.size:
             raise ForeignError(f"The next state {name!r} has {size} elements, and {state.name!r} {state.size}.")
@@ -211,7 +213,11 @@ def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoPro
             f"The input {value.name!r} is no tensor of numbers with a shape.",
             "Export the policy for one observation, all sizes fixed.",
         )
-    batches = {each.type.tensor_type.shape.dim[0].dim_param for each in graph.input if each.type.tensor_type.shape.dim}
+    batches = {
+        graph_input.type.tensor_type.shape.dim[0].dim_param
+        for graph_input in graph.input
+        if graph_input.type.tensor_type.shape.dim
+    }
     for axis, side in enumerate(kind.shape.dim):
         is_batch = axis == 0 or "batch" in side.dim_param.lower() or side.dim_param in batches - {""}
         if side.dim_value < 1 and not is_batch and not (is_state and axis == 1):
@@ -229,7 +235,7 @@ def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoPro
 def _batch(part: bytes, feeds: Sequence[Feed], made: Sequence[OutputInfo], names: Sequence[str]) -> int:
     """Return the rows of a batch that the file fixes, each computed by itself; 0 where there is no such batch."""
     sides = {feed.shape[0] if len(feed.shape) > 1 else 0 for feed in feeds}
-    sides |= {each.shape[0] if each.shape else 0 for each in made}
+    sides |= {info.shape[0] if info.shape else 0 for info in made}
     if len(sides) > 1 or min(sides) < 2:
         return 0
     (rows,) = sides
@@ -238,8 +244,8 @@ def _batch(part: bytes, feeds: Sequence[Feed], made: Sequence[OutputInfo], names
         first, others = generator.standard_normal((2, rows, feed.size // rows))
         alike.append(np.repeat(first[:1], rows, axis=0).ravel())
         unlike.append(np.concatenate([first[:1], others[1:]]).ravel())
-    given = np.stack([np.concatenate(alike), np.concatenate(unlike)]).astype(np.float32)
-    for tensor in Original(part, tuple(feeds), tuple(names)).tensors(given):
+    inputs = np.stack([np.concatenate(alike), np.concatenate(unlike)]).astype(np.float32)
+    for tensor in Original(part, tuple(feeds), tuple(names)).tensors(inputs):
         parts = tensor.reshape(2, rows, -1)
         apart = np.abs(parts[0] - parts[0, :1]).max(), np.abs(parts[0, 0] - parts[1, 0]).max()
         if not max(apart) <= ALIKE * float(np.abs(parts).max()):

@@ -12,16 +12,16 @@ from onnx import TensorProto
 from quarl.convert.importers.onnx.call import Call, Result
 from quarl.convert.importers.onnx.elementwise import (
     ACTIVATIONS,
-    activated,
-    added,
-    clipped,
-    divided,
+    add_constant,
+    apply_activation,
+    clip_to_bounds,
+    divide_by_constant,
     extreme,
-    multiplied,
-    negated,
-    subtracted,
+    multiply_or_gate,
+    negate_value,
+    subtract_constant,
 )
-from quarl.convert.importers.onnx.joining import joined
+from quarl.convert.importers.onnx.joining import join_values
 from quarl.convert.importers.onnx.layers import batch_normalised, convolutional, gemm, layer_normalised, matrix_product
 from quarl.convert.importers.onnx.statistics import REDUCTIONS, statistic_of
 from quarl.convert.importers.onnx.value import Value
@@ -41,7 +41,7 @@ def apply(call: Call) -> Result:
     _check_flags(call, values)
     statistics = operator in REDUCTIONS or any(value.statistic is not None for value in values)
     if not statistics and operator not in HANDLERS:
-        raise call.refused("is no operator that a policy's chain holds")
+        raise call.build_error("is no operator that a policy's chain holds")
     return statistic_of(call, values) if statistics else HANDLERS[operator](call)
 
 
@@ -49,26 +49,26 @@ def _check_flags(call: Call, values: list[Value]) -> None:
     """Behind a Softmax or an ArgMax only what keeps the order of the elements may follow."""
     operator = call.node.op_type
     if any(value.is_index for value in values) and operator not in (*KEEP_ORDER, "Cast", "Identity"):
-        raise call.refused("computes with the number of an action")
+        raise call.build_error("computes with the number of an action")
     allowed = (*KEEP_ORDER, "Cast", "Identity", "ArgMax", "Softmax", "LogSoftmax")
     if any(value.order_only for value in values) and operator not in allowed:
-        raise call.refused("computes with probabilities")
+        raise call.build_error("computes with probabilities")
 
 
-def _moved(call: Call) -> Result:
+def _rearrange_elements(call: Call) -> Result:
     value = call.value()
     if value.is_index:
         return [value]
-    operands = [call.constant(index) if index else value.numbers() for index in _given(call)]
+    operands = [call.constant(index) if index else value.numbers() for index in _list_operand_indices(call)]
     padded = [operands.pop(0) if operand is not None else None for operand in call.operands]
     results = call.folder.evaluate(call.node, padded)
-    moved = [value.moved(numbers) for numbers in results]
+    moved = [value.select_elements(numbers) for numbers in results]
     if value.order_only and not np.array_equal(moved[0].selection, value.selection):
-        raise call.refused("reorders probabilities")
+        raise call.build_error("reorders probabilities")
     return list(moved)
 
 
-def _given(call: Call) -> list[int]:
+def _list_operand_indices(call: Call) -> list[int]:
     return [index for index, operand in enumerate(call.operands) if operand is not None]
 
 
@@ -78,7 +78,7 @@ def _same(call: Call) -> Result:
 
 def _dropout(call: Call) -> Result:
     if call.constant(2, np.array(False)).any():
-        raise call.refused("is in training mode", "Call .eval() before the export.")
+        raise call.build_error("is in training mode", "Call .eval() before the export.")
     return [call.value()]
 
 
@@ -88,7 +88,7 @@ def _cast(call: Call) -> Result:
         kind = TensorProto.FLOAT if call.constant(1).dtype.kind == "f" else TensorProto.INT64
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
     if kind not in floats and not value.is_index:
-        raise call.refused("rounds to whole numbers")
+        raise call.build_error("rounds to whole numbers")
     return [value]
 
 
@@ -99,39 +99,39 @@ def _shape(call: Call) -> Result:
 
 
 def _concat(call: Call) -> Result:
-    parts = [each for each in call.operands if each is not None]
-    ends = np.cumsum([each.size for each in parts])
-    numbers = [np.arange(end - each.size, end).reshape(each.shape) for each, end in zip(parts, ends, strict=True)]
+    parts = [part for part in call.operands if part is not None]
+    ends = np.cumsum([part.size for part in parts])
+    numbers = [np.arange(end - part.size, end).reshape(part.shape) for part, end in zip(parts, ends, strict=True)]
     (result,) = call.folder.evaluate(call.node, numbers)
     # A part without elements, e.g. a Slice beyond the end, joins nothing.
-    values = [each for each in parts if isinstance(each, Value) and each.size]
-    if any(each.size and not isinstance(each, Value) for each in parts):
-        raise call.refused("joins a constant to what depends on the observation")
-    return [joined(call, values, [each for each in numbers if each.size], result)]
+    values = [part for part in parts if isinstance(part, Value) and part.size]
+    if any(part.size and not isinstance(part, Value) for part in parts):
+        raise call.build_error("joins a constant to what depends on the observation")
+    return [join_values(call, values, [part for part in numbers if part.size], result)]
 
 
 def _softmax(call: Call) -> Result:
     value, axis = call.value(), call.whole("axis", 1 if call.opset < 13 else -1)
     over = math.prod(value.shape[axis:]) if call.opset < 13 else value.shape[axis]
     if over != value.size:
-        raise call.refused(f"is over axis {axis} of {value.shape}, not over one row of logits")
+        raise call.build_error(f"is over axis {axis} of {value.shape}, not over one row of logits")
     return [replace(value, order_only=True)]
 
 
 def _argmax(call: Call) -> Result:
     value, axis = call.value(), call.whole("axis", 0)
     if value.shape[axis] != value.size:
-        raise call.refused(f"is over axis {axis} of {value.shape}, not over one row")
+        raise call.build_error(f"is over axis {axis} of {value.shape}, not over one row")
     if call.whole("select_last_index", 0):
-        raise call.refused("takes the last of equal outputs; a policy here takes the first")
+        raise call.build_error("takes the last of equal outputs; a policy here takes the first")
     return [replace(value, is_index=True)]
 
 
 Handler = Callable[[Call], Result]
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(MOVES, _moved),
-    **dict.fromkeys(ACTIVATIONS, activated),
+    **dict.fromkeys(MOVES, _rearrange_elements),
+    **dict.fromkeys(ACTIVATIONS, apply_activation),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Min", "Max"), extreme),
     **dict.fromkeys(("Cast", "CastLike"), _cast),
@@ -143,12 +143,12 @@ HANDLERS: dict[str, Handler] = {
     "Conv": convolutional,
     "BatchNormalization": batch_normalised,
     "LayerNormalization": layer_normalised,
-    "Add": added,
-    "Sub": subtracted,
-    "Mul": multiplied,
-    "Div": divided,
-    "Neg": negated,
-    "Clip": clipped,
+    "Add": add_constant,
+    "Sub": subtract_constant,
+    "Mul": multiply_or_gate,
+    "Div": divide_by_constant,
+    "Neg": negate_value,
+    "Clip": clip_to_bounds,
     "Concat": _concat,
     "ArgMax": _argmax,
 }

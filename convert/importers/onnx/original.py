@@ -101,13 +101,13 @@ class Original:
         ends = np.cumsum([feed.size for feed in self.feeds])
         parts = np.split(rows, ends[:-1], axis=1)
         feeds = {feed.name: feed.array(part) for feed, part in zip(self.feeds, parts, strict=True)}
-        results: list[np.ndarray] = self._opened().run(list(self.outputs), feeds)
+        results: list[np.ndarray] = self._load_session().run(list(self.outputs), feeds)
         return results
 
     def _rows(self, results: list[np.ndarray], count: int) -> list[Floats]:
         return [np.asarray(result, np.float32).reshape(count, -1) for result in results]
 
-    def _opened(self) -> Any:
+    def _load_session(self) -> Any:
         if not self._session:
             onnxruntime = import_runtime(RuntimeName.ONNXRUNTIME)
             options = onnx_session_options(onnxruntime)
@@ -128,13 +128,13 @@ def original_of(model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...
         outputs: first what the chain computes, a tensor inside the graph where the output is an action's number.
     """
     graph = model.graph
-    kept = [graph.node[index] for index in nodes]
-    needed = {name for node in kept for name in node.input} | set(outputs)
+    reached_nodes = [graph.node[index] for index in nodes]
+    needed = {name for node in reached_nodes for name in node.input} | set(outputs)
     inputs = [value for value in graph.input if value.name in needed]
     constants = [value for value in graph.initializer if value.name in needed]
     tensors = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(outputs)]
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    part.graph.CopyFrom(onnx.helper.make_graph(kept, "policy", inputs, [], constants))
+    part.graph.CopyFrom(onnx.helper.make_graph(reached_nodes, "policy", inputs, [], constants))
     part.graph.output.extend(tensors)
     is_half = any(value.data_type == onnx.TensorProto.FLOAT16 for value in constants)
     return Original(part.SerializeToString(), feeds, outputs, is_half)
@@ -167,7 +167,7 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         message = f"onnxruntime does not run the file ({type(error).__name__}: {error})."
         raise ForeignError(message, "Export the policy again with --opset 17 or the like.") from error
     everything = np.concatenate([outputs for outputs, _ in expected])
-    whole = float(np.ptp(everything)) or float(np.abs(everything).max()) or 1.0
+    total_span = float(np.ptp(everything)) or float(np.abs(everything).max()) or 1.0
     is_half = getattr(original, "is_half", False)
     tolerance, rounding = (HALF_TOLERANCE, HALF_ROUNDING) if is_half else (TOLERANCE, ROUNDING)
     worst = 0.0
@@ -178,7 +178,7 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
             raise _differs(f"it does not run: {error}") from error
         if got.shape != outputs.shape or not np.isfinite(outputs).all() or not np.isfinite(got).all():
             raise _differs(f"shapes {got.shape} and {outputs.shape}, or numbers that are not finite")
-        span = max(float(np.ptp(outputs)), 0.01 * whole)
+        span = max(float(np.ptp(outputs)), 0.01 * total_span)
         difference = float(np.abs(got - outputs).max()) / span
         worst = max(worst, difference)
         # What the file's type loses in numbers of this size is no difference.

@@ -31,7 +31,7 @@ from quarl.convert.importers.onnx.call import Call, Operand, refuse_by_name
 from quarl.convert.importers.onnx.cells import Found, operators
 from quarl.convert.importers.onnx.file import OnnxFile, load
 from quarl.convert.importers.onnx.fold import Folder
-from quarl.convert.importers.onnx.gates import written_out
+from quarl.convert.importers.onnx.gates import find_decomposed_cells
 from quarl.convert.importers.onnx.inputs import (
     OUTPUT_OPTION,
     Reach,
@@ -45,9 +45,9 @@ from quarl.convert.importers.onnx.metadata import names_that_fit, provenance_of,
 from quarl.convert.importers.onnx.opaque import check_states, read_opaque
 from quarl.convert.importers.onnx.operators import apply
 from quarl.convert.importers.onnx.original import Feed, original_of, verify
-from quarl.convert.importers.onnx.simplify import simplified
-from quarl.convert.importers.onnx.value import Value, channels_first_order, materialised
-from quarl.convert.importers.onnx.wired import ordered, states_held, through_cell, wired_of
+from quarl.convert.importers.onnx.simplify import simplify_steps
+from quarl.convert.importers.onnx.value import Value, channels_first_order, materialise
+from quarl.convert.importers.onnx.wired import order_cells, states_held, through_cell, wire_original
 from quarl.convert.importers.registry import Importer
 from quarl.policy.errors import PolicyError
 
@@ -101,7 +101,7 @@ def read_graph(
     """
 
     def opaque(reason: str) -> ForeignPolicy:
-        with malformed_refused():
+        with refuse_malformed():
             policy = read_opaque(file, output, states, initial or {}, " ".join(reason.split())[:LONGEST_REASON])
         return _with_notes(file, output, policy, keep_reached_states(file, output, states), initial)
 
@@ -119,8 +119,8 @@ def _with_notes(
     initial: Mapping[str, Doubles] | None,
 ) -> ForeignPolicy:
     """Return the policy with what was left out of the graph and what was taken for granted."""
-    ignored = _ignored(file, output, reach_of(file, output), {*states, *states.values()})
-    assumed = (*file.assumed, *policy.assumed, *_remembered(states, initial or {}))
+    ignored = _describe_ignored(file, output, reach_of(file, output), {*states, *states.values()})
+    assumed = (*file.assumed, *policy.assumed, *_describe_feedback(states, initial or {}))
     return replace(policy, ignored=tuple(ignored), assumed=assumed)
 
 
@@ -133,13 +133,13 @@ def read_chain(
         ForeignError: an operator or a shape that no bundle can hold, or a chain that does not compute what the file
             computes. Names the node.
     """
-    with malformed_refused(), np.errstate(all="ignore"):  # what is not finite is refused where it is compared
+    with refuse_malformed(), np.errstate(all="ignore"):  # what is not finite is refused where it is compared
         states = keep_reached_states(file, chosen, fed_back)
         return _with_notes(file, chosen, _chain(file, chosen, states, initial or {}), states, initial)
 
 
 @contextmanager
-def malformed_refused() -> Iterator[None]:
+def refuse_malformed() -> Iterator[None]:
     """Raise ForeignError where a graph's nodes do not fit each other."""
     try:
         yield
@@ -155,22 +155,22 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
     for index in reach.nodes:
         refuse_by_name(file.model.graph.node[index])
     states = state_feeds(file, fed_back)
-    found = recognised(file, chosen, states, fed_back)
-    reach = reach_of(file, chosen, found)
-    if loose := [name for name in states if name in reach.tensors or name not in states_held(found)]:
+    cells = recognise_cells(file, chosen, states, fed_back)
+    reach = reach_of(file, chosen, cells)
+    if loose := [name for name in states if name in reach.tensors or name not in states_held(cells)]:
         raise ForeignError(
             f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
             "in a way that is not read.",
             CELLS_ALONE,
         )
     feeds = feeds_of(file, reach, states)
-    result = output_of(trace(file, reach, opened(feeds), found), chosen)
+    result = output_of(trace(file, reach, build_input_values(feeds), cells), chosen)
     if result.image is not None:
         raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
-    steps = simplified(materialised(result).steps, feeds[0].image if len(feeds) == 1 else None)
+    steps = simplify_steps(materialise(result).steps, feeds[0].image if len(feeds) == 1 else None)
     begun = [
         np.concatenate([initial.get(name, np.zeros(states[name].size))[places] for name, places in cell.states])
-        for cell in ordered(found, steps)
+        for cell in order_cells(cells, steps)
     ]
     inputs = state_inputs(steps, (_input(file.model, feed) for feed in feeds), begun)
     actions, assumed = _actions(file.model, chosen, result)
@@ -182,20 +182,26 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
         assumed=tuple(assumed),
         provenance=provenance_of(file, chosen),
     )
-    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    full_reach = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
     together = (*feeds, *states.values())
-    original = original_of(file.model, list(whole.nodes), together, result.tensor, chosen, *fed_back.values())
-    if not found:
+    original = original_of(file.model, list(full_reach.nodes), together, result.tensor, chosen, *fed_back.values())
+    if not cells:
         verify(policy, original)
         return replace(policy, original=original)
-    wired = wired_of(
-        original, opened(feeds), feeds, ordered(found, steps), {name: 2 + at for at, name in enumerate(fed_back)}
+    wired = wire_original(
+        original,
+        build_input_values(feeds),
+        feeds,
+        order_cells(cells, steps),
+        {name: 2 + at for at, name in enumerate(fed_back)},
     )
     verify(policy, wired)
     return replace(policy, original=wired)
 
 
-def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]) -> list[Found]:
+def recognise_cells(
+    file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]
+) -> list[Found]:
     """The recurrent layers on the way to an output: operators, and those that are written out.
 
     Args:
@@ -206,21 +212,21 @@ def recognised(file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back
     Raises:
         ForeignError: an operator GRU or LSTM that the contract does not have.
     """
-    whole = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
+    full_reach = Reach.of([reach_of(file, name) for name in (chosen, *fed_back.values())])
     shapes = {name: feed.shape for name, feed in states.items()}
-    found = operators(file, whole.nodes, shapes)
-    left = {name: made for name, made in fed_back.items() if name not in states_held(found)}
+    cells = operators(file, full_reach.nodes, shapes)
+    left = {name: output for name, output in fed_back.items() if name not in states_held(cells)}
     if left:
-        shapes |= {feed.name: feed.shape for feed in feeds_of(file, whole, states)}
-        found += written_out(file, whole.nodes, shapes, left)
-    return found
+        shapes |= {feed.name: feed.shape for feed in feeds_of(file, full_reach, states)}
+        cells += find_decomposed_cells(file, full_reach.nodes, shapes, left)
+    return cells
 
 
-def _remembered(fed_back: Mapping[str, str], initial: Mapping[str, Doubles]) -> list[str]:
+def _describe_feedback(fed_back: Mapping[str, str], initial: Mapping[str, Doubles]) -> list[str]:
     return [
-        f"The output {made!r} is fed back as {name!r}"
+        f"The output {output!r} is fed back as {name!r}"
         + ("." if name in initial else ", which begins an episode with zeros.")
-        for name, made in fed_back.items()
+        for name, output in fed_back.items()
     ]
 
 
@@ -246,7 +252,7 @@ def choose_output(graph: onnx.GraphProto, output: str | None = None) -> str:
     )
 
 
-def opened(feeds: tuple[Feed, ...]) -> dict[str, Value]:
+def build_input_values(feeds: tuple[Feed, ...]) -> dict[str, Value]:
     """The inputs, one behind the other, as the observation's parts."""
     values: dict[str, Value] = {}
     width, start = sum(feed.size for feed in feeds), 0
@@ -280,7 +286,7 @@ def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iter
         if any(isinstance(operand, Value) for operand in operands):
             results = list(apply(call))
             if wanted := reach.tensors.intersection(node.output[len(results) :]):
-                raise call.refused(f"has the output {min(wanted)!r}, which is not read")
+                raise call.build_error(f"has the output {min(wanted)!r}, which is not read")
         else:
             results = list(folder.evaluate(node, [None if o is None else np.asarray(o) for o in operands]))
         for name, result in zip(node.output, results, strict=False):
@@ -324,7 +330,7 @@ def _input(model: onnx.ModelProto, feed: Feed) -> Input:
     return Input(feed.name, shape, element_names=names)
 
 
-def _ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> list[str]:
+def _describe_ignored(file: OnnxFile, chosen: str, reach: Reach, states: set[str]) -> list[str]:
     """Phrases on what does not lead to the output, an output at a time; ``states`` are inputs and outputs of it."""
     graph = file.model.graph
     seen, tensors = set(reach.nodes), set(reach.tensors)

@@ -29,7 +29,7 @@ from quarl.policy.spec import Activation
 Image = tuple[int, int, int]
 
 
-def simplified(steps: tuple[Step, ...], image: Image | None) -> tuple[Step, ...]:
+def simplify_steps(steps: tuple[Step, ...], image: Image | None) -> tuple[Step, ...]:
     """The same function in the fewest steps.
 
     Args:
@@ -41,10 +41,10 @@ def simplified(steps: tuple[Step, ...], image: Image | None) -> tuple[Step, ...]
     """
     chain: list[Step] = []
     for step in steps:
-        chain = _appended(chain, _short(step))
-    chain = _folded_back(chain)
-    chain = _folded_forward(chain, image)
-    return tuple(_rectified(_without_selections(chain)))
+        chain = _append_step(chain, _short(step))
+    chain = _fold_backward(chain)
+    chain = _fold_forward(chain, image)
+    return tuple(_restore_relus(_without_selections(chain)))
 
 
 def _short(step: Step) -> Step:
@@ -58,7 +58,7 @@ def _short(step: Step) -> Step:
     return step
 
 
-def _appended(chain: list[Step], step: Step) -> list[Step]:
+def _append_step(chain: list[Step], step: Step) -> list[Step]:
     last = chain[-1] if chain else None
     if isinstance(step, Affine):
         if (step.scale == 1).all() and (step.offset == 0).all():
@@ -80,14 +80,14 @@ def _appended(chain: list[Step], step: Step) -> list[Step]:
     return [*chain, step]
 
 
-def _folded_back(chain: list[Step]) -> list[Step]:
+def _fold_backward(chain: list[Step]) -> list[Step]:
     """Scales and offsets directly behind a layer, unless only bounds follow them: those are the action's."""
     result: list[Step] = []
     for index, step in enumerate(chain):
         last = result[-1] if result else None
         inside = not all(isinstance(later, Affine | Clip) for later in chain[index:])
         if isinstance(step, Affine) and inside and isinstance(last, Dense | Convolution):
-            folded = _scaled(last, step)
+            folded = _scale_layer(last, step)
             if folded is not None:
                 result[-1] = folded
                 continue
@@ -95,7 +95,7 @@ def _folded_back(chain: list[Step]) -> list[Step]:
     return result
 
 
-def _scaled(layer: Dense | Convolution, step: Affine) -> Dense | Convolution | None:
+def _scale_layer(layer: Dense | Convolution, step: Affine) -> Dense | Convolution | None:
     """The layer with a scale and offset of its outputs inside; None where they differ from pixel to pixel."""
     channels = layer.kernel.shape[-1]
     scale, offset = step.scale, step.offset
@@ -117,7 +117,7 @@ def _per_channel(numbers: np.ndarray, channels: int) -> np.ndarray | None:
     return pixels[0] if (pixels == pixels[0]).all() else None
 
 
-def _folded_forward(chain: list[Step], image: Image | None) -> list[Step]:
+def _fold_forward(chain: list[Step], image: Image | None) -> list[Step]:
     """Scales and offsets before a layer, unless they come first (a normaliser of rows or one number for an image)."""
     result: list[Step] = []
     opening = True
@@ -174,7 +174,7 @@ def _after(step: Step, image: Image) -> Image | None:
     return None if isinstance(step, Dense) else image
 
 
-def _rectified(chain: list[Step]) -> list[Step]:
+def _restore_relus(chain: list[Step]) -> list[Step]:
     """max(x, 0) between layers is a ReLU, whatever a graph calls it."""
     result = list(chain)
     for index, step in enumerate(chain[1:-1], start=1):

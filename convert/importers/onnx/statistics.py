@@ -27,13 +27,13 @@ def statistic_of(call: Call, values: list[Value]) -> Result:
     """
     operator = call.node.op_type
     if operator in REDUCTIONS:
-        return [_reduced(call)]
+        return [_reduce_row(call)]
     if operator in ("Identity", "Cast"):
         return [call.value()]
     first = values[0]
     kind = first.statistic
     if len(values) == 2:
-        result = _combined(call, values[0], values[1])
+        result = _combine_statistics(call, values[0], values[1])
         if result is not None:
             return [result]
     elif operator == "Pow" and kind is Statistic.CENTRED and (call.constant(1) == 2).all():
@@ -44,25 +44,25 @@ def statistic_of(call: Call, values: list[Value]) -> Result:
             return [replace(first, epsilon=first.epsilon + float(constant.reshape(-1)[0]))]
     elif operator == "Sqrt" and kind is Statistic.VARIANCE:
         return [replace(first, statistic=Statistic.DEVIATION)]
-    raise call.refused("computes with a number that a whole row gives, and is no part of a layer normalisation")
+    raise call.build_error("computes with a number that a whole row gives, and is no part of a layer normalisation")
 
 
-def _reduced(call: Call) -> Value:
+def _reduce_row(call: Call) -> Value:
     value = call.value()
     axes = call.constant(1).reshape(-1).tolist() if len(call.operands) > 1 else call.attribute("axes", None)
     axes = list(range(len(value.shape))) if not isinstance(axes, list) else axes
     if math.prod(value.shape[axis] for axis in axes) != value.size or not call.whole("keepdims", 1):
-        raise call.refused(f"is over the axes {axes} of {value.shape}; only whole rows are read, dimensions kept")
+        raise call.build_error(f"is over the axes {axes} of {value.shape}; only whole rows are read, dimensions kept")
     if call.node.op_type == "ReduceLogSumExp" and value.statistic is None:
         kind = Statistic.LOG_SUM
     elif call.node.op_type == "ReduceMean" and value.statistic in (None, Statistic.SQUARED):
         kind = Statistic.MEAN if value.statistic is None else Statistic.VARIANCE
     else:
-        raise call.refused("computes with a number that a whole row gives")
+        raise call.build_error("computes with a number that a whole row gives")
     return replace(value, shape=(1,) * len(value.shape), statistic=kind)
 
 
-def _combined(call: Call, first: Value, second: Value) -> Value | None:
+def _combine_statistics(call: Call, first: Value, second: Value) -> Value | None:
     operator = call.node.op_type
     kinds = (first.statistic, second.statistic)
     if operator == "Sub" and kinds == (None, Statistic.LOG_SUM):

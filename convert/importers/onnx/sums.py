@@ -61,12 +61,12 @@ class Sum:
     bias: Doubles
     shape: tuple[int, ...]
 
-    def moved(self, numbers: np.ndarray) -> Sum:
+    def select_elements(self, numbers: np.ndarray) -> Sum:
         """The elements with these numbers, in the shape of ``numbers``."""
         places = numbers.reshape(-1)
         return Sum({source: m[:, places] for source, m in self.terms.items()}, self.bias[places], numbers.shape)
 
-    def scaled(self, factor: np.ndarray) -> Sum:
+    def scale_by(self, factor: np.ndarray) -> Sum:
         """The elements times one number each, or all times one."""
         return Sum({source: m * factor for source, m in self.terms.items()}, self.bias * factor, self.shape)
 
@@ -76,13 +76,13 @@ class Sum:
 
     def diagonal(self) -> dict[Source, Doubles] | None:
         """The factor (n,) of each source where each element is made of its own element of the sources; else None."""
-        found = {}
+        diagonals = {}
         for source, matrix in self.terms.items():
             factors = matrix.diagonal()
             if matrix.shape[0] != matrix.shape[1] or np.count_nonzero(matrix) != np.count_nonzero(factors):
                 return None
-            found[source] = factors
-        return found
+            diagonals[source] = factors
+        return diagonals
 
 
 Tensor = Sum | np.ndarray | None
@@ -104,50 +104,50 @@ def sums(file: OnnxFile, nodes: Iterable[int], sources: Mapping[str, Sum | None]
         nodes: their numbers, in order.
         sources: tensors that are taken as they are.
     """
-    found: dict[str, Tensor] = {**file.constants, **sources}
-    folder, spent = Folder(file.opset), sum(len(each.bias) ** 2 for each in sources.values() if each is not None)
+    tensors: dict[str, Tensor] = {**file.constants, **sources}
+    folder, spent = Folder(file.opset), sum(len(tensor.bias) ** 2 for tensor in sources.values() if tensor is not None)
     for index in nodes:
         node = file.model.graph.node[index]
-        operands = [found.get(name) if name else None for name in node.input]
-        known = all(name in found for name in node.input if name) and spent < MOST_ELEMENTS
+        operands = [tensors.get(name) if name else None for name in node.input]
+        known = all(name in tensors for name in node.input if name) and spent < MOST_ELEMENTS
         try:
-            made = _made(node, operands, folder) if known else []
+            results = _evaluate_node(node, operands, folder) if known else []
         except (ForeignError, ValueError, TypeError, LookupError, ArithmeticError):
-            made = []  # whoever needs it says that it is missing; the reader of the chain says what is wrong
+            results = []  # whoever needs it says that it is missing; the reader of the chain says what is wrong
         for place, name in enumerate(node.output):
             if name and name not in sources:
-                found[name] = made[place] if place < len(made) else None
-        for each in made:
-            spent += sum(matrix.size for matrix in each.terms.values()) if isinstance(each, Sum) else 0
-    return found
+                tensors[name] = results[place] if place < len(results) else None
+        for tensor in results:
+            spent += sum(matrix.size for matrix in tensor.terms.values()) if isinstance(tensor, Sum) else 0
+    return tensors
 
 
-def _made(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> list[Tensor]:
+def _evaluate_node(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> list[Tensor]:
     if any(name and operand is None for name, operand in zip(node.input, operands, strict=True)):
         return []
-    given = [operand for operand in operands if isinstance(operand, Sum)]
-    if not given:
+    sum_operands = [operand for operand in operands if isinstance(operand, Sum)]
+    if not sum_operands:
         return list(folder.evaluate(node, [None if o is None else np.asarray(o) for o in operands]))
-    operator, first, keywords = node.op_type, given[0], attributes(node)
+    operator, first, keywords = node.op_type, sum_operands[0], attributes(node)
     if operator in SAME:
         return [first]
     if operator in ("Sigmoid", "Tanh"):
         return [source_of("", first.shape, operator, (first,))]
-    if operator in SAME_SHAPE and operands[0] is first and len(given) == 1:
+    if operator in SAME_SHAPE and operands[0] is first and len(sum_operands) == 1:
         return [source_of(node.output[0], first.shape)]
-    if operator in MOVES and operands[0] is first and len(given) == 1:
+    if operator in MOVES and operands[0] is first and len(sum_operands) == 1:
         numbers = np.arange(math.prod(first.shape)).reshape(first.shape)
         constants = [None if o is None else np.asarray(o) for o in operands[1:]]
         return [
-            first.moved(each) if each.size <= LARGEST_SUM else None
-            for each in folder.evaluate(node, [numbers, *constants])
+            first.select_elements(indices) if indices.size <= LARGEST_SUM else None
+            for indices in folder.evaluate(node, [numbers, *constants])
         ]
     if operator == "Concat":
-        return [_joined(node, operands, folder)]
-    if operator in ("Gemm", "MatMul") and operands[0] is first and len(given) == 1:
+        return [_join_sums(node, operands, folder)]
+    if operator in ("Gemm", "MatMul") and operands[0] is first and len(sum_operands) == 1:
         return [_product(operands, keywords if operator == "Gemm" else {})]
     if operator == "Neg":
-        return [first.scaled(np.array(-1.0))]
+        return [first.scale_by(np.array(-1.0))]
     if operator in ("Add", "Sub", "Mul", "Div"):
         return [_elementwise(operator, operands)]
     return []
@@ -167,7 +167,7 @@ def _product(operands: list[Tensor], keywords: dict[str, object]) -> Sum | None:
     return Sum(result.terms, result.bias + np.broadcast_to(bias, result.bias.shape), result.shape)
 
 
-def _joined(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> Sum | None:
+def _join_sums(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> Sum | None:
     parts = [o if isinstance(o, Sum) else Sum({}, np.ravel(o).astype(np.float64), np.shape(o)) for o in operands]  # type: ignore[arg-type]
     ends = np.cumsum([len(part.bias) for part in parts])
     if ends[-1] > LARGEST_SUM:
@@ -176,38 +176,38 @@ def _joined(node: onnx.NodeProto, operands: list[Tensor], folder: Folder) -> Sum
     terms: dict[Source, Doubles] = {}
     for part, end in zip(parts, ends, strict=True):
         for source, matrix in part.terms.items():
-            whole = terms.setdefault(source, np.zeros((len(matrix), int(ends[-1]))))
-            whole[:, end - len(part.bias) : end] += matrix
+            full_matrix = terms.setdefault(source, np.zeros((len(matrix), int(ends[-1]))))
+            full_matrix[:, end - len(part.bias) : end] += matrix
     together = Sum(terms, np.concatenate([part.bias for part in parts]), (int(ends[-1]),))
-    return together.moved(folder.evaluate(node, numbers)[0])
+    return together.select_elements(folder.evaluate(node, numbers)[0])
 
 
 def _elementwise(operator: str, operands: list[Tensor]) -> Sum | None:
     first, second = operands
-    shape = np.broadcast_shapes(*(each.shape for each in operands if each is not None))
-    for each in operands:
-        if isinstance(each, Sum) and math.prod(shape) != len(each.bias):
+    shape = np.broadcast_shapes(*(operand.shape for operand in operands if operand is not None))
+    for operand in operands:
+        if isinstance(operand, Sum) and math.prod(shape) != len(operand.bias):
             return None  # repeated elements
     if isinstance(first, Sum) and isinstance(second, Sum):
         if operator == "Mul":
             return source_of("", shape, operator, (first, second))
         if operator == "Div":
             return None
-        return added(first, second.scaled(np.array(1.0 if operator == "Add" else -1.0)), shape)
+        return add_sums(first, second.scale_by(np.array(1.0 if operator == "Add" else -1.0)), shape)
     value, constant = (first, second) if isinstance(first, Sum) else (second, first)
     assert isinstance(value, Sum)
     numbers = np.broadcast_to(np.asarray(constant, np.float64), shape).reshape(-1)
     if operator in ("Mul", "Div"):
         if operator == "Div" and (not isinstance(first, Sum) or (numbers == 0).any()):
             return None
-        result = value.scaled(numbers if operator == "Mul" else 1.0 / numbers)
+        result = value.scale_by(numbers if operator == "Mul" else 1.0 / numbers)
         return Sum(result.terms, result.bias, shape)
     if operator == "Sub":
-        value, numbers = (value, -numbers) if isinstance(first, Sum) else (value.scaled(np.array(-1.0)), numbers)
+        value, numbers = (value, -numbers) if isinstance(first, Sum) else (value.scale_by(np.array(-1.0)), numbers)
     return Sum(value.terms, value.bias + numbers, shape)
 
 
-def added(first: Sum, second: Sum, shape: tuple[int, ...]) -> Sum:
+def add_sums(first: Sum, second: Sum, shape: tuple[int, ...]) -> Sum:
     """The sum of two, in this shape."""
     terms = dict(first.terms)
     for source, matrix in second.terms.items():

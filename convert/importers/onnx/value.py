@@ -87,7 +87,7 @@ class Value:
         """Each element's number, in the tensor's shape."""
         return np.arange(self.size).reshape(self.shape)
 
-    def moved(self, numbers: np.ndarray) -> Value:
+    def select_elements(self, numbers: np.ndarray) -> Value:
         """The elements with these numbers, in the shape of ``numbers``."""
         return replace(self, selection=self.selection[numbers.reshape(-1)], shape=numbers.shape)
 
@@ -124,7 +124,7 @@ def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, 
     if inputs != value.size:
         raise ForeignError(f"A kernel of {inputs} rows meets {value.size} elements.", "Export the policy again.")
     if not value.in_order():
-        value = _pulled(value)
+        value = _fold_selection(value)
         if value.width * outputs > LARGEST_KERNEL:
             raise ForeignError(f"A kernel of {value.width} × {outputs} would be needed.", "Select fewer inputs.")
         rows = np.zeros((value.width, outputs))
@@ -142,7 +142,7 @@ def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
         message = f"A recurrent layer of {len(step.kernel)} inputs is fed {value.size} elements."
         raise ForeignError(message, "Export the policy for one observation, one period.")
     if not value.in_order():
-        value = _pulled(value)
+        value = _fold_selection(value)
         rows = np.zeros((value.width, step.kernel.shape[1]))
         np.add.at(rows, value.selection, step.kernel.astype(np.float64))
         step = replace(step, kernel=rows.astype(np.float32))
@@ -168,20 +168,20 @@ def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int,
 
 def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float, what: str) -> Value:
     """A layer normalisation over all elements of a row; γ and β in the file's order."""
-    value = _pulled(value)
+    value = _fold_selection(value)
     if value.image is not None:
         raise ForeignError(f"{what} normalises an image.", "Only rows are normalised: put it behind the first Dense.")
     if len(np.unique(value.selection)) != value.width or value.size != value.width:
-        value = materialised(value)
+        value = materialise(value)
     gammas, betas = np.empty(value.width), np.empty(value.width)
     gammas[value.selection], betas[value.selection] = gamma, beta  # the mean does not care for the order
     step = LayerNorm(gammas.astype(np.float32), betas.astype(np.float32), epsilon)
     return replace(value, steps=(*value.steps, step))
 
 
-def materialised(value: Value) -> Value:
+def materialise(value: Value) -> Value:
     """The tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
-    value = _pulled(value)
+    value = _fold_selection(value)
     if value.in_order():
         return value
     if value.width * value.size > LARGEST_KERNEL:
@@ -202,7 +202,7 @@ def _fresh(
     return Value((*value.steps, step), len(selection), selection, shape, image, value.tensor, value.observed)
 
 
-def _pulled(value: Value) -> Value:
+def _fold_selection(value: Value) -> Value:
     """The selection moved into the columns of the last Dense, where only elementwise steps follow it."""
     if value.in_order():
         return value
@@ -215,7 +215,7 @@ def _pulled(value: Value) -> Value:
             return replace(value, steps=steps, width=value.size, selection=np.arange(value.size))
         if not isinstance(step, Affine | Clip | Activate):
             break
-        tail.append(taken(step, value.selection))
+        tail.append(restrict_step(step, value.selection))
     return value
 
 
@@ -235,12 +235,12 @@ def _each(
         low, high = (numbers.astype(np.float64).reshape(1) for numbers, _ in (first, second))
         return value, low, high
     if not all(_alike(value.selection, np.broadcast_to(n, shape).reshape(-1)) for n, _ in (first, second)):
-        value = materialised(value)
+        value = materialise(value)
     results = []
     for numbers, neutral in (first, second):
-        whole = np.full(value.width, neutral)
-        whole[value.selection] = np.broadcast_to(numbers, shape).reshape(-1)
-        results.append(whole)
+        full_values = np.full(value.width, neutral)
+        full_values[value.selection] = np.broadcast_to(numbers, shape).reshape(-1)
+        results.append(full_values)
     return value, results[0], results[1]
 
 
@@ -255,7 +255,7 @@ def pair_of(step: Affine | Clip) -> tuple[Doubles, Doubles]:
     return (step.scale, step.offset) if isinstance(step, Affine) else (step.low, step.high)
 
 
-def taken(step: Step, places: Places) -> Step:
+def restrict_step(step: Step, places: Places) -> Step:
     """An elementwise step for the elements at these places."""
     if not isinstance(step, Affine | Clip):
         return step

@@ -10,7 +10,7 @@ import numpy as np
 from quarl.convert.importers.chain import Floats, ForeignError, Recurrent, Step, through
 from quarl.convert.importers.onnx.call import Call, Operand
 from quarl.convert.importers.onnx.cells import Found
-from quarl.convert.importers.onnx.joining import joined
+from quarl.convert.importers.onnx.joining import join_values
 from quarl.convert.importers.onnx.original import Feed, Original
 from quarl.convert.importers.onnx.value import Places, Value, recurrent
 
@@ -60,23 +60,23 @@ def through_cell(cell: Found, values: Mapping[str, Operand], call: Call) -> dict
         ForeignError: what is fed to it is none of this observation, or has another size.
     """
     fed = [values.get(name) for name in cell.fed]
-    flat = [value.moved(np.arange(value.size)) for value in fed if isinstance(value, Value)]
+    flat = [value.select_elements(np.arange(value.size)) for value in fed if isinstance(value, Value)]
     if len(flat) != len(fed):
-        raise call.refused("is fed what does not depend on the observation")
+        raise call.build_error("is fed what does not depend on the observation")
     ends = np.cumsum([value.size for value in flat])
     numbers = [np.arange(end - value.size, end) for value, end in zip(flat, ends, strict=True)]
-    whole = flat[0] if len(flat) == 1 else joined(call, flat, numbers, np.arange(int(ends[-1])))
-    made: dict[str, Value] = {}
+    cell_input = flat[0] if len(flat) == 1 else join_values(call, flat, numbers, np.arange(int(ends[-1])))
+    outputs: dict[str, Value] = {}
     for name, shape in cell.outputs.items():
-        if not made:
-            made[name] = recurrent(whole, cell.step, shape)
+        if not outputs:
+            outputs[name] = recurrent(cell_input, cell.step, shape)
             continue
-        first = next(iter(made.values()))
-        made[name] = first.moved(np.arange(first.size).reshape(shape))
-    return made
+        first = next(iter(outputs.values()))
+        outputs[name] = first.select_elements(np.arange(first.size).reshape(shape))
+    return outputs
 
 
-def ordered(found: Iterable[Found], steps: Iterable[Step]) -> list[Found]:
+def order_cells(found: Iterable[Found], steps: Iterable[Step]) -> list[Found]:
     """The recurrent layers as they follow each other in the chain."""
     by_state = {id(cell.step.state_kernel): cell for cell in found}  # which no selection touches
     return [by_state[id(step.state_kernel)] for step in steps if isinstance(step, Recurrent)]
@@ -87,7 +87,7 @@ def states_held(found: Iterable[Found]) -> set[str]:
     return {name for cell in found for name, _ in cell.states}
 
 
-def wired_of(
+def wire_original(
     original: Original,
     inputs: Mapping[str, Value],
     feeds: Sequence[Feed],

@@ -59,10 +59,19 @@ def probe_outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> l
             LARGEST_MEMORY.
     """
     with tempfile.TemporaryDirectory() as folder:
-        model, given = Path(folder) / "part.onnx", Path(folder) / "given.npz"
+        model, inputs_path = Path(folder) / "part.onnx", Path(folder) / "given.npz"
         model.write_bytes(part)
-        np.savez(given, **{f"in/{feed.name}": np.ones(feed.shape, feed.kind) for feed in feeds})
-        command = [sys.executable, "-c", PROBE, str(LARGEST_MEMORY), str(LONGEST_S), str(model), str(given), *names]
+        np.savez(inputs_path, **{f"in/{feed.name}": np.ones(feed.shape, feed.kind) for feed in feeds})
+        command = [
+            sys.executable,
+            "-c",
+            PROBE,
+            str(LARGEST_MEMORY),
+            str(LONGEST_S),
+            str(model),
+            str(inputs_path),
+            *names,
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONGEST_S)
         except subprocess.TimeoutExpired:
@@ -80,7 +89,7 @@ def computes_in_half(part: bytes) -> bool:
     half = TensorProto.FLOAT16
     held = [tensor.data_type for tensor in model.graph.initializer]
     held += [value.type.tensor_type.elem_type for value in model.graph.input]
-    for attribute in (each for node in model.graph.node for each in node.attribute):
+    for attribute in (item for node in model.graph.node for item in node.attribute):
         held += [attribute.t.data_type, attribute.i if attribute.name in ("to", "dtype") else 0]
     return half in held
 
@@ -88,11 +97,11 @@ def computes_in_half(part: bytes) -> bool:
 def convert_half(part: bytes) -> bytes:
     """Return a float16 graph in float32: processors without half arithmetic compute in float32 anyhow."""
     model = onnx.load_model_from_string(part)
-    half, whole = TensorProto.FLOAT16, TensorProto.FLOAT
+    half, single = TensorProto.FLOAT16, TensorProto.FLOAT
     for node in model.graph.node:
         for attribute in node.attribute:
             if attribute.name in ("to", "dtype") and attribute.i == half:
-                attribute.i = whole
+                attribute.i = single
             if attribute.t.data_type == half:
                 attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float32)))
     for tensor in model.graph.initializer:
@@ -100,7 +109,7 @@ def convert_half(part: bytes) -> bytes:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
     for value in model.graph.input:
         if value.type.tensor_type.elem_type == half:
-            value.type.tensor_type.elem_type = whole
+            value.type.tensor_type.elem_type = single
     data: bytes = model.SerializeToString()
     return data
 
@@ -117,7 +126,7 @@ def wrap_graph(
         constants.append(numpy_helper.from_array(np.array(list(values), np.int64), name))
         return name
 
-    for whole, feeds in ((OBSERVATION, observed), (STATE, held)):
+    for input_name, feeds in ((OBSERVATION, observed), (STATE, held)):
         start = 0
         for feed in feeds:
             steps: list[tuple[str, str, dict[str, Any]]] = [
@@ -132,15 +141,15 @@ def wrap_graph(
                 steps.append(("Expand", indices(f"in/{feed.name}/copies", feed.shape), {}))
             kind = np.dtype(np.float32) if feed.kind == np.float16 else feed.kind
             steps.append(("Cast", "", {"to": helper.np_dtype_to_tensor_dtype(kind)}))
-            last = whole
+            last = input_name
             for at, (operator, constant, attributes) in enumerate(steps):
-                made = FILE + feed.name if at == len(steps) - 1 else f"in/{feed.name}/{at}"
-                given = [last, constant] if constant else [last]
-                opening.append(helper.make_node(operator, given, [made], **attributes))
-                last = made
+                output_name = FILE + feed.name if at == len(steps) - 1 else f"in/{feed.name}/{at}"
+                operands = [last, constant] if constant else [last]
+                opening.append(helper.make_node(operator, operands, [output_name], **attributes))
+                last = output_name
             start += feed.size
         if feeds:
-            inputs.append(helper.make_tensor_value_info(whole, TensorProto.FLOAT, [1, start]))
+            inputs.append(helper.make_tensor_value_info(input_name, TensorProto.FLOAT, [1, start]))
     row = indices("row", (1, -1))
     for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
         result = OUTPUTS if at == 0 else f"next/{at}"

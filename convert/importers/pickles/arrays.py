@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from quarl.convert.importers.chain import ForeignError
-from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named
+from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, describe_node
 
 MOST_ELEMENTS = 2**26  # of one array: 64 million
 MOST_DIMENSIONS = 8
@@ -49,7 +49,7 @@ def mapping(node: Node, what: str) -> dict[str | int, Node]:
         if not all(isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31) for key, _ in pairs):
             raise refusal(what, "has an OrderedDict with keys that are no names")
         return dict(pairs)
-    raise refusal(what, f"is {named(node)} and no dictionary")
+    raise refusal(what, f"is {describe_node(node)} and no dictionary")
 
 
 def is_mapping(node: Node) -> bool:
@@ -61,7 +61,7 @@ def sequence(node: Node, what: str) -> list[Node]:
     """A list or a tuple of the tree as a list."""
     if isinstance(node, list | tuple):
         return list(node)
-    raise refusal(what, f"is {named(node)} and no list")
+    raise refusal(what, f"is {describe_node(node)} and no list")
 
 
 def whole_number(node: Node, what: str) -> int:
@@ -82,7 +82,7 @@ def number(node: Node, what: str) -> int | float | bool:
     if isinstance(node, int) and node.bit_length() > 64:
         raise refusal(what, "is a whole number of more than 64 bits")
     if not isinstance(node, int | float):
-        raise refusal(what, f"is {named(node)} and no number")
+        raise refusal(what, f"is {describe_node(node)} and no number")
     if not math.isfinite(node):
         raise refusal(what, f"is {node}")
     return node
@@ -99,17 +99,17 @@ def dtype(node: Node, what: str) -> np.dtype[Any]:
     if isinstance(node, str) and node in _NAMES:
         return np.dtype(_NAMES[node])
     if not isinstance(node, Call) or not node.calls(("numpy",), "dtype") or not node.arguments:
-        raise refusal(what, f"has {named(node)} for its type")
+        raise refusal(what, f"has {describe_node(node)} for its type")
     code = node.arguments[0]
     if not isinstance(code, str) or code not in _KINDS:
-        raise refusal(what, f"has the type {named(code)}, which is none of numbers")
+        raise refusal(what, f"has the type {describe_node(code)}, which is none of numbers")
     kind = np.dtype(code)
     if node.state is None:
         return kind
     state = sequence(node.state, what)
     order = state[1] if len(state) > 1 else None
     if order not in ("<", ">", "|", "="):
-        raise refusal(what, f"has the byte order {named(order)}")
+        raise refusal(what, f"has the byte order {describe_node(order)}")
     return kind.newbyteorder(order) if order != "|" else kind
 
 
@@ -127,7 +127,7 @@ def bytes_of(node: Node, what: str) -> bytes:
         return bytes_of(node.arguments[0], what)
     if isinstance(node, str) and node.isascii():  # Python 2's text is bytes
         return node.encode("ascii")
-    raise refusal(what, f"has {named(node)} for its bytes")
+    raise refusal(what, f"has {describe_node(node)} for its bytes")
 
 
 def shape_of(node: Node, what: str) -> tuple[int, ...]:
@@ -155,7 +155,7 @@ def array(node: Node, what: str) -> np.ndarray:
         if node.calls(_MULTIARRAY, "_reconstruct") and isinstance(node.state, tuple) and len(node.state) == 5:
             _, shape, kind, fortran, data = node.state
             return _array(data, dtype(kind, what), shape_of(shape, what), fortran is True, what)
-    raise refusal(what, f"is {named(node)} and no array of numbers")
+    raise refusal(what, f"is {describe_node(node)} and no array of numbers")
 
 
 def _array(data: Node, kind: np.dtype[Any], shape: tuple[int, ...], fortran: bool, what: str) -> np.ndarray:

@@ -72,13 +72,13 @@ def printable(text: str) -> str:
     return short.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def named(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """What a node is, in a message: a symbol's name, ``module.name(…)`` for a call, else its type."""
     for _ in range(DEEPEST):
         if not isinstance(node, Call):
             break
         if node.calls(("cloudpickle.cloudpickle",), "_make_skeleton_class") and len(node.arguments) > 1:
-            return f"{named(node.arguments[1])}, a class of the file's own"
+            return f"{describe_node(node.arguments[1])}, a class of the file's own"
         if isinstance(node.function, Symbol):
             return f"{node.function}(…)"
         node = node.function

@@ -9,7 +9,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles.arrays import array, dtype, mapping, refusal, shape_of, whole_number
-from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named, printable
+from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, describe_node, printable
 
 MOST_CHOICES = 100_000
 _RUNNING = ("stable_baselines3.common.running_mean_std",)
@@ -85,7 +85,7 @@ def read_space(node: Node, what: str, inside: bool = False) -> Space:
     kind = function.name if isinstance(function, Symbol) and function.module.startswith(("gymnasium.", "gym.")) else ""
     if kind not in _KINDS or (inside and kind == "Dict"):
         raise ForeignError(
-            f"{what} is {named(node if function is None else function)}; read are Box, Discrete, "
+            f"{what} is {describe_node(node if function is None else function)}; read are Box, Discrete, "
             "MultiDiscrete, MultiBinary, or one Dict of these.",
             "Train it with an observation of these kinds, e.g. through a wrapper.",
         )
@@ -95,7 +95,7 @@ def read_space(node: Node, what: str, inside: bool = False) -> Space:
 def read_statistics(node: Node, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance, float64, of a RunningMeanStd; finite, and the variance not negative."""
     if not isinstance(node, Call) or not node.calls(_RUNNING, "RunningMeanStd"):
-        raise refusal(what, f"is {named(node)} and no RunningMeanStd")
+        raise refusal(what, f"is {describe_node(node)} and no RunningMeanStd")
     state = _state(node, what)
     mean, variance = (array(_of(state, name, what), f"{what}'s {name}").astype(np.float64) for name in ("mean", "var"))
     if mean.shape != variance.shape or not np.isfinite(mean).all() or not np.isfinite(variance).all():

@@ -14,7 +14,7 @@ from pickletools import genops
 from typing import Any
 
 from quarl.convert.importers.chain import ForeignError
-from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, SetOf, Symbol, excess, named
+from quarl.convert.importers.pickles.nodes import Call, Node, Persistent, SetOf, Symbol, describe_node, excess
 
 MOST_BYTES = 256 * 2**20
 MOST_OPCODES = 1_000_000
@@ -165,12 +165,12 @@ class _Machine:
         elif isinstance(target, Call):
             target.appended.extend(items)
         else:
-            raise self.refusal(f"appends to {named(target)}")
+            raise self.refusal(f"appends to {describe_node(target)}")
 
     def add_all(self, argument: Any) -> None:
         items, target = self.since_mark(), self.top()
         if not isinstance(target, SetOf):
-            raise self.refusal(f"adds elements to {named(target)}")
+            raise self.refusal(f"adds elements to {describe_node(target)}")
         target.items.extend(items)
 
     def set_item(self, argument: Any) -> None:
@@ -191,10 +191,10 @@ class _Machine:
             for key, value in pairs:
                 # Larger whole numbers could be chosen so that every look-up meets every other key.
                 if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < 2**31):
-                    raise self.refusal(f"has a dictionary with a key that is {named(key)}")
+                    raise self.refusal(f"has a dictionary with a key that is {describe_node(key)}")
                 target[key] = value
         else:
-            raise self.refusal(f"sets items of {named(target)}")
+            raise self.refusal(f"sets items of {describe_node(target)}")
 
     def symbol(self, argument: Any) -> None:
         module, _, name = str(argument).partition(" ")
@@ -218,13 +218,13 @@ class _Machine:
 
     def _call(self, function: Node, arguments: Node, keywords: dict[str, Node]) -> None:
         if not isinstance(function, Symbol | Call) or not isinstance(arguments, tuple):
-            raise self.refusal(f"calls {named(function)} with {named(arguments)}")
+            raise self.refusal(f"calls {describe_node(function)} with {describe_node(arguments)}")
         self.stack.append(Call(function, arguments, keywords))
 
     def build(self, argument: Any) -> None:
         state, target = self.pop(), self.top()
         if not isinstance(target, Call) or target.state is not None:
-            raise self.refusal(f"gives {named(target)} a state{' twice' if isinstance(target, Call) else ''}")
+            raise self.refusal(f"gives {describe_node(target)} a state{' twice' if isinstance(target, Call) else ''}")
         target.state = state
 
     def persistent(self, argument: Any) -> None:

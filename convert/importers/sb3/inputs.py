@@ -9,7 +9,7 @@ import numpy as np
 
 from quarl.convert.importers.chain import Affine, Clip, ForeignError, Input, Step
 from quarl.convert.importers.pickles.arrays import mapping, number, refusal, sequence
-from quarl.convert.importers.pickles.nodes import Call, Node, named, printable
+from quarl.convert.importers.pickles.nodes import Call, Node, describe_node, printable
 from quarl.convert.importers.pickles.spaces import Box, Discrete, MultiBinary, Parts, Space, read_statistics
 from quarl.convert.importers.pickles.tree import read_pickle
 from quarl.convert.importers.sb3.settings import Settings
@@ -54,7 +54,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
     node = read_pickle(data, what)
     if not isinstance(node, Call) or not node.calls(_VEC_NORMALIZE, "VecNormalize"):
         raise ForeignError(
-            f"{what} holds {named(node)}, not Stable-Baselines3's VecNormalize.",
+            f"{what} holds {describe_node(node)}, not Stable-Baselines3's VecNormalize.",
             "Give the file that vec_env.save(FILE) wrote, or none.",
         )
     state = mapping(node.state, what)
@@ -79,7 +79,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
     return VecNormalize(statistics, epsilon, clip)
 
 
-def seen(settings: Settings, normalise: VecNormalize | None, given: bool) -> Seen:
+def read_inputs(settings: Settings, normalise: VecNormalize | None, given: bool) -> Seen:
     """Inputs and the first steps of the chain.
 
     Args:
@@ -97,11 +97,11 @@ def seen(settings: Settings, normalise: VecNormalize | None, given: bool) -> See
         raise refusal("the observation space", f"is {type(space).__name__}, which does not go with {settings.policy}")
     if isinstance(space, Parts):
         inputs = tuple(_part(name, part, settings) for name, part in space.spaces.items())
-        return Seen(inputs, _normalised(inputs, normalise), None, assumed, ignored)
+        return Seen(inputs, _build_normaliser(inputs, normalise), None, assumed, ignored)
     image = _image(space, settings)
     if image is None:
         inputs = (_part("observation", space, settings),)
-        return Seen(inputs, _normalised(inputs, normalise), None, assumed, ignored)
+        return Seen(inputs, _build_normaliser(inputs, normalise), None, assumed, ignored)
     if normalise is not None:
         raise ForeignError(
             "The policy sees an image that VecNormalize normalises, each element by its own mean.",
@@ -162,7 +162,7 @@ def _flat(name: str, shape: tuple[int, ...]) -> Input:
     return Input(name, (size,))
 
 
-def _normalised(inputs: tuple[Input, ...], normalise: VecNormalize | None) -> tuple[Step, ...]:
+def _build_normaliser(inputs: tuple[Input, ...], normalise: VecNormalize | None) -> tuple[Step, ...]:
     """clip((x − mean) / √(var + ε), ±clip) of the normalised parts; the others pass as they are."""
     if normalise is None:
         return ()

@@ -87,8 +87,8 @@ class Tensors:
         kernels = [self.take(f"{name}.weight_{part}_l{layer}", 2) for part in ("ih", "hh")]
         biases = [self.take(f"{name}.bias_{part}_l{layer}", 1) for part in ("ih", "hh")]
         gates, units = kernels[1].shape
-        if gates != 4 * units or {len(each) for each in (*kernels, *biases)} != {gates}:
-            shapes = [each.shape for each in (*kernels, *biases)]
+        if gates != 4 * units or {len(tensor) for tensor in (*kernels, *biases)} != {gates}:
+            shapes = [tensor.shape for tensor in (*kernels, *biases)]
             raise refusal(self.what, f"has a layer {layer} of {name} of the shapes {shapes}, which is no LSTM's")
         fed, hidden = (np.ascontiguousarray(kernel.T) for kernel in kernels)
         return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
@@ -115,7 +115,7 @@ class Tensors:
         scale = gamma / np.sqrt(variance + epsilon)
         return Affine(scale, beta - mean * scale)
 
-    def unused(self, settings: Settings) -> tuple[str, ...]:
+    def describe_unused(self, settings: Settings) -> tuple[str, ...]:
         """Purposes of the tensors that were not used, a phrase each.
 
         Raises:
@@ -234,12 +234,12 @@ def _nature(tensors: Tensors, name: str, image: tuple[int, int, int]) -> tuple[l
     steps: list[Step] = []
     for number, stride in zip((0, 2, 4), NATURE_STRIDES, strict=True):
         weight, bias = tensors.take(f"{name}.cnn.{number}.weight", 4), tensors.take(f"{name}.cnn.{number}.bias", 1)
-        made, taken, side, other = weight.shape
-        if side != other or taken != channels or len(bias) != made or min(height, width) < side:
+        out_channels, in_channels, side, other = weight.shape
+        if side != other or in_channels != channels or len(bias) != out_channels or min(height, width) < side:
             raise refusal(tensors.what, f"has a convolution {weight.shape} on an image {(height, width, channels)}")
         # (out, in, h, w) to (h, w, in, out)
         steps += [Convolution(np.ascontiguousarray(weight.transpose(2, 3, 1, 0)), bias, stride), relu]
-        height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, made
+        height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, out_channels
     linear = tensors.dense(f"{name}.linear.0")
     if len(linear.kernel) != height * width * channels:
         raise refusal(tensors.what, f"has {len(linear.kernel)} inputs behind an image {(height, width, channels)}")

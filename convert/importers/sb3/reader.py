@@ -31,7 +31,7 @@ from quarl.convert.importers.pickles.nodes import printable
 from quarl.convert.importers.pickles.spaces import Box, MultiBinary, MultiDiscrete
 from quarl.convert.importers.pickles.spaces import Discrete as DiscreteSpace
 from quarl.convert.importers.registry import ANY, Importer
-from quarl.convert.importers.sb3.inputs import read_vec_normalize, seen
+from quarl.convert.importers.sb3.inputs import read_inputs, read_vec_normalize
 from quarl.convert.importers.sb3.network import Tensors, actor
 from quarl.convert.importers.sb3.settings import Settings, read_settings
 from quarl.convert.importers.torch_file import read_torch
@@ -63,27 +63,27 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
         ForeignError: the file is damaged, no such zip, or holds a policy that no chain expresses.
     """
     data = read_untrusted(path)
-    what = printable(path.name)
-    members = open_zip(data, what)
+    file_name = printable(path.name)
+    members = open_zip(data, file_name)
     for name in _MEMBERS:
         if name not in members.names:
             raise ForeignError(
-                f"{what} has no member {name}, so it is no zip of Stable-Baselines3.",
+                f"{file_name} has no member {name}, so it is no zip of Stable-Baselines3.",
                 "Give what model.save(FILE) wrote.",
             )
-    settings = read_settings(members.read("data", MOST_DATA_BYTES), what)
+    settings = read_settings(members.read("data", MOST_DATA_BYTES), file_name)
     hashes = {"policy": hashlib.sha256(data).hexdigest()}
     normalise = None
     if vecnormalize is not None:
         statistics = read_untrusted(vecnormalize)
         hashes["vecnormalize"] = hashlib.sha256(statistics).hexdigest()
         normalise = read_vec_normalize(statistics, printable(vecnormalize.name))
-    beginning = seen(settings, normalise, vecnormalize is not None)
+    beginning = read_inputs(settings, normalise, vecnormalize is not None)
     if settings.lstm and (beginning.image is not None or settings.extractor == "NatureCNN"):
         raise ForeignError(
             f"{settings.policy} sees an image; read are LSTMs on vectors.", "Train on a vector, or without an LSTM."
         )
-    tensors = Tensors(read_torch(members.read("policy.pth"), f"{what}'s policy.pth"), f"{what}'s policy.pth")
+    tensors = Tensors(read_torch(members.read("policy.pth"), f"{file_name}'s policy.pth"), f"{file_name}'s policy.pth")
     size = sum(math.prod(part.shape) for part in beginning.inputs)
     layers = actor(settings, tensors, size, beginning.image, _outputs(settings))
     actions, ending, assumed = _ending(settings)
@@ -93,7 +93,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
         inputs=state_inputs(layers, beginning.inputs),
         steps=(*beginning.steps, *layers, *ending),
         actions=actions,
-        ignored=(*tensors.unused(settings), *_other_members(members), *beginning.ignored),
+        ignored=(*tensors.describe_unused(settings), *_other_members(members), *beginning.ignored),
         assumed=(*beginning.assumed, *assumed, *(ALL_ALLOWED,) * (settings.algorithm == "MaskablePPO")),
         provenance={
             "program": "Stable-Baselines3",
@@ -151,7 +151,7 @@ def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...]
     """What the actions are, the steps behind the last layer, and what is taken for granted."""
     space = settings.action
     if isinstance(space, DiscreteSpace):
-        return _numbered(space)
+        return _number_actions(space)
     if isinstance(space, MultiDiscrete):
         return Discrete(counts=space.choices), (), ()
     if isinstance(space, MultiBinary):
@@ -183,7 +183,7 @@ def _binary(size: int, settings: Settings) -> tuple[Discrete, tuple[Step, ...], 
     return actions, (Dense(pairs, np.zeros(2 * size, np.float32)),), ()
 
 
-def _numbered(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:
+def _number_actions(space: DiscreteSpace) -> tuple[Discrete, tuple[Step, ...], tuple[str, ...]]:
     if space.start == 0:
         return Discrete(), (), ()
     assumed = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from quarl.convert.importers.chain import Activate, ForeignError
 from quarl.convert.importers.pickles.arrays import mapping, number, refusal, sequence, whole_number
-from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, named, printable
+from quarl.convert.importers.pickles.nodes import Call, Node, Symbol, describe_node, printable
 from quarl.convert.importers.pickles.spaces import Space, read_space
 from quarl.convert.importers.pickles.tree import read_pickle
 from quarl.policy.activations import NONLINEARITIES
@@ -122,38 +122,38 @@ def read_settings(text: bytes, what: str) -> Settings:
     if not isinstance(data, dict):
         raise refusal(f"{what}'s data", "is no JSON object")
     family, policy, algorithm = _policy(data)
-    given = _policy_keywords(data)
+    keywords = _policy_keywords(data)
     known = _KNOWN | _WITHOUT_EFFECT | _OWN.get(algorithm, set())
-    for name in given:
+    for name in keywords:
         if name not in known:
             raise _unknown("policy_kwargs", str(name), sorted(known))
-    extractor, normalized_image = _extractor(policy, given)
-    gsde = _flag(given, "use_sde", _flag(data, "use_sde", False))
-    is_normed = algorithm == "CrossQ" and _flag(given, "batch_norm", True)
+    extractor, normalized_image = _extractor(policy, keywords)
+    gsde = _flag(keywords, "use_sde", _flag(data, "use_sde", False))
+    is_normed = algorithm == "CrossQ" and _flag(keywords, "batch_norm", True)
     return Settings(
-        _algorithm(data, algorithm, given),
+        _algorithm(data, algorithm, keywords),
         family,
         policy,
-        read_space(_unpacked(data, "observation_space"), "the observation space"),
-        read_space(_unpacked(data, "action_space"), "the action space"),
+        read_space(_unpack_entry(data, "observation_space"), "the observation space"),
+        read_space(_unpack_entry(data, "action_space"), "the action space"),
         extractor,
         normalized_image,
-        _flag(given, "normalize_images", True),
-        _activation(given.get("activation_fn"), family),
-        _widths(given.get("net_arch"), family),
+        _flag(keywords, "normalize_images", True),
+        _activation(keywords.get("activation_fn"), family),
+        _widths(keywords.get("net_arch"), family),
         gsde,
-        family in ("sac", "td3") or _flag(given, "squash_output", (family, policy) == ("ars", "MlpPolicy")),
-        float(number(given.get("clip_mean", DEFAULT_CLIP_MEAN), "clip_mean")),
+        family in ("sac", "td3") or _flag(keywords, "squash_output", (family, policy) == ("ars", "MlpPolicy")),
+        float(number(keywords.get("clip_mean", DEFAULT_CLIP_MEAN), "clip_mean")),
         _whole_or_none(data.get("num_timesteps")),
         _whole_or_none(data.get("seed")),
-        _lstm(given) if "Lstm" in policy else (),
-        whole_number(given.get("n_quantiles", DEFAULT_QUANTILES), "n_quantiles") if family == "qrdqn" else 1,
-        _flag(given, "with_bias", policy != "LinearPolicy"),
-        float(number(given.get("batch_norm_eps", DEFAULT_NORM_EPSILON), "batch_norm_eps")) if is_normed else None,
+        _lstm(keywords) if "Lstm" in policy else (),
+        whole_number(keywords.get("n_quantiles", DEFAULT_QUANTILES), "n_quantiles") if family == "qrdqn" else 1,
+        _flag(keywords, "with_bias", policy != "LinearPolicy"),
+        float(number(keywords.get("batch_norm_eps", DEFAULT_NORM_EPSILON), "batch_norm_eps")) if is_normed else None,
     )
 
 
-def _unpacked(data: dict[str, Any], name: str) -> Node:
+def _unpack_entry(data: dict[str, Any], name: str) -> Node:
     """An entry of the data: JSON, or the tree of the pickle that it holds."""
     if name not in data:
         raise refusal("the zip's data", f"has no {name}")
@@ -169,11 +169,11 @@ def _unpacked(data: dict[str, Any], name: str) -> Node:
 
 
 def _policy(data: dict[str, Any]) -> tuple[str, str, str]:
-    node = _unpacked(data, "policy_class")
+    node = _unpack_entry(data, "policy_class")
     if isinstance(node, Symbol) and (node.module, node.name) in _POLICIES:
         return _POLICIES[node.module, node.name]
     raise ForeignError(
-        f"The policy is of the class {named(node)}, which is not read.",
+        f"The policy is of the class {describe_node(node)}, which is not read.",
         "Read are the policies of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, and of sb3-contrib's "
         "RecurrentPPO (without images), MaskablePPO, TRPO, QRDQN, TQC, CrossQ and ARS; export any other to ONNX.",
     )
@@ -181,7 +181,7 @@ def _policy(data: dict[str, Any]) -> tuple[str, str, str]:
 
 def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
     try:
-        return mapping(_unpacked(data, "policy_kwargs"), "policy_kwargs")
+        return mapping(_unpack_entry(data, "policy_kwargs"), "policy_kwargs")
     except ForeignError as error:
         entry = data.get("policy_kwargs")
         texts = {key: text for key, text in entry.items() if isinstance(text, str)} if isinstance(entry, dict) else {}
@@ -213,7 +213,7 @@ def _extractor(policy: str, given: dict[str | int, Node]) -> tuple[str, bool]:
     if node is not None:
         name = node.name if isinstance(node, Symbol) and node.module == f"{_SB3}.common.torch_layers" else ""
         if name not in _EXTRACTORS:
-            raise _unknown("policy_kwargs", f"the features extractor {named(node)}", _EXTRACTORS)
+            raise _unknown("policy_kwargs", f"the features extractor {describe_node(node)}", _EXTRACTORS)
     keywords = given.get("features_extractor_kwargs")
     entries = {} if keywords is None else mapping(keywords, "features_extractor_kwargs")
     for key in entries:
@@ -260,7 +260,9 @@ def _activation(node: Node, family: str) -> Activate:
         state = sequence(node.state, "activation_fn")
         inner = node.arguments[0] if node.arguments else None
         if len(state) < 3 or not isinstance(inner, Symbol) or (state[1] != () and state[1] is not None):
-            raise _unknown("policy_kwargs", f"the activation {named(inner)} with arguments", sorted(_ACTIVATIONS))
+            raise _unknown(
+                "policy_kwargs", f"the activation {describe_node(inner)} with arguments", sorted(_ACTIVATIONS)
+            )
         for key, value in mapping(state[2] or {}, "activation_fn").items():
             if key == "negative_slope" and inner.name == "LeakyReLU":
                 slope = float(number(value, "negative_slope"))
@@ -268,7 +270,7 @@ def _activation(node: Node, family: str) -> Activate:
                 raise _unknown("policy_kwargs", f"{inner.name} with {key}", sorted(_ACTIVATIONS))
         node = inner
     if not isinstance(node, Symbol) or node.module not in _TORCH or node.name not in _ACTIVATIONS:
-        raise _unknown("policy_kwargs", f"the activation {named(node)}", sorted(_ACTIVATIONS))
+        raise _unknown("policy_kwargs", f"the activation {describe_node(node)}", sorted(_ACTIVATIONS))
     if not math.isfinite(slope):
         raise refusal("negative_slope", f"is {slope}")
     return Activate(_ACTIVATIONS[node.name], slope)

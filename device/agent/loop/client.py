@@ -151,10 +151,10 @@ class Client:
 
     def newest(self, timeout_s: float) -> Action | None:
         """The newest of the actions that have come, after waiting for the first of them."""
-        found = self.receive(timeout_s)
-        while found is not None and (later := self.receive(0.0)) is not None:
-            found = later
-        return found
+        action = self.receive(timeout_s)
+        while action is not None and (later := self.receive(0.0)) is not None:
+            action = later
+        return action
 
     def _packet(self, timeout_s: float) -> bytes:
         return receive(self.socket, timeout_s)
@@ -166,14 +166,14 @@ def open_socket(path: str | Path) -> socket.socket:
     Raises:
         LoopError: nothing listens there.
     """
-    whole = Path(path).expanduser()
+    full_path = Path(path).expanduser()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with short_address(whole) as address:
+        with short_address(full_path) as address:
             connection.connect(address)
     except OSError as error:
         connection.close()
-        raise LoopError(f"{whole}: {error.strerror}. Is the policy being served?") from None
+        raise LoopError(f"{full_path}: {error.strerror}. Is the policy being served?") from None
     return connection
 
 

@@ -122,5 +122,5 @@ class Description:
 
 def release_number(name: str) -> int:
     """A release's name as a frame carries it; 0 for what is no release's name."""
-    found = _RELEASE.match(name)
-    return 0 if found is None else (int(found[1]) % 2**32) << 32 | int(found[2], 16)
+    match = _RELEASE.match(name)
+    return 0 if match is None else (int(match[1]) % 2**32) << 32 | int(match[2], 16)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from quarl.device.agent.protocol import AgentError, ErrorCode
-from quarl.device.engine import SHIPPED_LOOP, shipped
+from quarl.device.engine import SHIPPED_LOOP, find_shipped_library
 
 DECIDE = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -71,8 +71,8 @@ def find_library() -> Path:
     Raises:
         AgentError: UNAVAILABLE: the release has none, since the loop is not built for its processor.
     """
-    if (found := shipped(SHIPPED_LOOP)) is not None:
-        return found
+    if (path := find_shipped_library(SHIPPED_LOOP)) is not None:
+        return path
     try:
         from quarl.device.agent import building  # no release has it
     except ImportError:

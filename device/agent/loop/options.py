@@ -74,16 +74,18 @@ class LoopOptions:
             if value is not None and not low <= value <= high:
                 raise ValueError(f"--{name.replace('_', '-')} is {value}; allowed are {low:g} … {high:g}")
 
-    def typed(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """As a device reads it; what is left to the device is not in it."""
 
         def text(value: Any) -> str:
             if isinstance(value, Enum):
                 return str(value.value)
-            return ",".join(f"{each:.9g}" for each in value) if isinstance(value, tuple) else f"{value:.9g}"
+            return ",".join(f"{number:.9g}" for number in value) if isinstance(value, tuple) else f"{value:.9g}"
 
-        given = {each.name: getattr(self, each.name) for each in fields(LoopOptions)}
-        return [f"--{name.replace('_', '-')}={text(value)}" for name, value in given.items() if value not in (None, ())]
+        values = {field.name: getattr(self, field.name) for field in fields(LoopOptions)}
+        return [
+            f"--{name.replace('_', '-')}={text(value)}" for name, value in values.items() if value not in (None, ())
+        ]
 
 
 def read_action(text: str) -> tuple[float, ...]:

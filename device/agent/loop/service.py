@@ -61,13 +61,13 @@ class Decider:
                 values = self._history.observe(values)
                 observation = self._executor.input(values)
             choice = self._executor.decide(observation)
-            made = self._executor.outputs()
-            is_finite = math.isfinite(sum(made.tolist()))
+            results = self._executor.outputs()
+            is_finite = math.isfinite(sum(results.tolist()))
             if not is_finite or (self._state_size and not self._executor.is_finite(self._executor.state())):
                 return NON_FINITE
             if self._are_several:
-                made = array("f", self._to_action(choice))
-            content = made.tobytes()
+                results = array("f", self._to_action(choice))
+            content = results.tobytes()
             ctypes.memmove(outputs, content, len(content))
             action[0] = self._to_action(choice) if self._is_discrete else CONTINUOUS
             if is_period:
@@ -107,7 +107,7 @@ def serve(
     policy = describe(agent, serving)
     options.release = release.encode()
     callbacks = (DECIDE(decider.decide), ANSWER(answer_with(agent.handle)))
-    policy.decide, policy.answer = (ctypes.cast(each, ctypes.c_void_p) for each in callbacks)
+    policy.decide, policy.answer = (ctypes.cast(callback, ctypes.c_void_p) for callback in callbacks)
     if engine := _engine_of(serving):
         policy.decide, policy.context = library.decide_native, ctypes.addressof(engine)
     gc.collect()
@@ -138,7 +138,7 @@ def describe(agent: Agent, serving: Serving) -> Policy:
     output_size = spec.output_size
     if isinstance(head, MultiDiscreteHead):
         output_size = len(head.counts)
-        bounds = array("d", [each[end] for end in (0, -1) for each in head.numbers])
+        bounds = array("d", [numbers[end] for end in (0, -1) for numbers in head.numbers])
     policy = Policy(
         name=spec.name.encode(),
         served=f"{serving.entry.precision.value} in {serving.runtime.value}".encode(),
@@ -166,8 +166,8 @@ def answer_with(handle: Callable[[bytes], bytes]) -> Callable[..., int]:
     """Return struct loop_policy's ``answer``: one line to one reply, cut to the room that there is."""
 
     def answer(context: int, line: int, size: int, reply: int, room: int) -> int:
-        made = handle(ctypes.string_at(line, size))[:room]
-        ctypes.memmove(reply, made, len(made))
-        return len(made)
+        content = handle(ctypes.string_at(line, size))[:room]
+        ctypes.memmove(reply, content, len(content))
+        return len(content)
 
     return answer

@@ -103,12 +103,12 @@ def event_text(event: Mapping[str, Any]) -> str:
         words.append(f"{sent / 1e6:.1f} MB sent")
     if seconds := event.get("seconds"):
         words.append(f"in {seconds:.1f} s")
-    sentences = [str(each) for each in (event.get("error"), *event.get("warnings", ())) if each]
+    sentences = [str(sentence) for sentence in (event.get("error"), *event.get("warnings", ())) if sentence]
     return printable(". ".join([" ".join(words), *sentences]))
 
 
 @contextlib.contextmanager
-def shown_board(enabled: bool) -> Iterator[Board]:
+def open_board(enabled: bool) -> Iterator[Board]:
     """A board on standard error: a live table on a terminal, lines elsewhere; silent unless enabled."""
     if not enabled:
         yield Board()

@@ -14,15 +14,15 @@ from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 from quarl import cli
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet import journal, measuring, tables
-from quarl.device.deploy.fleet.board import shown_board
+from quarl.device.deploy.fleet.board import open_board
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.fleet.journal import Event, Memory
-from quarl.device.deploy.fleet.payloads import Payloads, typed_over
+from quarl.device.deploy.fleet.payloads import Payloads, override_settings
 from quarl.device.deploy.fleet.plan import USUAL_BATCH, BatchSize
 from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.rollout import Rollout as Rolling
 from quarl.device.deploy.fleet.rollout import Settings
-from quarl.device.deploy.fleet.selecting import Chosen, chosen
+from quarl.device.deploy.fleet.selecting import Chosen, select_devices
 from quarl.device.deploy.fleet.states import COUNTED, State
 from quarl.device.deploy.fleet.status import not_seen, status_of
 from quarl.device.deploy.fleet.worker_pool import WorkerPool, error_facts
@@ -120,8 +120,8 @@ def deploy(options: Rollout) -> tuple[Any, str]:
         quarl fleet deploy --policy III --group arena
         quarl fleet deploy --policy III --canary 2 --batch 25% --max-fail 1
     """
-    fleet, selected = chosen(options)
-    members = typed_over(selected, options.runtime, options.agent, options.bits)
+    fleet, selected = select_devices(options)
+    members = override_settings(selected, options.runtime, options.agent, options.bits)
     bundle = working_bundle(options.policy)
     payloads = Payloads(bundle)
     payloads.require_artifacts(members)
@@ -135,7 +135,10 @@ def deploy(options: Rollout) -> tuple[Any, str]:
         signing=Signing(options.sign_key),
         take_over=options.take_over,
     )
-    with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
+    with (
+        open_board(not options.json) as board,
+        journal.open_journal(fleet, _watcher(board.event, options.json)) as writing,
+    ):
         memory = Memory(journal.events(journal.journal_file(fleet)), bundle.spec.name)
         rollout = Rolling(members, payloads, settings, writing, memory, WorkerPool(options.parallel, board))
         try:
@@ -180,20 +183,22 @@ def status(options: Look) -> tuple[Any, str]:
     quarl fleet status
     quarl fleet status --group arena --policy III
     """
-    fleet, members = chosen(options)
+    fleet, members = select_devices(options)
     known = journal.events(journal.journal_file(fleet))
-    memories = {name: Memory(known, name) for name in {str(each["policy"]) for each in known if "policy" in each}}
-    found = {}
-    with shown_board(not options.json) as board:
+    memories = {name: Memory(known, name) for name in {str(event["policy"]) for event in known if "policy" in event}}
+    entries_by_target = {}
+    with open_board(not options.json) as board:
         board.phase("status", len(members))
-        told: dict[str, Any] = {"memories": memories, "only": options.policy}
+        status_arguments: dict[str, Any] = {"memories": memories, "only": options.policy}
         pool = WorkerPool(options.parallel, board)
-        for member, entries in pool.each(members, partial(status_of, **told), partial(not_seen, **told)):
-            found[member.target] = entries
+        for member, entries in pool.each(
+            members, partial(status_of, **status_arguments), partial(not_seen, **status_arguments)
+        ):
+            entries_by_target[member.target] = entries
             if options.json:
                 for entry in entries:
                     print(json.dumps(vars(entry)), flush=True)
-    entries = [entry for member in members for entry in found[member.target]]
+    entries = [entry for member in members for entry in entries_by_target[member.target]]
     well = sum(entry.is_well for entry in entries)
     counts = {"devices": len(members), "entries": len(entries), "well": well}
     return counts, f"{tables.status_table(entries)}\n{well} of {len(entries)} are as they should be."
@@ -208,7 +213,7 @@ def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) 
         quarl fleet run latency --policy III --group arena
         quarl fleet run success --policy III --episodes 100
     """
-    fleet, members = chosen(options)
+    fleet, members = select_devices(options)
     question = measuring.Question(
         kind,
         options.policy,
@@ -217,25 +222,31 @@ def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) 
         _fields(kind, options),
     )
     failed: list[str] = []
-    with shown_board(not options.json) as board, journal.opened(fleet, _watcher(board.event, options.json)) as writing:
+    with (
+        open_board(not options.json) as board,
+        journal.open_journal(fleet, _watcher(board.event, options.json)) as writing,
+    ):
         board.phase(kind, len(members))
 
         def work(member: Member, tell: Progress) -> Event:
-            return written(member, measuring.ask(member, question, tell))
+            return write_event(member, measuring.ask(member, question, tell))
 
         def not_measured(member: Member, error: Exception) -> Event:
-            return written(member, {"state": "not measured", **error_facts(error)})
+            return write_event(member, {"state": "not measured", **error_facts(error)})
 
-        def written(member: Member, event: Event) -> Event:
+        def write_event(member: Member, event: Event) -> Event:
             writing.write(policy=options.policy, device=member.target, kind=kind, **event)
             return event
 
         for member, event in WorkerPool(options.parallel, board).each(members, work, not_measured):
             if event["state"] != "measured":
                 failed.append(f"  {member.target}: {event['error']}")
-        of = {row.device: row for row in measuring.joined(journal.events(journal.journal_file(fleet)), options.policy)}
+        of = {
+            row.device: row
+            for row in measuring.join_answers(journal.events(journal.journal_file(fleet)), options.policy)
+        }
     rows = [of[member.target] for member in members if member.target in of]
-    table = tables.measured_table(rows)
+    table = tables.format_measured_table(rows)
     if failed:
         raise FleetIncompleteError(
             "{} of {} devices did not answer:\n{}\n{}".format(len(failed), len(members), "\n".join(failed), table),

@@ -75,7 +75,7 @@ def in_rollout(marks: Mapping[str, Mark]) -> DeviceInRolloutError:
     """The error that names devices and the rollouts they are in; of each rollout its first devices."""
     of: dict[str, list[str]] = {}
     for device, mark in marks.items():
-        of.setdefault(described(mark), []).append(device)
+        of.setdefault(describe_mark(mark), []).append(device)
     named = "; ".join(
         f"{', '.join(devices[:6])}{f' and {len(devices) - 6} more' * (len(devices) > 6)}: {who}"
         for who, devices in of.items()
@@ -87,7 +87,7 @@ def in_rollout(marks: Mapping[str, Mark]) -> DeviceInRolloutError:
     )
 
 
-def described(mark: Mark) -> str:
+def describe_mark(mark: Mark) -> str:
     """Who rolls out, and since when."""
     since = datetime.datetime.fromtimestamp(_time(mark), datetime.UTC).isoformat(timespec="seconds")
     who = f"{mark.get('user', 'somebody')}@{mark.get('host', 'unknown')}"

@@ -99,7 +99,7 @@ class Fleet:
                 _NEXT,
             ) from None
 
-    def selected(
+    def select_members(
         self, group: str = ALL, labels: Mapping[str, str] | None = None, only: Sequence[str] = ()
     ) -> tuple[Member, ...]:
         """The devices of a group that have all these labels; with ``only`` those of them that are named.
@@ -113,20 +113,26 @@ class Fleet:
                 f"Name one of them, or leave --group out, which is {ALL}.",
             )
         wanted = dict(labels or {})
-        found = [each for each in self.members if group == ALL or group in each.groups]
-        if unknown := sorted(set(only) - {each.target for each in found}):
+        members = [member for member in self.members if group == ALL or group in member.groups]
+        if unknown := sorted(set(only) - {member.target for member in members}):
             raise FleetFileError(
-                f"{self.file} has no device {unknown[0]!r} in {group}; it has {_some(each.target for each in found)}.",
+                f"{self.file} has no device {unknown[0]!r} in {group}; it has "
+                f"{_some(member.target for member in members)}.",
                 "Name one as it stands there, its range written out.",
             )
-        found = [each for each in found if wanted.items() <= each.labels.items() and (not only or each.target in only)]
-        if not found:
-            has = _some(sorted({f"{name}={value}" for each in self.members for name, value in each.labels.items()}))
-            shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        members = [
+            member
+            for member in members
+            if wanted.items() <= member.labels.items() and (not only or member.target in only)
+        ]
+        if not members:
+            has = _some(sorted({f"{name}={value}" for member in self.members for name, value in member.labels.items()}))
+            labels_text = ", ".join(f"{name}={value}" for name, value in wanted.items())
             raise FleetFileError(
-                f"No device of {self.file} is in {group}{f' with {shown}' if shown else ''}; labels are {has}.", _NEXT
+                f"No device of {self.file} is in {group}{labels_text and f' with {labels_text}'}; labels are {has}.",
+                _NEXT,
             )
-        return tuple(found)
+        return tuple(members)
 
 
 class _Reader:
@@ -135,10 +141,10 @@ class _Reader:
     def __init__(self, file: Path, lines: Sequence[str]) -> None:
         self.file, self._lines, self._named = file, lines, 0
 
-    def refused(self, what: str, *where: str) -> FleetFileError:
+    def build_file_error(self, what: str, *where: str) -> FleetFileError:
         """The refusal of what stands at a place: under a heading, ``groups.arena``, the first line with some words."""
-        shown = what if len(what) <= _MOST_SHOWN else f"{what[: _MOST_SHOWN // 2]} … {what[-_MOST_SHOWN // 2 :]}"
-        return FleetFileError(f"{self.file}, line {self._line_of(where)}: {shown}.", _NEXT)
+        excerpt = what if len(what) <= _MOST_SHOWN else f"{what[: _MOST_SHOWN // 2]} … {what[-_MOST_SHOWN // 2 :]}"
+        return FleetFileError(f"{self.file}, line {self._line_of(where)}: {excerpt}.", _NEXT)
 
     def _line_of(self, where: Sequence[str]) -> int:
         lines, at = [line.partition("#")[0] for line in self._lines], 0
@@ -154,22 +160,24 @@ class _Reader:
 
     def members(self, text: Mapping[str, Any]) -> tuple[tuple[Member, ...], tuple[str, ...]]:
         if unknown := sorted(text.keys() - {"groups", "devices"}):
-            raise self.refused(
+            raise self.build_file_error(
                 f"[{unknown[0]}] is not known; allowed are [groups.NAME] and [devices.TARGET]", unknown[0]
             )
         groups = self.table(text.get("groups", {}), "groups")
         if not groups:
-            raise self.refused(f'it has no group; the smallest one is [groups.{ALL}] with targets = ["pi@raspberrypi"]')
+            raise self.build_file_error(
+                f'it has no group; the smallest one is [groups.{ALL}] with targets = ["pi@raspberrypi"]'
+            )
         members: dict[str, Member] = {}
         for name, entry in groups.items():
             if not _NAME.match(name):
-                raise self.refused(
+                raise self.build_file_error(
                     f"a group is called {name!r}; allowed are letters, digits, '.', '_' and '-'", f"groups.{name}"
                 )
             entry = self.table(entry, f"groups.{name}")
             targets = entry.get("targets")
             if not isinstance(targets, list) or not targets:
-                raise self.refused(
+                raise self.build_file_error(
                     f"[groups.{name}] has the targets {targets!r}; it needs a list of at least one",
                     f"groups.{name}",
                     "targets",
@@ -177,13 +185,15 @@ class _Reader:
             settings = self.settings(
                 {key: value for key, value in entry.items() if key != "targets"}, f"groups.{name}", " and targets"
             )
-            for target in self.expanded(targets, name):
+            for target in self.expand_targets(targets, name):
                 known = members.get(target, Member(target))
                 labels = {**known.labels, **settings.get("labels", {})}
                 members[target] = replace(_set(known, {**settings, "labels": labels}), groups=(*known.groups, name))
         for target, entry in self.table(text.get("devices", {}), "devices").items():
             if target not in members:
-                raise self.refused(f"[devices.{target!r}] is in no group; it has {_some(members)}", f"devices.{target}")
+                raise self.build_file_error(
+                    f"[devices.{target!r}] is in no group; it has {_some(members)}", f"devices.{target}"
+                )
             settings = self.settings(self.table(entry, f"devices.{target}"), f"devices.{target}")
             labels = {**members[target].labels, **settings.get("labels", {})}
             members[target] = _set(members[target], {**settings, "labels": labels})
@@ -191,71 +201,77 @@ class _Reader:
 
     def table(self, value: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
-            raise self.refused(f"{where} is {value!r}; it must be a table, [{where}]", where)
+            raise self.build_file_error(f"{where} is {value!r}; it must be a table, [{where}]", where)
         return value
 
     def settings(self, entry: Mapping[str, Any], where: str, more: str = "") -> dict[str, Any]:
         """The settings of a table, checked as far as this file goes; what their values mean, ``deploy`` checks."""
-        found: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         for name, value in entry.items():
             if name == "labels":
                 labels = self.table(value, f"{where}.labels")
-                if wrong := [key for key, each in labels.items() if not isinstance(each, str | int | float)]:
-                    raise self.refused(
+                if wrong := [key for key, label in labels.items() if not isinstance(label, str | int | float)]:
+                    raise self.build_file_error(
                         f"[{where}] has the label {wrong[0]} = {labels[wrong[0]]!r}; it must be a text in quotes",
                         where,
                         wrong[0],
                     )
-                found["labels"] = {key: str(each) for key, each in labels.items()}
+                settings["labels"] = {key: str(label) for key, label in labels.items()}
             elif name not in SETTINGS:
-                raise self.refused(
+                raise self.build_file_error(
                     f"[{where}] has {name!r}; allowed are {', '.join((*SETTINGS, 'labels'))}{more}", where, name
                 )
             elif not isinstance(value, str) and not (name == "bits" and type(value) is int):
-                raise self.refused(f"[{where}] has {name} = {value!r}; it must be a text in quotes", where, name)
+                raise self.build_file_error(
+                    f"[{where}] has {name} = {value!r}; it must be a text in quotes", where, name
+                )
             elif not str(value).isprintable():
-                raise self.refused(f"[{where}] has {name} = {value!r}; it must be a text on one line", where, name)
+                raise self.build_file_error(
+                    f"[{where}] has {name} = {value!r}; it must be a text on one line", where, name
+                )
             else:
                 try:
-                    found[name] = with_home(Path(str(value))) if name == "identity" else str(value)
+                    settings[name] = with_home(Path(str(value))) if name == "identity" else str(value)
                 except TargetError as error:
-                    raise self.refused(f"[{where}] has {name} = {error.message.rstrip('.')}", where, name) from None
-        return found
+                    raise self.build_file_error(
+                        f"[{where}] has {name} = {error.message.rstrip('.')}", where, name
+                    ) from None
+        return settings
 
-    def expanded(self, targets: Sequence[Any], group: str) -> list[str]:
+    def expand_targets(self, targets: Sequence[Any], group: str) -> list[str]:
         """Every target with its range written out, and read as TARGET is."""
-        found: list[str] = []
+        names: list[str] = []
         where = f"groups.{group}"
         for target in targets:
             if not isinstance(target, str):
-                raise self.refused(f"[{where}] has the target {target!r}; it must be a text in quotes", where)
+                raise self.build_file_error(f"[{where}] has the target {target!r}; it must be a text in quotes", where)
             for name in self.range(target, where):
                 try:
                     Target.parse(name)
                 except TargetError as error:
-                    raise self.refused(f"[{where}]: {error.message.rstrip('.')}", where, target) from None
-                found.append(name)
-        return found
+                    raise self.build_file_error(f"[{where}]: {error.message.rstrip('.')}", where, target) from None
+                names.append(name)
+        return names
 
     def range(self, target: str, where: str) -> Iterator[str]:
         """A target with each of its ranges written out; how many there will be is known before."""
         ranges, count = list(_RANGE.finditer(target)), 1
-        for found in ranges:
-            first, last = (int(found[end]) if len(found[end]) < 10 else _MOST_DEVICES for end in (1, 2))
-            if first > last or last - first >= _MOST_DEVICES or max(map(len, found.groups())) >= 10:
-                raise self.refused(
-                    f"[{where}] has the range {found[0]}; it must rise, by less than {_MOST_DEVICES:,}", where, target
+        for match in ranges:
+            first, last = (int(match[end]) if len(match[end]) < 10 else _MOST_DEVICES for end in (1, 2))
+            if first > last or last - first >= _MOST_DEVICES or max(map(len, match.groups())) >= 10:
+                raise self.build_file_error(
+                    f"[{where}] has the range {match[0]}; it must rise, by less than {_MOST_DEVICES:,}", where, target
                 )
             count *= last - first + 1
             if self._named + count > _MOST_DEVICES:
-                raise self.refused(
+                raise self.build_file_error(
                     f"[{where}] has the target {target!r}, and all groups together may name {_MOST_DEVICES:,} devices",
                     where,
                     target,
                 )
         self._named += count
         numbers = [
-            [str(number).zfill(len(found[1])) for number in range(int(found[1]), int(found[2]) + 1)] for found in ranges
+            [str(number).zfill(len(match[1])) for number in range(int(match[1]), int(match[2]) + 1)] for match in ranges
         ]
         before, *others = _RANGE.split(target)[::3]  # what stands around the ranges
         for chosen in itertools.product(*numbers):
@@ -282,5 +298,5 @@ def _set(member: Member, settings: Mapping[str, Any]) -> Member:
 
 
 def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "") or "none"
+    items = list(names)
+    return ", ".join(items[:6]) + (f" and {len(items) - 6} more" if len(items) > 6 else "") or "none"

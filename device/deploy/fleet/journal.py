@@ -36,14 +36,14 @@ def journal_file(fleet: Fleet) -> Path:
 
 def events(file: Path) -> list[dict[str, Any]]:
     """Every whole line, oldest first; none where there is no file."""
-    found = []
+    entries = []
     with contextlib.suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if isinstance(event, dict):
-                    found.append(event)
-    return found
+                    entries.append(event)
+    return entries
 
 
 class Journal:
@@ -64,7 +64,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def opened(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: None) -> Iterator[Journal]:
+def open_journal(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: None) -> Iterator[Journal]:
     """The journal of a fleet, locked for this process.
 
     Args:
@@ -125,14 +125,14 @@ class Memory:
     def last(self, device: str, *states: str) -> dict[str, Any] | None:
         """The last event of a device, of these states alone if some are named."""
         events = reversed(self._of.get(device, []))
-        return next((each for each in events if not states or each.get("state") in states), None)
+        return next((event for event in events if not states or event.get("state") in states), None)
 
-    def proved(self, device: str, digest: str) -> bool:
+    def has_passed_soak(self, device: str, digest: str) -> bool:
         """Whether this content stood its soak on the device, and nothing was changed there since."""
         last = self.last(device, *CHANGING)
         return last is not None and last.get("state") == State.PROVED and last.get("digest") == digest
 
-    def brought(self, device: str, release: str) -> str | None:
+    def find_previous_release(self, device: str, release: str) -> str | None:
         """The release that served before a rollout brought this one, which was not accepted yet; "": none did.
 
         None: no rollout brought it, or it was accepted since, so that a failure now is nobody's to take back.

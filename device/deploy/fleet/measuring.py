@@ -104,7 +104,7 @@ class Row:
     notes: tuple[str, ...] = ()
 
 
-def joined(found: list[dict[str, Any]], policy: str) -> list[Row]:
+def join_answers(found: list[dict[str, Any]], policy: str) -> list[Row]:
     """The last answer of each device to each question, those of its newest measured release alone."""
     last: dict[tuple[str, str], Event] = {}
     for event in found:
@@ -114,8 +114,8 @@ def joined(found: list[dict[str, Any]], policy: str) -> list[Row]:
     for device in dict.fromkeys(device for device, _ in last):
         answers = [last[device, kind] for kind in KINDS if (device, kind) in last]
         newest = max(answers, key=lambda event: str(event["time"]))
-        same = [each for each in answers if _what(each) == _what(newest)]
-        rows.append(_row(device, newest, {each["kind"]: each["answer"] for each in same}, same))
+        same = [answer for answer in answers if _what(answer) == _what(newest)]
+        rows.append(_row(device, newest, {answer["kind"]: answer["answer"] for answer in same}, same))
     return rows
 
 

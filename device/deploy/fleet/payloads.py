@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from quarl.device.deploy.deploy import gathered, wheels_for
+from quarl.device.deploy.deploy import gather_payload, wheels_for
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.payload import Payload
@@ -45,7 +45,7 @@ class Payloads:
         Raises:
             BundleError: one is not; says how to make it.
         """
-        for precisions, runtimes, _ in dict.fromkeys(map(wanted, members)):
+        for precisions, runtimes, _ in dict.fromkeys(map(parse_member_settings, members)):
             for precision, runtime in executions(precisions, runtimes):
                 self.bundle.artifact(precision, runtime.artifact_format)
 
@@ -55,23 +55,23 @@ class Payloads:
         Raises:
             UnsupportedDeviceError, WheelError, BundleError: as ``deploy``.
         """
-        precisions, runtimes, without_python = wanted(member)
+        precisions, runtimes, without_python = parse_member_settings(member)
         wheel_set = wheels_for(facts, runtimes, without_python)
         kind = (precisions, runtimes, without_python, wheel_set)
         with self._lock:
-            made = self._made.get(kind)
-            if made is None:
+            outcome = self._made.get(kind)
+            if outcome is None:
                 try:
-                    made = gathered(self.bundle, precisions, runtimes, wheel_set, without_python)
+                    outcome = gather_payload(self.bundle, precisions, runtimes, wheel_set, without_python)
                 except (HostError, PolicyError) as error:
-                    made = error
-                self._made[kind] = made
-        if isinstance(made, Payload):
-            return made, wheel_set
-        raise made
+                    outcome = error
+                self._made[kind] = outcome
+        if isinstance(outcome, Payload):
+            return outcome, wheel_set
+        raise outcome
 
 
-def wanted(member: Member) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ...], bool]:
+def parse_member_settings(member: Member) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ...], bool]:
     """Precisions and runtimes of a device, and whether it gets the agent without Python.
 
     Raises:
@@ -84,13 +84,13 @@ def wanted(member: Member) -> tuple[tuple[Precision, ...], tuple[RuntimeName, ..
     return parse_bits(member.bits or "8"), runtimes, without_python
 
 
-def typed_over(
+def override_settings(
     members: Iterable[Member], runtime: str | None, agent: str | None, bits: str | None
 ) -> tuple[Member, ...]:
     """The devices with what was typed in the place of what fleet.toml says; None: nothing was."""
-    found = []
-    for each in members:
+    new_members = []
+    for member in members:
         if runtime or agent:  # one of them decides about both
-            each = replace(each, runtime=runtime, agent=agent)
-        found.append(replace(each, bits=bits) if bits else each)
-    return tuple(found)
+            member = replace(member, runtime=runtime, agent=agent)
+        new_members.append(replace(member, bits=bits) if bits else member)
+    return tuple(new_members)

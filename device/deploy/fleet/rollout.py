@@ -19,7 +19,7 @@ from quarl.device.deploy.fleet.journal import Journal, Memory
 from quarl.device.deploy.fleet.payloads import Payloads
 from quarl.device.deploy.fleet.plan import CANARY, USUAL_BATCH, BatchSize, batches
 from quarl.device.deploy.fleet.result import Result
-from quarl.device.deploy.fleet.soak import Health, ReplacedError, SoakError, look, replaced
+from quarl.device.deploy.fleet.soak import Health, ReplacedError, SoakError, build_replaced_error, look
 from quarl.device.deploy.fleet.states import COUNTED, State
 from quarl.device.deploy.fleet.worker_pool import StoppedError, WorkerPool, error_facts
 from quarl.device.deploy.golden import Progress, Step
@@ -93,7 +93,7 @@ class Rollout:
         self.members, self.payloads, self.settings = tuple(members), payloads, settings
         self.journal, self.memory, self.pool = journal, memory, pool
         self.policy = payloads.bundle.spec.name
-        self.result = Result(self.policy, dict.fromkeys((each.target for each in members), State.NOT_BEGUN))
+        self.result = Result(self.policy, dict.fromkeys((member.target for member in members), State.NOT_BEGUN))
         self._begun: set[str] = set()
         self._switching: set[str] = set()
         self._fallen: set[str] = set()
@@ -138,22 +138,26 @@ class Rollout:
                 connect(member.target, identity=member.identity) as connection,
                 open_device(connection) as session,
             ):
-                mark = _deployed(session, self.policy).get("rollout")
+                mark = _read_deployed_policy(session, self.policy).get("rollout")
             self._seen.add(member.target)
             return mark if isinstance(mark, dict) else None
 
         # One that cannot be looked at says why when its turn comes.
-        found = {member.target: mark for member, mark in self.pool.each(self.members, work, lambda *_: None) if mark}
-        others = {target: mark for target, mark in found.items() if self.identity.is_at_work(mark)}
+        marks = {member.target: mark for member, mark in self.pool.each(self.members, work, lambda *_: None) if mark}
+        others = {target: mark for target, mark in marks.items() if self.identity.is_at_work(mark)}
         if others and not self.settings.take_over:
             raise in_rollout(dict(sorted(others.items())))
-        self.identity.known |= {str(mark.get("rollout")) for mark in found.values()}
+        self.identity.known |= {str(mark.get("rollout")) for mark in marks.values()}
 
     def _last_look(self) -> None:
         """See what serves at the end, and say on the devices that the rollout is over."""
         looked_at = (State.PROVED, State.ROLLED_BACK)
         states = self.result.states
-        members = [each for each in self.members if each.target in self._switching or states[each.target] in looked_at]
+        members = [
+            candidate
+            for candidate in self.members
+            if candidate.target in self._switching or states[candidate.target] in looked_at
+        ]
         if not members:
             return
         self.pool.go_on()
@@ -165,21 +169,23 @@ class Rollout:
                 connect(member.target, identity=member.identity) as connection,
                 open_device(connection) as session,
             ):
-                deployed = _deployed(session, self.policy)
+                deployed = _read_deployed_policy(session, self.policy)
                 release = self.result.releases.get(member.target) or None
                 if states[member.target] in looked_at and deployed.get("current") != release:
-                    self._event("last look", member, State.REPLACED, **error_facts(replaced(deployed, release)))
+                    self._event(
+                        "last look", member, State.REPLACED, **error_facts(build_replaced_error(deployed, release))
+                    )
                 mark = deployed.get("rollout") or {}
                 if self.identity.is_own(mark) and not mark["ended"]:
                     with contextlib.suppress(HostError):  # it is over after a day
                         begin(session, self.policy, None, LOOK_EVERY_S)
                         session.end_rollout(mark["rollout"])
 
-        def failed(member: Member, error: Exception) -> None:
+        def record_failure(member: Member, error: Exception) -> None:
             if states[member.target] is State.PROVED:
                 self.result.unseen[member.target] = error_facts(error)["error"]
 
-        for _ in self.pool.each(members, work, failed):
+        for _ in self.pool.each(members, work, record_failure):
             pass
 
     def _canaries(self) -> tuple[Member, ...]:
@@ -209,28 +215,32 @@ class Rollout:
                 self.result.sent_bytes += device.sent_bytes
             if self._too_many:
                 self.pool.stop()  # of this phase, those that wait are not begun
-        changed = self._left(each for each in changed if each.member.target not in self._fallen)
+        changed = self._exclude_replaced(
+            changed_device for changed_device in changed if changed_device.member.target not in self._fallen
+        )
         if not self._too_many:
-            self._soak(name, [each for each in changed if not each.is_proved])
-        changed = self._left(changed)
-        fallen = [each for each in changed if each.member.target in self._fallen]
+            self._soak(name, [changed_device for changed_device in changed if not changed_device.is_proved])
+        changed = self._exclude_replaced(changed)
+        fallen = [changed_device for changed_device in changed if changed_device.member.target in self._fallen]
         if self._too_many:
             count, allowed = len(self._fallen), self.settings.max_fail
             devices, are = "device" if count == 1 else "devices", "is" if allowed == 1 else "are"
             self.result.stopped = f"the release failed on {count} {devices} up to {name}, {allowed} {are} allowed"
-            self._take_back(name, [each for each in changed if not each.is_proved])
+            self._take_back(name, [changed_device for changed_device in changed if not changed_device.is_proved])
             self.result.phases.append((name, "rolled back"))
             return 0
         self._take_back(name, fallen)
-        proved = [each for each in changed if each not in fallen]
-        for each in proved:
-            self._event(name, each.member, State.PROVED, release=each.release, digest=each.digest)
+        proved = [changed_device for changed_device in changed if changed_device not in fallen]
+        for changed_device in proved:
+            self._event(
+                name, changed_device.member, State.PROVED, release=changed_device.release, digest=changed_device.digest
+            )
         self.result.phases.append((name, "passed" if proved else "changed nobody"))
         return len(proved)
 
-    def _left(self, devices: Iterable[_Device]) -> list[_Device]:
+    def _exclude_replaced(self, devices: Iterable[_Device]) -> list[_Device]:
         """Those that nobody else's release has replaced."""
-        return [each for each in devices if self.result.states[each.member.target] is not State.REPLACED]
+        return [device for device in devices if self.result.states[device.member.target] is not State.REPLACED]
 
     @property
     def _too_many(self) -> bool:
@@ -261,12 +271,12 @@ class Rollout:
         with connect(target, identity=member.identity) as connection:
             payload, wheel_set = self.payloads.of(member, probe(connection))
 
-            def begun_with(state: Mapping[str, Any]) -> None:
+            def check_rollout_mark(state: Mapping[str, Any]) -> None:
                 self.identity.require_free(target, state.get("rollout"), target in self._seen)
 
             def before_switch(release: str, serving: str | None) -> None:
                 # Deployed before, and doubted since: what served before that is not known any more.
-                previous = self.memory.brought(target, release) if serving == release else serving
+                previous = self.memory.find_previous_release(target, release) if serving == release else serving
                 self._event(
                     phase, member, State.SWITCHING, release=release, digest=payload.digest, previous=previous or ""
                 )
@@ -278,7 +288,7 @@ class Rollout:
                 wait_s=self.settings.wait_s,
                 progress=tell,
                 signing=self.settings.signing,
-                begun_with=begun_with,
+                begun_with=check_rollout_mark,
                 before_switch=before_switch,
                 rollout=self.identity.mark(),
             )
@@ -286,10 +296,14 @@ class Rollout:
         facts["seconds"] = round(time.monotonic() - begun, 3)
         if done.warnings:
             facts["warnings"] = list(done.warnings)
-        previous = self.memory.brought(target, done.release) if done.previous == done.release else done.previous or ""
+        previous = (
+            self.memory.find_previous_release(target, done.release)
+            if done.previous == done.release
+            else done.previous or ""
+        )
         if done.unchanged:
             self._event(phase, member, State.UNCHANGED, **facts)
-            proved = self.memory.proved(target, payload.digest)
+            proved = self.memory.has_passed_soak(target, payload.digest)
             return _Device(member, done.release, previous, payload.digest, proved)
         self._event(phase, member, State.SWITCHED, previous=previous, sent_bytes=done.sent_bytes, **facts)
         return _Device(member, done.release, previous, payload.digest, is_new=True, sent_bytes=done.sent_bytes)
@@ -308,8 +322,8 @@ class Rollout:
     def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
         """Watch the devices that were changed, until the time is over or too many have fallen."""
         # A switch starts the loop again: from then on it has no restarts.
-        seen = {each.member.target: Health() for each in devices if each.is_new}
-        watched = {each.member.target: each for each in devices}
+        seen = {watched_device.member.target: Health() for watched_device in devices if watched_device.is_new}
+        watched = {watched_device.member.target: watched_device for watched_device in devices}
         end = time.monotonic() + self.settings.soak_s
         every = max(LOOK_EVERY_S, self.settings.soak_s / LOOKS)
         if watched:
@@ -318,16 +332,16 @@ class Rollout:
             last = end - time.monotonic() <= 0 or not self.settings.soak_s
 
             def work(member: Member, tell: Progress, tries: int = LAST_TRIES if last else 1) -> Health | Exception:
-                return self._looked(watched[member.target], seen.get(member.target), tell, tries)
+                return self._look_with_retries(watched[member.target], seen.get(member.target), tell, tries)
 
-            members = [each.member for each in watched.values()]
-            for member, found in self.pool.each(members, work, self._error):
-                if isinstance(found, Health):
-                    seen[member.target] = found
-                elif not isinstance(found, StoppedError) and (last or isinstance(found, SoakError)):
+            members = [watched_device.member for watched_device in watched.values()]
+            for member, outcome in self.pool.each(members, work, self._error):
+                if isinstance(outcome, Health):
+                    seen[member.target] = outcome
+                elif not isinstance(outcome, StoppedError) and (last or isinstance(outcome, SoakError)):
                     device = watched.pop(member.target)
-                    state = State.REPLACED if isinstance(found, ReplacedError) else State.FAILED
-                    self._event(phase, member, state, release=device.release, **error_facts(found))
+                    state = State.REPLACED if isinstance(outcome, ReplacedError) else State.FAILED
+                    self._event(phase, member, state, release=device.release, **error_facts(outcome))
                     if state is State.REPLACED:
                         self.result.stopped = f"somebody else changed {member.target} meanwhile"
                 if self._too_many:
@@ -340,7 +354,7 @@ class Rollout:
     def _error(member: Member, error: Exception) -> Health | Exception:
         return error
 
-    def _looked(self, device: _Device, before: Health | None, tell: Progress, tries: int) -> Health:
+    def _look_with_retries(self, device: _Device, before: Health | None, tell: Progress, tries: int) -> Health:
         while True:
             tries -= 1
             try:
@@ -354,7 +368,7 @@ class Rollout:
 
     def _take_back(self, phase: str, devices: Sequence[_Device]) -> None:
         """Let devices serve what they served before this release; not those that no rollout brought it to."""
-        of = {each.member.target: each for each in devices if each.previous is not None}
+        of = {candidate.member.target: candidate for candidate in devices if candidate.previous is not None}
         if not of:
             return
         self.pool.go_on()
@@ -364,20 +378,20 @@ class Rollout:
             device, fell = of[member.target], member.target in self._fallen
             tell(Step("go back", 0, 0))
             with connect(member.target, identity=member.identity) as connection:
-                serving, warnings = self._gone_back(connection, device, fell)
+                serving, warnings = self._roll_back_device(connection, device, fell)
             facts: dict[str, Any] = {"warnings": warnings} if warnings else {}
             if fell:
                 facts["error"] = self.result.errors[member.target]
             self._event(phase, member, State.ROLLED_BACK, release=serving, **facts)
 
-        def failed(member: Member, error: Exception) -> None:
+        def record_failure(member: Member, error: Exception) -> None:
             release = of[member.target].release
             self._event(phase, member, State.ROLLBACK_FAILED, release=release, **error_facts(error))
 
-        for _ in self.pool.each([each.member for each in of.values()], work, failed):
+        for _ in self.pool.each([candidate.member for candidate in of.values()], work, record_failure):
             pass
 
-    def _gone_back(self, connection: Connection, device: _Device, fell: bool) -> tuple[str, list[str]]:
+    def _roll_back_device(self, connection: Connection, device: _Device, fell: bool) -> tuple[str, list[str]]:
         """Go back on one device where it still serves the release; returns what serves then, and warnings."""
         wait_s = self.settings.wait_s
         if not device.previous:
@@ -394,7 +408,7 @@ class Rollout:
         return done.release, list(done.warnings)
 
 
-def _deployed(session: Device, policy: str) -> Mapping[str, Any]:
+def _read_deployed_policy(session: Device, policy: str) -> Mapping[str, Any]:
     """What a device says of one policy; nothing where it has none."""
     deployed: Mapping[str, Any] = session.read().describe()["policies"].get(policy, {})
     return deployed

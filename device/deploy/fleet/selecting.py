@@ -41,7 +41,7 @@ class Chosen:
     json: bool = False
 
 
-def named_fleet(file: Path | None) -> Fleet:
+def load_fleet(file: Path | None) -> Fleet:
     """The fleet of a file that was named, or of QUARL_FLEET, or of fleet.toml here or in the checkout.
 
     Raises:
@@ -53,7 +53,7 @@ def named_fleet(file: Path | None) -> Fleet:
     return Fleet.load(file or (root if root.exists() and not here.exists() else here))
 
 
-def chosen(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
+def select_devices(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
     """The fleet and the devices that were chosen.
 
     Raises:
@@ -65,5 +65,5 @@ def chosen(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
         if not sign or not name:
             raise HostError(f"The label is {text!r}; allowed is NAME=VALUE.", "--label hall=3")
         labels[name] = value
-    fleet = named_fleet(options.fleet)
-    return fleet, fleet.selected(options.group.removeprefix(GROUP_SIGN), labels, options.only)
+    fleet = load_fleet(options.fleet)
+    return fleet, fleet.select_members(options.group.removeprefix(GROUP_SIGN), labels, options.only)

@@ -10,7 +10,7 @@ from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.device import open_device
 from quarl.device.deploy.errors import AgentError, HostError
-from quarl.device.deploy.fleet.identity import described
+from quarl.device.deploy.fleet.identity import describe_mark
 from quarl.device.deploy.golden import Progress, Step
 from quarl.device.deploy.loops import serving
 from quarl.device.deploy.releases import serving_record
@@ -68,7 +68,7 @@ def look(
     with open_device(connection) as session:
         deployed = session.read().describe()["policies"].get(policy, {})
         if deployed.get("current") != release:
-            raise replaced(deployed, release)
+            raise build_replaced_error(deployed, release)
         state = serving(session, policy)
     try:
         if state["settings"] is not None:
@@ -92,7 +92,7 @@ def look(
     return Health(p99_ms=p99_ms)
 
 
-def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
+def build_replaced_error(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
     """The error for a device on which another release serves than the one that was brought.
 
     Args:
@@ -104,7 +104,7 @@ def replaced(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
     mark = deployed.get("rollout")
     came = ""
     if isinstance(mark, dict):
-        came = f"; the last there is {described(mark)}, which {'has ended' if mark.get('ended') else 'goes on'}"
+        came = f"; the last there is {describe_mark(mark)}, which {'has ended' if mark.get('ended') else 'goes on'}"
     serving = f"Release {record['release']}{by}, serves" if record else "No release serves"
     return ReplacedError(
         f"{serving} in the place of {release or 'none'}{came}. It was left.",

@@ -34,8 +34,8 @@ def on_groups(run: Run) -> Run:
 
 
 def _each(options: Any, run: Run) -> tuple[Any, str]:
-    from quarl.device.deploy.fleet.board import shown_board
-    from quarl.device.deploy.fleet.selecting import named_fleet
+    from quarl.device.deploy.fleet.board import open_board
+    from quarl.device.deploy.fleet.selecting import load_fleet
     from quarl.device.deploy.fleet.worker_pool import PARALLEL, WorkerPool
 
     name = run.__name__.replace("_", "-")
@@ -50,32 +50,32 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
             f"Each device has a host key of its own; one fingerprint was typed for {options.target}.",
             "Leave --fingerprint out: then each one's is shown, with the command that accepts it.",
         )
-    members = named_fleet(None).selected(options.target.removeprefix(GROUP_SIGN))
+    members = load_fleet(None).select_members(options.target.removeprefix(GROUP_SIGN))
 
     def work(member: Member, tell: Any) -> tuple[Any, str] | Exception:
         identity = options.identity or member.identity
-        found: tuple[Any, str] = run(  # no bars: the board is there
+        result: tuple[Any, str] = run(  # no bars: the board is there
             dataclasses.replace(options, target=member.target, identity=identity, json=True)
         )
-        return found
+        return result
 
-    found: dict[str, tuple[Any, str] | Exception] = {}
-    with shown_board(not options.json) as board:
+    outcomes: dict[str, tuple[Any, str] | Exception] = {}
+    with open_board(not options.json) as board:
         board.phase(name, len(members))
         for member, outcome in WorkerPool(PARALLEL, board).each(members, work, lambda member, error: error):
-            found[member.target] = outcome
+            outcomes[member.target] = outcome
             if options.json:
                 print(json.dumps({"device": member.target, **_as_json(outcome)}, default=plain), flush=True)
     lines, failed = [], 0
     for member in members:
-        outcome = found[member.target]
+        outcome = outcomes[member.target]
         failed += isinstance(outcome, Exception)
         lines.append(f"{member.target}: {_sentence(outcome) if isinstance(outcome, Exception) else outcome[1]}")
     text = "\n".join(lines)
     if failed:
-        shown = "" if options.json else f"\n{text}"
+        details = "" if options.json else f"\n{text}"
         raise SomeFailedError(
-            f"{name} failed on {failed} of {len(members)} devices.{shown}",
+            f"{name} failed on {failed} of {len(members)} devices.{details}",
             "Mend what is named above, then type the same command again.",
         )
     return {"devices": len(members)}, text

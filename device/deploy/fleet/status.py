@@ -76,20 +76,22 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
         tell(Step("look", 0, 0))
         facts = probe(connection)
         with open_device(connection) as session:
-            shown = session.show()
-            policies = shown["policies"]
+            report = session.show()
+            policies = report["policies"]
             names = [only] if only else sorted(policies)
             for name in names:
                 if name in policies:
                     loops[name] = _as_health(partial(_loop, session, name))
-        ailments = _ailments(facts, shown)
-    found = []
+        ailments = _ailments(facts, report)
+    statuses = []
     for name in names or [""]:
         current, digest, wrong = _serving(policies.get(name))
         drift = _drift(memories[name], member.target, current, digest) if name in memories else ""
         health = (*ailments, *wrong, *loops.get(name, []))
-        found.append(DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, member.labels))
-    return found
+        statuses.append(
+            DeviceStatus(member.target, name, current or "", digest or "", drift, health, True, member.labels)
+        )
+    return statuses
 
 
 def not_seen(member: Member, error: Exception, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
@@ -152,17 +154,17 @@ def _drift(memory: Memory, device: str, current: str | None, digest: str | None)
 
 
 def _ailments(facts: TargetFacts, shown: Mapping[str, Any]) -> list[str]:
-    found = [str(problem) for problem in shown["problems"]]
+    ailments = [str(problem) for problem in shown["problems"]]
     if facts.free_disk_bytes < LEAST_DISK_BYTES:
-        found.append(f"{facts.free_disk_bytes / 1e6:.0f} MB of disk left")
+        ailments.append(f"{facts.free_disk_bytes / 1e6:.0f} MB of disk left")
     if facts.memory_available_bytes < LEAST_MEMORY * facts.memory_total_bytes:
-        found.append(f"{facts.memory_available_bytes / 1e6:.0f} MB of memory left")
+        ailments.append(f"{facts.memory_available_bytes / 1e6:.0f} MB of memory left")
     if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
-        found.append(f"{facts.temperature_c:.0f} °C")
-    found += facts.throttled.now if facts.throttled else ()
+        ailments.append(f"{facts.temperature_c:.0f} °C")
+    ailments += facts.throttled.now if facts.throttled else ()
     if holder := shown["locked_by"]:
-        found.append(f"being deployed to by {holder.get('user')}@{holder.get('host')}")
-    return found
+        ailments.append(f"being deployed to by {holder.get('user')}@{holder.get('host')}")
+    return ailments
 
 
 def _loop(session: Device, policy: str) -> list[str]:

@@ -21,7 +21,7 @@ _SENTENCES = ("drift", "health", "notes")
 _SENTENCE_WIDTH = 60
 
 
-def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as text, as wide as its cells; only sentences are broken into lines."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
@@ -42,25 +42,25 @@ def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def status_table(found: Sequence[DeviceStatus]) -> str:
     """Device × policy × release × digest × drift × health."""
-    return drawn(
+    return format_table(
         ("device", "policy", "release", "digest", "drift", "health"),
         (
             (
-                each.device,
-                each.policy or "–",
-                each.release or "–",
-                each.digest[:8] or "–",
-                each.drift or "none",
-                "; ".join(each.health) or "well",
+                status.device,
+                status.policy or "–",
+                status.release or "–",
+                status.digest[:8] or "–",
+                status.drift or "none",
+                "; ".join(status.health) or "well",
             )
-            for each in found
+            for status in found
         ),
     )
 
 
-def measured_table(rows: Sequence[Row]) -> str:
+def format_measured_table(rows: Sequence[Row]) -> str:
     """Device, p50, p99, memory, success, release."""
-    return drawn(
+    return format_table(
         ("device", "release", "artifact", "p50, µs", "p99, µs", "memory, MB", "success, % [95 %]", "notes"),
         (
             (
@@ -70,7 +70,7 @@ def measured_table(rows: Sequence[Row]) -> str:
                 _number(row.p50_us),
                 _number(row.p99_us),
                 _number(row.memory_mb),
-                "–" if row.success is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * each for each in row.success)),
+                "–" if row.success is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * rate for rate in row.success)),
                 ", ".join(row.notes) or "–",
             )
             for row in rows

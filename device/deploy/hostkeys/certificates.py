@@ -57,18 +57,18 @@ class HostCertificate:
             ValueError: it is none, or of kinds of keys that are unknown here.
         """
         try:
-            found = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
+            certificate = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
         except UnsupportedAlgorithm as error:
             raise ValueError(str(error)) from error
-        if not isinstance(found, SSHCertificate):
+        if not isinstance(certificate, SSHCertificate):
             raise ValueError(f"{kind} is no certificate")
         certified, signed_by = (
             key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode().split()
-            for key in (found.public_key(), found.signature_key())
+            for key in (certificate.public_key(), certificate.signature_key())
         )
         authority = base64.b64decode(signed_by[1])
         signature = Message(blob[blob.rindex(authority) + len(authority) :]).get_binary()  # behind the authority's key
-        return cls(certified[0], base64.b64decode(certified[1]), authority, Message(signature).get_text(), found)
+        return cls(certified[0], base64.b64decode(certified[1]), authority, Message(signature).get_text(), certificate)
 
     @property
     def line(self) -> bytes:
@@ -82,21 +82,23 @@ class HostCertificate:
             host: as it was named, or its alias.
             now: seconds since 1970; default the time.
         """
-        it, moment = self._certificate, time.time() if now is None else now
+        certificate, moment = self._certificate, time.time() if now is None else now
         if self.signed_with == "ssh-rsa":
             return "the authority signed it with SHA-1"
-        if it.type is not SSHCertificateType.HOST:
+        if certificate.type is not SSHCertificateType.HOST:
             return "it is a user's certificate"
-        if not it.valid_after <= moment < it.valid_before:
-            begin, end, clock = (_date(each) for each in (it.valid_after, it.valid_before, int(moment)))
+        if not certificate.valid_after <= moment < certificate.valid_before:
+            begin, end, clock = (
+                _date(timestamp) for timestamp in (certificate.valid_after, certificate.valid_before, int(moment))
+            )
             return f"it holds from {begin} to {end}, and this host's clock says {clock}"
-        names = [name.decode(errors="replace") for name in it.valid_principals]
+        names = [name.decode(errors="replace") for name in certificate.valid_principals]
         if names and not any(pattern_matches(name, host) for name in names):
             return f"it is for {', '.join(names)}"
-        if it.critical_options:
-            return f"it demands {', '.join(name.decode(errors='replace') for name in it.critical_options)}"
+        if certificate.critical_options:
+            return f"it demands {', '.join(name.decode(errors='replace') for name in certificate.critical_options)}"
         try:
-            it.verify_cert_signature()
+            certificate.verify_cert_signature()
         except InvalidSignature:
             return "the authority did not sign it"
         return ""

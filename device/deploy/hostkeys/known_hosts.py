@@ -68,15 +68,15 @@ class Entry:
     def matches(self, name: str) -> bool:
         """Whether the line speaks of the host ``name`` (``host`` or ``[host]:port``)."""
         if self.names.startswith("|1|"):
-            return _hashed_name_matches(self.names, name)
-        found = False
+            return _matches_hashed_name(self.names, name)
+        is_match = False
         for pattern in self.names.split(","):
             if pattern.startswith("!"):
                 if pattern_matches(pattern[1:], name):
                     return False
             elif pattern_matches(pattern, name):
-                found = True
-        return found
+                is_match = True
+        return is_match
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class Finding:
     """What is wrong with its certificate."""
 
 
-def _hashed_name_matches(hashed: str, name: str) -> bool:
+def _matches_hashed_name(hashed: str, name: str) -> bool:
     # |1|base64(salt)|base64(HMAC-SHA1(salt, name))
     try:
         _, _, salt, digest = hashed.split("|")
         expected = base64.b64decode(digest, validate=True)
-        made = hmac.new(base64.b64decode(salt, validate=True), name.lower().encode(), hashlib.sha1).digest()
+        name_hash = hmac.new(base64.b64decode(salt, validate=True), name.lower().encode(), hashlib.sha1).digest()
     except (ValueError, binascii.Error):
         return False
-    return hmac.compare_digest(made, expected)
+    return hmac.compare_digest(name_hash, expected)
 
 
 def read_entries(file: Path) -> list[Entry]:
@@ -147,7 +147,7 @@ class KnownHosts:
             entry
             for file in self.files
             for entry in read_entries(file)
-            if any(entry.matches(each) for each in (names if entry.marker else [name]))
+            if any(entry.matches(host_name) for host_name in (names if entry.marker else [name]))
         )
 
     def has_authority(self, name: str) -> bool:
@@ -161,13 +161,15 @@ class KnownHosts:
     def check(self, name: str, key: HostKey) -> Finding:
         """Judge the key that the server ``name`` has shown."""
         entries = self.entries(name)
-        shown = [key.blob] if key.certificate is None else [key.blob, key.certificate.authority]
-        revoked = tuple(entry for entry in entries if entry.marker == REVOKED and entry.key.blob in shown)
+        blobs = [key.blob] if key.certificate is None else [key.blob, key.certificate.authority]
+        revoked = tuple(entry for entry in entries if entry.marker == REVOKED and entry.key.blob in blobs)
         if revoked:
             return Finding(Verdict.REVOKED, revoked)
         if key.certificate is not None:
             signer = key.certificate.authority
-            authorities = tuple(each for each in entries if each.marker == AUTHORITY and each.key.blob == signer)
+            authorities = tuple(
+                authority for authority in entries if authority.marker == AUTHORITY and authority.key.blob == signer
+            )
             if authorities:
                 why = key.certificate.why_not(bare_name(name))
                 return Finding(Verdict.NOT_CERTIFIED if why else Verdict.KNOWN, authorities, why)
@@ -185,8 +187,8 @@ class KnownHosts:
         """Write the keys of several hosts, by their names, as ``accept`` does; the file is written once."""
         self.own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         old = self.own.read_text(encoding="utf-8").splitlines() if self.own.exists() else []
-        ours = [entry for entry in read_entries(self.own) if replace and not entry.marker]
-        dropped = {entry.line for entry in ours if any(entry.matches(name) for name in keys)}
-        kept = [line for number, line in enumerate(old, 1) if number not in dropped]
-        kept += [f"{name} {key.kind} {base64.b64encode(key.blob).decode()}" for name, key in keys.items()]
-        write_atomically(self.own, ("\n".join(kept) + "\n").encode(), mode=0o600)
+        own_entries = [entry for entry in read_entries(self.own) if replace and not entry.marker]
+        dropped = {entry.line for entry in own_entries if any(entry.matches(name) for name in keys)}
+        lines = [line for number, line in enumerate(old, 1) if number not in dropped]
+        lines += [f"{name} {key.kind} {base64.b64encode(key.blob).decode()}" for name, key in keys.items()]
+        write_atomically(self.own, ("\n".join(lines) + "\n").encode(), mode=0o600)

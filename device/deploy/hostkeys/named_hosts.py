@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quarl.device.deploy.hostkeys.known_hosts import HostKey, KnownHosts, Verdict
 from quarl.device.deploy.ssh_config import ssh_config_folder
-from quarl.policy.files import locked, write_atomically
+from quarl.policy.files import lock_folder, write_atomically
 from quarl.policy.places import state_folder
 
 
@@ -67,7 +67,7 @@ def register(hosts: Sequence[NamedHost], origin: str) -> list[str]:
     for host in hosts:
         kind, encoded = host.host_key.split()
         keys[host.alias] = HostKey(kind, base64.b64decode(encoded, validate=True))
-    with locked(state_folder(), mode=0o700):
+    with lock_folder(state_folder(), mode=0o700):
         known_hosts = KnownHosts.of_user()
         verdicts = {alias: known_hosts.check(alias, key).verdict for alias, key in keys.items()}
         new = {alias: key for alias, key in keys.items() if verdicts[alias] is not Verdict.KNOWN}

@@ -73,7 +73,7 @@ def unpack(wheel: Path, sha256: str, target: Path) -> dict[str, Any]:
     return {"files": len(files)}
 
 
-def recorded(folder: Path) -> dict[str, list[Any]]:
+def read_recorded_files(folder: Path) -> dict[str, list[Any]]:
     """Return size and hash of every file as recorded when it was unpacked.
 
     Raises:
@@ -91,7 +91,7 @@ def recorded(folder: Path) -> dict[str, list[Any]]:
 def compare(folder: Path) -> dict[str, Any]:
     """Compare every file with its record. Bytecode beside it is removed: the next start makes it again."""
     try:
-        files = recorded(folder)
+        files = read_recorded_files(folder)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return {"files": 0, "wrong": [f"{MARKER} cannot be used: {error}"[:200]]}
     wrong, seen = [], set()
@@ -103,7 +103,7 @@ def compare(folder: Path) -> dict[str, Any]:
                 remove(Path(top, BYTECODE))
             except OSError as error:
                 wrong.append(f"{Path(top, BYTECODE).relative_to(folder)} cannot be removed: {error.strerror}")
-        for name in [*names, *(each for each in folders if Path(top, each).is_symlink())]:
+        for name in [*names, *(subfolder for subfolder in folders if Path(top, subfolder).is_symlink())]:
             path = Path(top, name)
             key = str(path.relative_to(folder))
             if key in files and path.is_file() and not path.is_symlink():
@@ -129,8 +129,8 @@ def main(operation: str, arguments: list[str]) -> dict[str, Any]:
             remove(Path("envs", f"{folder}.part"))
             raise
     begun = time.monotonic()
-    found = {name: compare(Path("envs", name)) for name in arguments}
-    return {"folders": found, "seconds": time.monotonic() - begun}
+    reports = {name: compare(Path("envs", name)) for name in arguments}
+    return {"folders": reports, "seconds": time.monotonic() - begun}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from quarl.device.deploy.errors import TrustError
 from quarl.device.deploy.signing import sshsig
 from quarl.device.deploy.signing.lists import KEY_KINDS, NAMESPACE, fingerprint_of, key_in
 from quarl.device.deploy.target import with_home
-from quarl.policy.files import locked
+from quarl.policy.files import lock_folder
 from quarl.policy.places import state_folder
 
 ACTIVE, SPARE = "release_ed25519", "spare_ed25519"
@@ -112,16 +112,16 @@ def own_folder() -> Path:
     return state_folder() / "signing"
 
 
-def made_key(folder: Path, name: str = ACTIVE) -> SigningKey:
+def ensure_key(folder: Path, name: str = ACTIVE) -> SigningKey:
     """The key of that name in a folder, made now where there is none; without a passphrase, its owner's alone."""
     file = folder / name
-    with locked(folder, mode=0o700):
+    with lock_folder(folder, mode=0o700):
         if not file.exists():
             sshsig.make_key(file, f"quarl {name}")
     return signing_key(file)
 
 
-def chosen_key(path: Path | None) -> SigningKey | None:
+def resolve_signing_key(path: Path | None) -> SigningKey | None:
     """The key that was named, or QUARL_SIGN_KEY's, or this user's own; None where there is none yet."""
     named = path or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is not None:

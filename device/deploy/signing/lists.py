@@ -31,8 +31,8 @@ def fingerprint(blob: bytes) -> str:
 
 def key_in(line: str) -> str:
     """Return the public key in a line of any of OpenSSH's files, ``ssh-ed25519 AAAA…``; "" where there is none."""
-    found = _KEY.search(line)
-    return f"{found[1]} {found[2]}" if found and not line.lstrip().startswith("#") else ""
+    match = _KEY.search(line)
+    return f"{match[1]} {match[2]}" if match and not line.lstrip().startswith("#") else ""
 
 
 def fingerprint_of(line: str) -> str:

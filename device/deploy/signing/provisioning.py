@@ -16,7 +16,7 @@ from quarl.device.deploy.device import Device, open_device
 from quarl.device.deploy.errors import TrustError
 from quarl.device.deploy.fleet.spreading import on_groups
 from quarl.device.deploy.options import DeviceOptions
-from quarl.device.deploy.signing.keys import SPARE, SigningKey, chosen_key, made_key, own_folder, read_public
+from quarl.device.deploy.signing.keys import SPARE, SigningKey, ensure_key, own_folder, read_public, resolve_signing_key
 from quarl.device.deploy.signing.lists import fingerprint_of
 from quarl.device.deploy.ssh_config import ssh_config_folder
 from quarl.device.deploy.switching import holder
@@ -47,7 +47,7 @@ def key_for(
     signers, revoked = ({fingerprint_of(line) for line in trust[name]} - {""} for name in ("signers", "revoked"))
     if is_our_own(connection) and path is None:
         login = connection.endpoint.identity if connection.target.is_local else None
-        key = made_key(login.parent if login is not None else own_folder())
+        key = ensure_key(login.parent if login is not None else own_folder())
         if trust["by_root"] or key.fingerprint in signers | revoked:
             return key, trust
         return key, {**trust, **session.signers([key.public], [], None)}
@@ -57,7 +57,7 @@ def key_for(
             f"{connection.name} does not know yet whose policies it may run. Nothing was sent.",
             f"{provision} --make lets this host's keys sign (or --add KEY.pub, keys of yours).",
         )
-    chosen = chosen_key(path)
+    chosen = resolve_signing_key(path)
     if chosen is None:
         raise TrustError(
             f"This host has no key to sign releases for {connection.name} with. Nothing was sent.",
@@ -97,7 +97,7 @@ def signers(options: Signers) -> tuple[Any, str]:
     add = [read_public(path) for path in options.add]
     revoke = [read_public(path) for path in options.revoke]
     if options.make:
-        add += [made_key(own_folder()).public, made_key(own_folder(), SPARE).public]
+        add += [ensure_key(own_folder()).public, ensure_key(own_folder(), SPARE).public]
     with connect(options.target, identity=options.identity) as connection:
         with open_device(connection) as session:
             if add or revoke or options.device_class is not None:
@@ -105,7 +105,9 @@ def signers(options: Signers) -> tuple[Any, str]:
             before = session.signers((), (), None)
             gone = {fingerprint_of(line) for line in revoke}
             still = [
-                f"{policy} {each['release']}" for policy, each in before["serving"].items() if each["signer"] in gone
+                f"{policy} {record['release']}"
+                for policy, record in before["serving"].items()
+                if record["signer"] in gone
             ]
             if still and not options.force:
                 raise TrustError(
@@ -128,7 +130,7 @@ def root_floor(done: Mapping[str, Any]) -> list[str]:
     known = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
     wanted = {
         **known,
-        **{policy: max(each["serial"], known.get(policy, 0)) for policy, each in done["serving"].items()},
+        **{policy: max(record["serial"], known.get(policy, 0)) for policy, record in done["serving"].items()},
     }
     return [f"{policy} {serial}" for policy, serial in sorted(wanted.items())] if wanted != known else []
 
@@ -138,8 +140,8 @@ def _text(done: Mapping[str, Any], name: str, made: bool) -> str:
     lines += [f"  {fingerprint_of(line)}" for line in done["signers"]] or ["  nobody yet: --make, or --add KEY.pub"]
     lines += [f"  revoked: {fingerprint_of(line)}" for line in done["revoked"]]
     lines += [
-        f"  {policy}: release {each['release']} serves, signed by {each['signer'] or 'nobody'}"
-        for policy, each in done["serving"].items()
+        f"  {policy}: release {record['release']} serves, signed by {record['signer'] or 'nobody'}"
+        for policy, record in done["serving"].items()
     ]
     if done["by_root"] and (floor := root_floor(done)):
         lines.append("Older releases, rightly signed, start here as well until root forbids it. On the device, type:")

@@ -50,13 +50,15 @@ def sign(file: Path, text: bytes, namespace: str) -> bytes:
     if not isinstance(key, Ed25519PrivateKey):
         raise ValueError("it is no Ed25519 key")
     raw = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    made = _packed(KIND, key.sign(_signed(text, namespace.encode())))
-    blob = MAGIC + bytes((0, 0, 0, 1)) + _packed(_packed(KIND, raw), namespace.encode(), b"", HASH, made)
+    signature = _pack_strings(KIND, key.sign(_build_signed_data(text, namespace.encode())))
+    blob = (
+        MAGIC + bytes((0, 0, 0, 1)) + _pack_strings(_pack_strings(KIND, raw), namespace.encode(), b"", HASH, signature)
+    )
     lines = textwrap.wrap(base64.b64encode(blob).decode(), 70)
     return "\n".join((BEGIN, *lines, END, "")).encode()
 
 
-def verified(text: bytes, armoured: bytes, namespace: str) -> bytes:
+def verify_signature(text: bytes, armoured: bytes, namespace: str) -> bytes:
     """The public key, as on the wire, that made an armoured signature of ``text``.
 
     Raises:
@@ -66,26 +68,26 @@ def verified(text: bytes, armoured: bytes, namespace: str) -> bytes:
     blob = base64.b64decode(body, validate=True)
     if not blob.startswith(MAGIC + bytes((0, 0, 0, 1))):
         raise ValueError("it is no signature of version 1")
-    key, signed_for, _, hash_name, made = _unpacked(blob[len(MAGIC) + 4 :], 5)
-    (kind, raw), (made_by, signature) = _unpacked(key, 2), _unpacked(made, 2)
+    key, signed_for, _, hash_name, signature_blob = _unpack_strings(blob[len(MAGIC) + 4 :], 5)
+    (kind, raw), (made_by, signature) = _unpack_strings(key, 2), _unpack_strings(signature_blob, 2)
     if (kind, made_by, hash_name, signed_for) != (KIND, KIND, HASH, namespace.encode()):
         raise ValueError("it is of another kind, or for another purpose")
     try:
-        Ed25519PublicKey.from_public_bytes(raw).verify(signature, _signed(text, signed_for))
+        Ed25519PublicKey.from_public_bytes(raw).verify(signature, _build_signed_data(text, signed_for))
     except InvalidSignature:
         raise ValueError("it is not of this text") from None
     return key
 
 
-def _signed(text: bytes, namespace: bytes) -> bytes:
-    return MAGIC + _packed(namespace, b"", HASH, hashlib.sha512(text).digest())
+def _build_signed_data(text: bytes, namespace: bytes) -> bytes:
+    return MAGIC + _pack_strings(namespace, b"", HASH, hashlib.sha512(text).digest())
 
 
-def _packed(*parts: bytes) -> bytes:
+def _pack_strings(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _unpacked(data: bytes, count: int) -> list[bytes]:
+def _unpack_strings(data: bytes, count: int) -> list[bytes]:
     parts = []
     for _ in range(count):
         size = int.from_bytes(data[:4], "big")
@@ -112,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.what != "verify":
         parser.error(f"-Y is {options.what}; allowed is verify")
     try:
-        key = verified(sys.stdin.buffer.read(), Path(options.signature).read_bytes(), options.namespace)
+        key = verify_signature(sys.stdin.buffer.read(), Path(options.signature).read_bytes(), options.namespace)
     except ValueError as error:
         print(f"Could not verify signature: {error}", file=sys.stderr)
         return 255

@@ -33,7 +33,7 @@ class PackError(PolicyError):
     """A policy that the static agent cannot serve."""
 
 
-def packed(bundle: Bundle, precision: Precision) -> bytes:
+def pack_artifact(bundle: Bundle, precision: Precision) -> bytes:
     """The pack of one artifact.
 
     Args:
@@ -52,7 +52,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
             f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
             "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
         )
-    spec, golden, expected = bundle.spec, bundle.golden(), bundle.expected(entry)
+    spec, golden, expected = bundle.spec, bundle.golden(), bundle.read_expected(entry)
     rows = len(golden.observations)
     requests = [
         json.dumps({"op": "act", "observation": row.tolist(), "outputs": False}).encode() + b"\n"
@@ -60,8 +60,8 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
     ]
     choices = () if isinstance(spec.head, ContinuousHead) else spec.head.numbers
     numbers = (rows, spec.observation_size, spec.output_size, len(choices), len(requests))
-    fields = "".join(f"{each.size} {each.name}\n" for each in spec.observation)
-    wanted = f"{spec.observation_size} numbers: " + ", ".join(f"{each.name} ({each.size})" for each in spec.observation)
+    fields = "".join(f"{item.size} {item.name}\n" for item in spec.observation)
+    wanted = f"{spec.observation_size} numbers: " + ", ".join(f"{item.name} ({item.size})" for item in spec.observation)
     bounds = (spec.head.low, spec.head.high) if isinstance(spec.head, ContinuousHead) and spec.is_bounded else ()
     decisions = golden.actions.astype("<i4" if spec.is_discrete else "<f4")
     sections = (
@@ -84,7 +84,7 @@ def packed(bundle: Bundle, precision: Precision) -> bytes:
         struct.pack("<Q", round(1e9 * spec.control_period_s)),
         np.array(spec.fallback, "<f4").tobytes(),
         np.array(bounds, "<f8").tobytes(),
-        np.array([(len(each), each.start) for each in choices], "<i4").tobytes(),
+        np.array([(len(item), item.start) for item in choices], "<i4").tobytes(),
     )
     head = struct.calcsize(f"<8sII{2 * len(sections)}I")
     table, body, offset = [], b"", -head % LINE + head
@@ -100,5 +100,5 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def _help() -> dict[str, Any]:
-    found = help_reply()
-    return {**found, "ops": {name: op for name, op in found["ops"].items() if name not in WITHOUT}}
+    reply = help_reply()
+    return {**reply, "ops": {name: op for name, op in reply["ops"].items() if name not in WITHOUT}}

@@ -8,7 +8,7 @@ from quarl.device.agent import building
 from quarl.device.deploy.errors import UnsupportedDeviceError, VerificationError
 from quarl.device.deploy.payload import Payload, PayloadFile
 from quarl.device.deploy.records import PACK, PROGRAM, STARTER
-from quarl.device.deploy.static_agent.packing import packed
+from quarl.device.deploy.static_agent.packing import pack_artifact
 from quarl.device.deploy.target import check_policy_name
 from quarl.policy.bundle import Bundle
 from quarl.policy.reading import WEIGHTS_FILE
@@ -43,10 +43,10 @@ def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str
         BundleError, BuildError: the artifact is missing; there is no compiler.
     """
     if len(precisions) != 1:
-        named = ",".join(each.typed for each in precisions)
+        named = ",".join(precision.bits_argument for precision in precisions)
         raise VerificationError(
             f"The agent without Python serves one precision; --bits is {named}. Nothing was sent.",
-            f"--bits {precisions[0].typed}",
+            f"--bits {precisions[0].bits_argument}",
         )
     if machine not in building.TARGETS:
         raise UnsupportedDeviceError(
@@ -56,7 +56,7 @@ def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str
     files = (
         PayloadFile(STARTER, STARTER_TEXT.encode()),
         PayloadFile(PROGRAM, building.agent(machine).read_bytes()),
-        PayloadFile(PACK, packed(bundle, precisions[0])),
+        PayloadFile(PACK, pack_artifact(bundle, precisions[0])),
     )
     weights = bundle.manifest.files[WEIGHTS_FILE].sha256
     return Payload(check_policy_name(bundle.spec.name), files, (), tuple(precisions), (RuntimeName.NATIVE,), weights)

@@ -27,7 +27,7 @@ from quarl.airlearning_envs.simulators.airsim.rpc import (
     NotRpcError,
     Rpc,
     RpcError,
-    packed,
+    pack_message,
 )
 from quarl.airlearning_envs.simulators.airsim.server import Server, main
 from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
@@ -64,7 +64,13 @@ def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"\xc1\xc1", packed([7, 1, None, None]), packed([[1]])],
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-x\r\n",
+        b"\xc1\xc1",
+        pack_message([7, 1, None, None]),
+        pack_message([[1]]),
+    ],
     ids=["http", "ssh", "broken", "type", "short"],
 )
 def test_who_speaks_no_msgpack_rpc(garbage: bytes) -> None:
@@ -111,20 +117,20 @@ def test_answers_in_any_order_in_pieces_and_notifications_between() -> None:
             [1, 99, None, "nobody's"],
             [1, requests[0], None, "first"],
         ]
-        return b"".join(packed(each) for each in both)
+        return b"".join(pack_message(each) for each in both)
 
     with peer(answers) as port, Rpc(port=port, timeout_s=30.0) as rpc:
         first, second = rpc.send("one", np.float32(0.5), np.bool_(True)), rpc.send("two")
-        assert rpc.wait(first) == "first" and rpc.answered(second) and rpc.wait(second) == "second"
+        assert rpc.wait(first) == "first" and rpc.has_answer(second) and rpc.wait(second) == "second"
 
 
 def test_frames_in_pieces_and_their_limit() -> None:
-    data, frames = packed([1, 1, None, list(range(300))]), Frames(1 << 12)
+    data, frames = pack_message([1, 1, None, list(range(300))]), Frames(1 << 12)
     assert [message for k in range(len(data)) for message in frames.feed(data[k : k + 1])] == [
         [1, 1, None, list(range(300))]
     ]
     with pytest.raises(FrameError):
-        list(Frames(1 << 12).feed(packed([1, 1, None, "x" * 5000])))
+        list(Frames(1 << 12).feed(pack_message([1, 1, None, "x" * 5000])))
     with pytest.raises(FrameError):
         list(Frames().feed(b"\x94\x01\x01\xc0\xdd\xff\xff\xff\xff"))  # a list of 4 billion
 

@@ -161,13 +161,13 @@ def test_a_flight_is_the_embedded_simulators_to_the_last_bit(pilot: Pilot) -> No
 def test_a_new_move_cancels_the_old_one_and_a_whole_one_answers_true(pilot: Pilot) -> None:
     pilot.aloft()
     first = pilot.move(1.0, 0.0, -4.0, 0.5)
-    assert not pilot.rpc.answered(first), "a move that is sent while paused waits"
+    assert not pilot.rpc.has_answer(first), "a move that is sent while paused waits"
     pilot("simContinueForTime", 0.25)
-    assert not pilot.rpc.answered(first)
+    assert not pilot.rpc.has_answer(first)
     second = pilot.move(1.0, 0.0, -4.0, 0.5)
     assert pilot.rpc.wait(first) is False
     pilot("simContinueForTime", 0.25)
-    assert not pilot.rpc.answered(second)
+    assert not pilot.rpc.has_answer(second)
     pilot("simContinueForTime", 0.25)
     assert pilot.rpc.wait(second) is True
     assert pilot("simIsPaused") is True
@@ -277,7 +277,7 @@ def test_takeoff_and_hover_answer_false(airsim: Pilot) -> None:
     airsim("enableApiControl", True, "")
     climb = airsim.rpc.send("takeoff", 20.0, "")
     airsim("simContinueForTime", 1.7)
-    assert not airsim.rpc.answered(climb)
+    assert not airsim.rpc.has_answer(climb)
     with pytest.raises(RpcError, match="already moving"):
         airsim("takeoff", 20.0, "")
     airsim("simContinueForTime", 1.7)

@@ -9,9 +9,9 @@ import pytest
 from quarl.bench.report import text
 from quarl.bench.report.intervals import (
     Estimate,
+    compute_paired_difference,
     independent_difference,
     newcombe_interval,
-    paired_difference,
 )
 
 
@@ -52,7 +52,7 @@ def test_agreement_narrows_the_interval() -> None:
 def test_paired_difference_counts() -> None:
     a = [True] * 6 + [False] * 4
     b = [True] * 4 + [False] * 5 + [True]
-    found = paired_difference(a, b)
+    found = compute_paired_difference(a, b)
     assert (found.both, found.only_a, found.only_b, found.neither, found.episodes) == (4, 2, 1, 3, 10)
     assert found.difference == pytest.approx(0.1)
     assert found.low < 0.1 < found.high
@@ -61,7 +61,7 @@ def test_paired_difference_counts() -> None:
 @pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], [])])
 def test_other_episodes_are_not_paired(a: list[bool], b: list[bool]) -> None:
     with pytest.raises(ValueError, match="cannot be paired"):
-        paired_difference(a, b)
+        compute_paired_difference(a, b)
 
 
 def test_the_interval_of_a_mean_by_hand() -> None:
@@ -71,7 +71,9 @@ def test_the_interval_of_a_mean_by_hand() -> None:
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
     assert Estimate.of_mean([4.0]) == Estimate(4.0, None, None)
     equal = Estimate.of_mean([500.0] * 300)
-    assert text.estimate(equal) == "500.0" and equal.shown == Estimate(500.0), "equal episodes claim no certainty"
+    assert text.estimate(equal) == "500.0" and equal.displayed_estimate == Estimate(500.0), (
+        "equal episodes claim no certainty"
+    )
     assert text.estimate(Estimate(500.0, 499.0, 501.0)) == "500.0 [499.0, 501.0]"
 
 

@@ -90,7 +90,7 @@ def test_equal_games_are_counted_once_and_it_is_said(judged: Callable[..., list[
     # a second seed has a game that is new, and one that was played
     more = [dict(each, seed=8, returns=[21.0, 20.0, 20.0], measures={**each["measures"], "starts": [1, 4, 4]})
             for each in found.found]  # fmt: skip
-    assert Results(EXPERIMENT, [*found.found, *more]).played("returns", "pong-ppo", {}) == [20.0, 18.0, 21.0]
+    assert Results(EXPERIMENT, [*found.found, *more]).collect_outcomes("returns", "pong-ppo", {}) == [20.0, 18.0, 21.0]
 
 
 def test_a_cell_that_misses_says_by_how_much_and_what_was_tried(judged: Callable[..., list[Record]]) -> None:

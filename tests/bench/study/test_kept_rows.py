@@ -30,7 +30,7 @@ def test_kept_rows_are_of_a_commit_and_of_what_is_there(name: str) -> None:
 def test_the_pages_show_the_kept_rows() -> None:
     tables = [table for experiment in EXPERIMENTS.values() for table in load_stored(experiment).tables()]
     joined = [each for module in MODULES.values() if isinstance(each := getattr(module, "JOINED", None), Joined)]
-    tables += [table for each in joined for table in each.made()[0]]
+    tables += [table for each in joined for table in each.build_output()[0]]
     texts = {path: path.read_text(encoding="utf-8") for path in pages()}
     filled_in = {path: fill_page(text, tables) for path, text in texts.items()}
     assert filled_in == texts, "type: quarl study all --stored --update-docs"

@@ -99,7 +99,7 @@ def test_errors_are_those_of_the_sweep_of_weights_alone(swept: Callable[..., lis
     assert [sorted(each.errors) for each in found] == [["QuaRL's 4 bits", "QuaRL's 8 bits"]] * 9
     assert {round(error.value, 9) for each in found for error in each.errors.values()} == {10.0}
     assert [each.range for each in found] == sorted(each.range for each in found)
-    with pytest.raises(command_line.BenchError, match="judged"):  # of seven policies nothing can be correlated
+    with pytest.raises(command_line.BenchError, match="evaluated"):  # of seven policies nothing can be correlated
         points(bundles[:7], Results(cells.EXPERIMENT, []), Results(sweep.EXPERIMENT, rows))
 
 

@@ -80,7 +80,7 @@ def test_the_memory_is_fed_back(tmp_path: Path) -> None:
         wanted, state = session.run([OUTPUTS[1], OUTPUTS[2]], feeds)
         got = run(policy, np.array(history.observe(values))[None])
         np.testing.assert_allclose(got[:, :2], wanted, rtol=1e-4, atol=1e-5)
-        history.acted(got[0, :2], got[0, 2:])
+        history.record_action(got[0, :2], got[0, 2:])
 
 
 def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def flown(bundle: Bundle, rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
             history.reset()
         result = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values), np.float32))[0]
         made.append(result[: bundle.spec.output_size])
-        history.acted(made[-1], result[bundle.spec.output_size :])
+        history.record_action(made[-1], result[bundle.spec.output_size :])
     return np.array(made)
 
 

@@ -60,7 +60,7 @@ def test_a_folder_acts_as_inference_manager_answered(name: str, tmp_path: Path, 
         result = forward_float(spec, weights, np.array(history.observe(values)))[0]
         action, following = np.split(result, [spec.output_size])
         np.testing.assert_allclose(action, wanted, atol=2e-6 * max(1.0, np.ptp(recorded["outputs"])))
-        history.acted(action, following)
+        history.record_action(action, following)
     assert spec.control_period_s == 0.02 and spec.is_imported
     for precision in (Precision.FP32, Precision.INT8):
         for _, _, artifact_format in pipeline.possible((bundle, precision, each) for each in ArtifactFormat):

@@ -9,7 +9,7 @@ import pytest
 
 from quarl.convert.importers import importing
 from quarl.convert.importers.__main__ import main
-from quarl.convert.importers.returns import advised_bits
+from quarl.convert.importers.returns import advise_bits
 from quarl.policy.simulate import quantize_network
 
 POLICY = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole" / "policy.zip"
@@ -20,11 +20,11 @@ def row(low: float, high: float) -> dict[str, Any]:
 
 
 def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
-    assert advised_bits({}) == 8
-    assert advised_bits({"int8": row(-3.0, 1.0)}) == 8
-    assert advised_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
-    assert advised_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
-    assert advised_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
+    assert advise_bits({}) == 8
+    assert advise_bits({"int8": row(-3.0, 1.0)}) == 8
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
+    assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
 
 
 def test_an_import_whose_int8_fell_succeeds_and_recommends_what_keeps_the_return(

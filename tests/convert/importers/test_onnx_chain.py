@@ -371,7 +371,7 @@ def test_a_wrong_chain_is_never_returned(tmp_path: Path, monkeypatch: pytest.Mon
     graph = vector()
     x = graph.dense(normalised(graph, "obs", 5, clip=50.0), 5, 2)
     graph.read(tmp_path, x)
-    monkeypatch.setattr(onnx_chain, "simplified", clipped_forgotten)
+    monkeypatch.setattr(onnx_chain, "simplify_steps", clipped_forgotten)
     with pytest.raises(ForeignError, match="does not compute what the file computes"):
         graph.read(tmp_path, x)
 

@@ -126,7 +126,7 @@ def test_states_are_carried(names: tuple[str, str], tmp_path: Path) -> None:
         for row in ROWS[:40]:
             result = execute(again.spec, data, np.array([history.observe(row)], np.float32))[0]
             made.append(result[:2])
-            history.acted(result[:2], result[2:])
+            history.record_action(result[:2], result[2:])
         assert np.abs(np.array(made) - wanted).max() <= share * np.ptp(wanted)
     decide = deciding(again.spec, lambda rows: forward_float(again.spec, again.weights(), rows))
     assert decide is not None

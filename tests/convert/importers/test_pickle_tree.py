@@ -17,7 +17,7 @@ import pytest
 
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles import arrays as pickle_arrays
-from quarl.convert.importers.pickles.nodes import DEEPEST, Call, Persistent, SetOf, Symbol, excess, named
+from quarl.convert.importers.pickles.nodes import DEEPEST, Call, Persistent, SetOf, Symbol, describe_node, excess
 from quarl.convert.importers.pickles.tree import read_pickle
 
 # The tests write streams; nothing in the repository reads one with it.
@@ -84,7 +84,7 @@ def test_plain_values_come_back(protocol: int) -> None:
 def test_calls_sets_and_persistent_ids() -> None:
     tree = read_pickle(dumps(collections.OrderedDict([("b", 1), ("a", 2)]), 2), "it")
     assert isinstance(tree, Call)
-    assert named(tree) == "collections.OrderedDict(…)"
+    assert describe_node(tree) == "collections.OrderedDict(…)"
     assert list(pickle_arrays.mapping(tree, "it")) == ["b", "a"]
     kept = read_pickle(dumps({"s": {1, 2}, "f": frozenset([3])}, 4), "it")
     assert isinstance(kept["s"], SetOf)

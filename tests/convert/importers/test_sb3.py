@@ -61,7 +61,7 @@ def test_the_chain_computes_what_the_program_computed(name: str) -> None:
     np.testing.assert_allclose(ours, outputs, rtol=RELATIVE, atol=RELATIVE * np.abs(outputs).max())
     if isinstance(policy.actions, chain.Discrete):
         assert (ours.argmax(axis=1) == actions).all()
-    assert sum(int(np.prod(part.shape)) for part in chain.sensed(policy.inputs)) == observations.shape[1]
+    assert sum(int(np.prod(part.shape)) for part in chain.exclude_states(policy.inputs)) == observations.shape[1]
 
 
 def test_a_policy_says_where_it_is_from_and_what_was_left_out() -> None:

@@ -109,7 +109,7 @@ def test_a_range_of_no_element_or_without_order_is_refused_in_a_line(
 
 def test_the_command_that_says_the_same_has_the_ranges() -> None:
     options = ImportOptions(Path("p.onnx"), range=((5, -100.0, 100.0), (3, 0.0, 1.0)))
-    assert options.typed() == "quarl import p.onnx --range 5 -100.0 100.0 --range 3 0.0 1.0"
+    assert options.to_command() == "quarl import p.onnx --range 5 -100.0 100.0 --range 3 0.0 1.0"
 
 
 def with_tanh() -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:

@@ -45,7 +45,7 @@ def test_a_policy_must_be_a_regular_file(ending: str, special: Path, tmp_path: P
 def test_what_goes_with_a_policy_must_be_a_regular_file(special: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", **{"a.weight": np.eye(2)})
     for read in (
-        lambda: recordings.recorded(special, POLICY),
+        lambda: recordings.load_recording(special, POLICY),
         lambda: recordings.read_pairs(special, POLICY, 2),
         lambda: registry.read(FILES / "policy.zip", vecnormalize=special),
         lambda: registry.read(tmp_path / "w.npz", spec=special),
@@ -93,7 +93,7 @@ def test_an_array_is_allocated_where_its_member_has_it(content: bytes, tmp_path:
     tracemalloc.start()
     try:
         with pytest.raises(ForeignError, match=r"member observations"):
-            recordings.recorded(tmp_path / "rows.npz", POLICY)
+            recordings.load_recording(tmp_path / "rows.npz", POLICY)
         assert tracemalloc.get_traced_memory()[1] < 4e6
     finally:
         tracemalloc.stop()
@@ -108,7 +108,7 @@ def test_members_that_no_numpy_writes_are_refused(place: int, value: int, tmp_pa
     struct.pack_into("<H", data, data.index(b"PK\x01\x02") + place + 2, value)
     (tmp_path / "rows.npz").write_bytes(data)
     with pytest.raises(ForeignError, match="encrypted or packed"):
-        recordings.recorded(tmp_path / "rows.npz", POLICY)
+        recordings.load_recording(tmp_path / "rows.npz", POLICY)
 
 
 def test_a_recording_is_bounded_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from quarl.device import engine
 from quarl.device.agent import building as agent_building
 from quarl.device.agent import measure
 from quarl.device.engine import building
-from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compiled, library
+from quarl.device.engine.building import HERE, SHARED, TARGETS, BuildError, compile_engine, library
 from quarl.policy.places import ARTIFACTS
 
 Compile = Callable[[str], bytes]
@@ -32,7 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
 
     def compile_there(machine: str) -> bytes:
         monkeypatch.setattr(building, "HERE", folder)
-        return compiled(machine, SHARED)
+        return compile_engine(machine, SHARED)
 
     return compile_there
 
@@ -41,7 +41,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     "machine", [*list(TARGETS)[:1], *(pytest.param(each, marks=pytest.mark.slow) for each in list(TARGETS)[1:])]
 )
 def test_another_folder_and_another_cache_give_the_same_bytes(machine: str, elsewhere: Compile, tmp_path: Path) -> None:
-    here = compiled(machine, SHARED)
+    here = compile_engine(machine, SHARED)
     assert elsewhere(machine) == here
     assert list(tmp_path.glob("zig_*_cache_dir/o/*/*")), "the other cache was used"
     assert library(machine).read_bytes() == here
@@ -96,7 +96,7 @@ def test_a_changed_source_is_another_library(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_changed_number_is_another_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(building, "KEPT", tmp_path)
-    monkeypatch.setattr(building, "compiled_with", lambda *_: b"")
+    monkeypatch.setattr(building, "compile_with_options", lambda *_: b"")
     before = agent_building.agent("x86_64")
     assert agent_building.agent("x86_64") == before
     monkeypatch.setitem(measure.PERCENTILES, "p99.95", 0.9995)
@@ -110,7 +110,7 @@ def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
         (tmp_path / name).write_text("int unfinished = \n")
     monkeypatch.setattr(building, "HERE", tmp_path)
     with pytest.raises(BuildError, match=r"does not compile for x86_64: .*engine.c:1"):
-        compiled("x86_64", SHARED)
+        compile_engine("x86_64", SHARED)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BuildError, match="ziglang, which compiles the native engine, is missing"):
         building.fingerprint()

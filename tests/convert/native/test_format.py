@@ -76,7 +76,7 @@ def test_the_page_has_the_fields_of_the_header(page: list[Field], name: str, siz
 def test_the_writer_packs_each_field_where_the_page_says(record: type, page: list[Field], start: int) -> None:
     names = [each.name for each in fields(record)]
     nothing = dict.fromkeys(names, 0)
-    zeros = record(**nothing).packed()
+    zeros = record(**nothing).pack_record()
     assert len(zeros) == {FileRecord: HEAD_BYTES, LayerRecord: LAYER_BYTES}[record]
     assert zeros[:12] == (b"QPNATIVE" + struct.pack("<I", 1) if start else bytes(12))
     listed = page[start:-1]  # behind magic and version, before the padding
@@ -86,7 +86,7 @@ def test_the_writer_packs_each_field_where_the_page_says(record: type, page: lis
         assert same_names.get(name, name) == field.name
         value = -7 if field.kind == "int32" else 7
         wanted = struct.pack({"uint32": "<I", "int32": "<i", "float": "<f"}[field.kind], value)
-        packed = record(**{**nothing, name: value}).packed()
+        packed = record(**{**nothing, name: value}).pack_record()
         assert packed == zeros[: field.offset] + wanted + zeros[field.offset + 4 :], name
 
 

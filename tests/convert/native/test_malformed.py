@@ -92,8 +92,8 @@ def sharing(layers: int, width: int) -> bytes:
     convolution = replace(last, height=1, width=1, channels=width, side=1, stride=1)
     size = weights + width * width // 4
     head = FileRecord(size, layers, width, width, 0, 0, 1, *(number,) * 4, 0, 1.0, 0, -128, 0.0, 0, 0, 1.0, 0)
-    records = [convolution.packed()] * (layers - 1) + [last.packed()]
-    return b"".join([head.packed(), *records, bytes(8 * width + 64), b"\x55" * (width * width // 4)])
+    records = [convolution.pack_record()] * (layers - 1) + [last.pack_record()]
+    return b"".join([head.pack_record(), *records, bytes(8 * width + 64), b"\x55" * (width * width // 4)])
 
 
 def test_an_artifact_whose_layers_share_weights_gets_no_more_memory_than_its_size_allows() -> None:

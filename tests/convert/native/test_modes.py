@@ -18,7 +18,15 @@ from quarl.device.engine import engine as native_engine
 from quarl.device.engine import modes
 from quarl.device.engine.building import library
 from quarl.device.engine.engine import Engine, Mode
-from quarl.device.engine.modes import KEPT_FILE, Measured, keep_modes, kept_file, kept_modes, key_of, measured_modes
+from quarl.device.engine.modes import (
+    KEPT_FILE,
+    Measured,
+    find_kept_file,
+    keep_modes,
+    key_of,
+    measure_modes,
+    read_kept_modes,
+)
 from quarl.policy.spec import PolicySpec, RuntimeName
 from tests.convert.native.comparing import levels_of, outputs_of
 from tests.convert.native.networks import NETWORKS, made
@@ -42,7 +50,7 @@ class Pretended:
         return int(self.now)
 
     def measured(self, observations: int, seconds: float) -> tuple[Measured, ...]:
-        return measured_modes(cast(Engine, self), [np.zeros(1, np.float32)] * observations, seconds, self.clock)
+        return measure_modes(cast(Engine, self), [np.zeros(1, np.float32)] * observations, seconds, self.clock)
 
 
 def opened(name: str) -> tuple[Engine, PolicySpec, np.ndarray, list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -83,7 +91,7 @@ def test_repeated_layers_make_what_a_decision_makes_and_measuring_changes_nothin
             engine.repeat(layer, 3)
         assert last in bytes(engine._memory.content)
     engine.modes = usual
-    found = measured_modes(engine, list(rows), 0.02)
+    found = measure_modes(engine, list(rows), 0.02)
     assert engine.modes == usual and len(found) == len(usual)
     assert all(each.dense_ns > 0 and each.sparse_ns > 0 for each in found)
     engine.modes = tuple(each.faster for each in found)
@@ -94,16 +102,16 @@ def test_repeated_layers_make_what_a_decision_makes_and_measuring_changes_nothin
 
 def test_what_was_kept_is_found_for_the_same_artifact_and_engine_alone(tmp_path: Path) -> None:
     path = tmp_path / KEPT_FILE
-    assert kept_modes(path, KEY, 2) is None
+    assert read_kept_modes(path, KEY, 2) is None
     keep_modes(path, KEY, [Measured(Mode.SPARSE, 2.0, 1.0), Measured(Mode.DENSE, 1.0, 2.0)])
-    assert kept_modes(path, KEY, 2) == (Mode.SPARSE, Mode.DENSE)
+    assert read_kept_modes(path, KEY, 2) == (Mode.SPARSE, Mode.DENSE)
     for name in KEY:
-        assert kept_modes(path, KEY | {name: "other"}, 2) is None
-    assert kept_modes(path, KEY, 3) is None
+        assert read_kept_modes(path, KEY | {name: "other"}, 2) is None
+    assert read_kept_modes(path, KEY, 3) is None
     other = KEY | {"artifact": "c" * 64}
     keep_modes(path, other, [Measured(Mode.DENSE, 1.0, 2.0)])
     keep_modes(path, KEY, [Measured(Mode.DENSE, 1.0, 2.0)] * 2)
-    assert kept_modes(path, KEY, 2) == (Mode.DENSE,) * 2 and kept_modes(path, other, 1) == (Mode.DENSE,)
+    assert read_kept_modes(path, KEY, 2) == (Mode.DENSE,) * 2 and read_kept_modes(path, other, 1) == (Mode.DENSE,)
     assert [each["artifact"][0] for each in json.loads(path.read_bytes())["measured"]] == ["a", "c"]
     for number in range(100):
         keep_modes(path, KEY | {"artifact": str(number)}, [Measured(Mode.DENSE, 1e9, 1e9)] * 64)
@@ -124,25 +132,25 @@ def test_what_was_kept_is_found_for_the_same_artifact_and_engine_alone(tmp_path:
 def test_a_damaged_file_is_ignored_and_replaced(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / KEPT_FILE
     path.write_bytes(data)
-    assert kept_modes(path, KEY, 2) is None
+    assert read_kept_modes(path, KEY, 2) is None
     keep_modes(path, KEY, [Measured(Mode.SPARSE, 2.0, 1.0)] * 2)
-    assert kept_modes(path, KEY, 2) == (Mode.SPARSE,) * 2
+    assert read_kept_modes(path, KEY, 2) == (Mode.SPARSE,) * 2
 
 
 def test_neither_a_link_nor_a_pipe_is_followed_and_a_disk_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     measured, elsewhere, path = [Measured(Mode.SPARSE, 2.0, 1.0)], tmp_path / "elsewhere", tmp_path / KEPT_FILE
     keep_modes(elsewhere, KEY, measured)
     path.symlink_to(elsewhere)
-    assert kept_modes(elsewhere, KEY, 1) and kept_modes(path, KEY, 1) is None
+    assert read_kept_modes(elsewhere, KEY, 1) and read_kept_modes(path, KEY, 1) is None
     path.unlink()
     os.mkfifo(path)
-    assert kept_modes(path, KEY, 1) is None
+    assert read_kept_modes(path, KEY, 1) is None
     path.unlink()
     path.mkdir()
     (path / "x").touch()
     keep_modes(path, KEY, measured)
     keep_modes(tmp_path / "missing" / KEPT_FILE, KEY, measured)
-    assert kept_modes(path, KEY, 1) is None and (path / "x").exists()
+    assert read_kept_modes(path, KEY, 1) is None and (path / "x").exists()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere", KEPT_FILE]
 
 
@@ -158,9 +166,9 @@ def test_they_are_kept_beside_the_releases_and_nowhere_else(tmp_path: Path) -> N
     bundle = release(tmp_path)
     wanted = tmp_path / "policies" / "III" / KEPT_FILE
     (wanted.parent / "current").symlink_to(Path("releases") / "0001-abc")
-    assert kept_file(bundle) == kept_file(wanted.parent / "current" / "bundle") == wanted
+    assert find_kept_file(bundle) == find_kept_file(wanted.parent / "current" / "bundle") == wanted
     (bundle.parent / "release").unlink()
-    assert kept_file(bundle) is None and kept_file(tmp_path) is None
+    assert find_kept_file(bundle) is None and find_kept_file(tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["relu", "clipped", "picture, tanh"])
@@ -178,14 +186,14 @@ def test_an_executor_measures_once_and_reads_the_next_time(
 
     usual = executor().modes
     flipped = tuple(Mode(mode == "dense") for mode in usual)
-    monkeypatch.setattr(modes, "measured_modes", lambda *_: tuple(Measured(mode, 1.0, 1.0) for mode in flipped))
+    monkeypatch.setattr(modes, "measure_modes", lambda *_: tuple(Measured(mode, 1.0, 1.0) for mode in flipped))
     first = executor()
     first.choose_modes(observations, bundle, "1" * 64)
 
     def measured_again(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(modes, "measured_modes", measured_again)
+    monkeypatch.setattr(modes, "measure_modes", measured_again)
     second = executor()
     second.choose_modes(observations, bundle, "1" * 64)
     for each in (first, second):

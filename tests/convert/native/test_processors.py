@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from quarl.device.engine.building import compiled, library
+from quarl.device.engine.building import compile_engine, library
 from quarl.device.engine.engine import kernels_here
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
@@ -51,7 +51,7 @@ def compare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if command and shutil.which(command[0]) is None:
         pytest.skip("needs QEMU: apt-get install qemu-user")
     program = tmp_path_factory.mktemp(machine) / "check"
-    program.write_bytes(compiled(machine, OPTIONS, [Path(__file__).with_name("check.c")]))
+    program.write_bytes(compile_engine(machine, OPTIONS, [Path(__file__).with_name("check.c")]))
     program.chmod(0o755)
     kernels = kernels_here(library()) if here else KERNELS[machine]
 

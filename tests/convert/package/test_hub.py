@@ -66,7 +66,7 @@ def test_an_artifact_of_the_folder_passes_as_on_a_device(cartpole: Path) -> None
     executor = open_artifact(RuntimeName.ONNXRUNTIME, packed.path / entry.file, packed.spec)
     golden = packed.golden()
     message = check_golden(
-        packed.spec, entry, executor, list(golden.observations[:, None]), packed.expected_rows(entry),
+        packed.spec, entry, executor, list(golden.observations[:, None]), packed.read_expected_rows(entry),
         packed.golden_rows(), RuntimeName.ONNXRUNTIME,
     )  # fmt: skip
     assert message["action_agreement"] == 1.0

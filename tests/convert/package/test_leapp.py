@@ -105,7 +105,7 @@ def test_leapp_itself_computes_what_the_artifact_has_to(packed: tuple[Bundle, Pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with np.load(files[-1]) as found:
-        expected = bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX))
+        expected = bundle.read_expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX))
         assert_as_expected(bundle, expected, dict(found))
 
 
@@ -151,7 +151,7 @@ def test_the_fields_as_inputs_give_what_the_artifact_gives(packed: tuple[Bundle,
     data = (folder / f"{bundle.spec.name}.onnx").read_bytes()
     sizes = [field.size for field in bundle.spec.observation]
     found = run_fields(data, sizes, bundle.golden().observations)
-    assert_as_expected(bundle, bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX)), found)
+    assert_as_expected(bundle, bundle.read_expected(bundle.artifact(Precision.INT8, ArtifactFormat.ONNX)), found)
 
 
 @pytest.mark.parametrize(

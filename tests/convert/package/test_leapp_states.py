@@ -47,8 +47,8 @@ def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None
         own = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values)))[0]
         other = run(policy, np.array(again.observe(values))[None])[0]
         np.testing.assert_allclose(other[:outputs], own[:outputs], atol=1e-5)
-        history.acted(own[:outputs], own[outputs:])
-        again.acted(other[:outputs], other[outputs:])
+        history.record_action(own[:outputs], own[outputs:])
+        again.record_action(other[:outputs], other[outputs:])
 
 
 def test_int8_keeps_its_states(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def pack_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     def pack(bundle: Path) -> Path:
         if bundle not in made:
             made[bundle] = folder / f"{len(made)}.pack"
-            made[bundle].write_bytes(packing.packed(Bundle.load(bundle), Precision.INT8))
+            made[bundle].write_bytes(packing.pack_artifact(Bundle.load(bundle), Precision.INT8))
         return made[bundle]
 
     return pack
@@ -75,7 +75,7 @@ def actions_of(kind: Kind) -> Callable[[Bundle], np.ndarray]:
     def actions(bundle: Bundle) -> np.ndarray:
         if kind is Kind.PYTHON:
             return bundle.golden().actions
-        outputs = bundle.expected(bundle.artifact(Precision.INT8, ArtifactFormat.NATIVE)).outputs
+        outputs = bundle.read_expected(bundle.artifact(Precision.INT8, ArtifactFormat.NATIVE)).outputs
         return outputs.argmax(axis=1) if bundle.spec.is_discrete else outputs
 
     return actions

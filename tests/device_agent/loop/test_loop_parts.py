@@ -52,14 +52,14 @@ def test_a_header_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
 
 
 def test_how_long_an_action_is_held_is_left_to_the_device_where_it_is_not_typed() -> None:
-    assert LoopOptions(hold_for_ms=200).typed().count("--hold-for-ms=200") == 1
-    assert not [word for word in LoopOptions().typed() if "hold-for" in word]
+    assert LoopOptions(hold_for_ms=200).to_arguments().count("--hold-for-ms=200") == 1
+    assert not [word for word in LoopOptions().to_arguments() if "hold-for" in word]
 
 
 def test_what_is_typed_on_the_host_is_read_on_the_device() -> None:
     library = Library(find_library())
     typed = LoopOptions(rate=20.0, deadline_ms=3.5, pace=Pace.OBSERVATION, fallback=(-1.0, 0.5), core=1, spin_us=40)
-    options = library.read_options(["--socket=/run/III.sock", *typed.typed()])
+    options = library.read_options(["--socket=/run/III.sock", *typed.to_arguments()])
     assert options is not None
     found = {name: getattr(options, name) for name, *_ in Options._fields_}
     assert found == {

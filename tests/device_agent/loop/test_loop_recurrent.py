@@ -63,7 +63,7 @@ def test_each_period_goes_on_where_the_last_one_ended(bundle: Bundle, served: Cl
         wanted = forward_integer(spec, network, np.array(history.observe(values), np.float32))[0]
         np.testing.assert_allclose(outputs, wanted[:3], atol=2e-2)
         assert flags == Flag(0)
-        history.acted((), wanted[3:])
+        history.record_action((), wanted[3:])
 
 
 def test_the_state_of_an_opaque_program_goes_on(tmp_path: Path, start_any: Callable[..., LoopProcess]) -> None:
@@ -78,7 +78,7 @@ def test_the_state_of_an_opaque_program_goes_on(tmp_path: Path, start_any: Calla
             wanted = forward_float(bundle.spec, bundle.weights(), np.array(history.observe(values), np.float32))[0]
             np.testing.assert_allclose(outputs, wanted[:2], atol=1e-5)
             assert flags == Flag(0)
-            history.acted((), wanted[2:])
+            history.record_action((), wanted[2:])
 
 
 def test_a_held_period_does_not_move_the_state(

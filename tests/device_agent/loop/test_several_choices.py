@@ -14,7 +14,7 @@ from quarl.convert.export_c.writing import ExportError, export
 from quarl.convert.pipeline import convert_all
 from quarl.device.agent import building
 from quarl.device.agent.loop.frames import Flag
-from quarl.device.deploy.static_agent.packing import packed
+from quarl.device.deploy.static_agent.packing import pack_artifact
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.spec import (
     ArtifactFormat,
@@ -92,7 +92,7 @@ def test_so_do_the_agent_in_c_and_every_loop(
     head, pack = served.spec.head, tmp_path / "policy.pack"
     assert not isinstance(head, ContinuousHead)
     rows = np.random.default_rng(5).normal(size=(12, 6)).astype(np.float32)
-    pack.write_bytes(packed(served, Precision.INT8))
+    pack.write_bytes(pack_artifact(served, Precision.INT8))
     program = StaticAgent(building.agent(platform.machine()), pack)
     assert program.ask("load", precision="int8")["golden"]["action_agreement"] > 0.9
     wanted = program.ask("act", observations=rows.tolist())["actions"]

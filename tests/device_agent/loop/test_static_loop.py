@@ -54,7 +54,7 @@ def test_it_serves_on_every_processor(
     pilot: Bundle,
     start_any: Callable[..., LoopProcess],
 ) -> None:
-    outputs = pilot.expected(pilot.artifact(Precision.INT8, ArtifactFormat.NATIVE)).outputs
+    outputs = pilot.read_expected(pilot.artifact(Precision.INT8, ArtifactFormat.NATIVE)).outputs
     arguments = ("--rate=20", "--stale-ms=60000", "--release=0007-1a2b3c4d", "--spin-us=10", "--core=0", *QUIET)
     for pace in ("clock", "observation"):
         loop = start_any([*program, pack, "loop"], *arguments, f"--pace={pace}", f"--deadline-ms={10**5}")

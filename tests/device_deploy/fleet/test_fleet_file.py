@@ -8,7 +8,7 @@ import pytest
 
 from quarl.device.deploy.errors import HostError
 from quarl.device.deploy.fleet.inventory import Fleet, FleetFileError, Member
-from quarl.device.deploy.fleet.payloads import typed_over, wanted
+from quarl.device.deploy.fleet.payloads import override_settings, parse_member_settings
 from quarl.device.deploy.fleet.plan import BatchSize, PlanError, batches
 from quarl.policy.spec import Precision, RuntimeName
 
@@ -56,17 +56,17 @@ def test_ranges_groups_and_single_devices(fleet: Fleet) -> None:
 
 
 def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
-    assert len(fleet.selected()) == 10
-    assert [each.target for each in fleet.selected("lab")][:2] == ["pi@arena-09", "local"]
-    assert [each.target for each in fleet.selected(labels={"camera": "left"})] == ["pi@arena-08"]
-    assert [each.target for each in fleet.selected("arena", {"hall": "3"}, ["pi@arena-10"])] == ["pi@arena-10"]
+    assert len(fleet.select_members()) == 10
+    assert [each.target for each in fleet.select_members("lab")][:2] == ["pi@arena-09", "local"]
+    assert [each.target for each in fleet.select_members(labels={"camera": "left"})] == ["pi@arena-08"]
+    assert [each.target for each in fleet.select_members("arena", {"hall": "3"}, ["pi@arena-10"])] == ["pi@arena-10"]
     for arguments, says in (
         (("hall",), "no group 'hall'; it has arena, lab"),
         (("lab", {"kind": "boat"}), "is in lab with kind=boat; labels are camera=left, hall=1, hall=3, kind=rover"),
         (("lab", {}, ["pi@nowhere"]), "no device 'pi@nowhere' in lab; it has pi@arena-09, local, a1b1"),
     ):
         with pytest.raises(FleetFileError, match=says):
-            fleet.selected(*arguments)
+            fleet.select_members(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_no_file_is_answered_by_the_smallest_one(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_goes_before_what_the_file_says(fleet: Fleet) -> None:
-    assert wanted(fleet.members[0]) == ((Precision.INT4,), (RuntimeName.NATIVE,), False)
-    assert wanted(fleet.members[1]) == ((Precision.INT8,), (RuntimeName.NATIVE,), True)
-    typed = typed_over(fleet.members, "onnxruntime", None, "16,8")
-    assert wanted(typed[1]) == ((Precision.FP16, Precision.INT8), (RuntimeName.ONNXRUNTIME,), False)
-    assert typed_over(fleet.members, None, None, None) == fleet.members
+    assert parse_member_settings(fleet.members[0]) == ((Precision.INT4,), (RuntimeName.NATIVE,), False)
+    assert parse_member_settings(fleet.members[1]) == ((Precision.INT8,), (RuntimeName.NATIVE,), True)
+    typed = override_settings(fleet.members, "onnxruntime", None, "16,8")
+    assert parse_member_settings(typed[1]) == ((Precision.FP16, Precision.INT8), (RuntimeName.ONNXRUNTIME,), False)
+    assert override_settings(fleet.members, None, None, None) == fleet.members
     with pytest.raises(HostError, match="has the agent 'rust'; allowed are python and native"):
-        wanted(Member("pi@a", agent="rust"))
+        parse_member_settings(Member("pi@a", agent="rust"))
 
 
 def test_batches_are_shares_or_counts() -> None:

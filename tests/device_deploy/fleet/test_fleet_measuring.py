@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quarl import cli
-from quarl.device.deploy.fleet.measuring import joined
+from quarl.device.deploy.fleet.measuring import join_answers
 from quarl.device.deploy.fleet.status import DeviceStatus
-from quarl.device.deploy.fleet.tables import measured_table, status_table
+from quarl.device.deploy.fleet.tables import format_measured_table, status_table
 from tests.device_deploy.fleet.conftest import Arena
 from tests.device_deploy.fleet.faulty_fleet import Fault
 
@@ -28,7 +28,7 @@ def test_each_device_is_measured_and_the_answers_are_joined(arena: Arena) -> Non
         **dict.fromkeys(NAMES, "measured"),
         NAMES[1]: "not measured",
     }
-    rows = {row.device: row for row in joined(arena.journal(), "I")}
+    rows = {row.device: row for row in join_answers(arena.journal(), "I")}
     assert set(rows) == set(NAMES)
     for name, row in rows.items():
         assert row.release.startswith("0001-") and row.served == "int8 in native" and "loopback" in row.notes
@@ -36,7 +36,7 @@ def test_each_device_is_measured_and_the_answers_are_joined(arena: Arena) -> Non
         assert (row.memory_mb is None) == (name == NAMES[1])
     assert arena.deploy(4, "--only", NAMES[0])[0] == 0
     assert arena.typed("run", "memory", "--policy", "I", "--only", NAMES[0])[0] == 0
-    rows = {row.device: row for row in joined(arena.journal(), "I")}
+    rows = {row.device: row for row in join_answers(arena.journal(), "I")}
     assert rows[NAMES[0]].p50_us is None, "that was another release's"
     assert rows[NAMES[2]].p50_us is not None
 
@@ -65,7 +65,7 @@ def test_the_table_is_that_of_numbers_worked_by_hand() -> None:
         {"state": "not measured", "policy": "III", "device": "c", "kind": "latency", "time": "2026"},
         event("d", "latency", 1, {"percentiles": {"p50": 1}}) | {"policy": "other"},
     ]
-    lines = [line.split() for line in measured_table(joined(found, "III")).splitlines()[2:]]
+    lines = [line.split() for line in format_measured_table(join_answers(found, "III")).splitlines()[2:]]
     assert lines == [
         ["a", "0003-aa", "int8", "in", "litert", "4.32", "123", "45.6", "90.0", "[82.5,", "94.5]", "throttled"],
         ["b", "0004-bb", "int8", "in", "litert", "–", "–", "1", "–", "–"],

@@ -31,30 +31,32 @@ SWITCHED = ("begun", "switching", "switched")
 
 def test_what_a_rollout_brought_goes_back_until_it_is_accepted() -> None:
     for states in (SWITCHED, ("begun", "switching"), ("begun", "switching", "unknown"), (*SWITCHED, "failed")):
-        assert Memory([begin("d"), *on("d", *states)], "I").brought("d", "0002-b") == "0001-a", states
+        assert Memory([begin("d"), *on("d", *states)], "I").find_previous_release("d", "0002-b") == "0001-a", states
     cut = [begin("d"), *on("d", *SWITCHED), begin("d"), *on("d", "begun", "not changed"), begin("d")]
-    assert Memory(cut, "I").brought("d", "0002-b") == "0001-a", "a rollout that did not reach it changes nothing"
-    assert Memory([begin("d"), *on("d", *SWITCHED, previous="")], "I").brought("d", "0002-b") == ""
+    assert Memory(cut, "I").find_previous_release("d", "0002-b") == "0001-a", (
+        "a rollout that did not reach it changes nothing"
+    )
+    assert Memory([begin("d"), *on("d", *SWITCHED, previous="")], "I").find_previous_release("d", "0002-b") == ""
 
 
 def test_what_no_rollout_brought_or_what_was_accepted_stays() -> None:
     proved = [begin("d"), *on("d", *SWITCHED, "proved")]
-    assert Memory(proved, "I").brought("d", "0002-b") is None
-    assert Memory(proved, "I").proved("d", "b") and not Memory(proved, "I").proved("d", "c")
+    assert Memory(proved, "I").find_previous_release("d", "0002-b") is None
+    assert Memory(proved, "I").has_passed_soak("d", "b") and not Memory(proved, "I").has_passed_soak("d", "c")
     back = [begin("d"), *on("d", *SWITCHED, "failed", "rolled back")]
-    assert Memory(back, "I").brought("d", "0002-b") is None, "somebody deployed it by hand since"
-    assert not Memory(back, "I").proved("d", "b")
+    assert Memory(back, "I").find_previous_release("d", "0002-b") is None, "somebody deployed it by hand since"
+    assert not Memory(back, "I").has_passed_soak("d", "b")
     later = [*proved, begin("d"), *on("d", *SWITCHED, release="0003-c", digest="c", previous="0002-b")]
-    assert Memory(later, "I").brought("d", "0002-b") is None, "somebody went back to it by hand"
-    assert not Memory(later, "I").proved("d", "b")
-    assert Memory(later, "I").brought("d", "0003-c") == "0002-b"
-    assert Memory([], "I").brought("d", "0002-b") is None
-    assert Memory(later, "II").brought("d", "0003-c") is None, "of another policy"
+    assert Memory(later, "I").find_previous_release("d", "0002-b") is None, "somebody went back to it by hand"
+    assert not Memory(later, "I").has_passed_soak("d", "b")
+    assert Memory(later, "I").find_previous_release("d", "0003-c") == "0002-b"
+    assert Memory([], "I").find_previous_release("d", "0002-b") is None
+    assert Memory(later, "II").find_previous_release("d", "0003-c") is None, "of another policy"
 
 
 def test_a_refused_release_leaves_what_was_proved() -> None:
     found = [begin("d"), *on("d", *SWITCHED, "proved"), begin("d"), *on("d", "begun", "refused")]
-    assert Memory(found, "I").proved("d", "b")
+    assert Memory(found, "I").has_passed_soak("d", "b")
 
 
 def test_how_a_device_differs_from_what_was_rolled_out() -> None:

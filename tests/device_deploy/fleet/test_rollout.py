@@ -13,7 +13,7 @@ from quarl.device.deploy.deploy import install
 from quarl.device.deploy.errors import ReleaseError
 from quarl.device.deploy.fleet.board import Board
 from quarl.device.deploy.fleet.inventory import Fleet, Member
-from quarl.device.deploy.fleet.journal import Memory, opened
+from quarl.device.deploy.fleet.journal import Memory, open_journal
 from quarl.device.deploy.fleet.result import Result
 from quarl.device.deploy.fleet.rollout import Rollout, Settings
 from quarl.device.deploy.fleet.worker_pool import WorkerPool
@@ -182,14 +182,14 @@ class OnePayload:
 
 def roll_out(arena: Arena, payload: Payload) -> Result:
     fleet = Fleet.load(arena.file)
-    with opened(fleet) as journal:
+    with open_journal(fleet) as journal:
         payloads: Any = OnePayload(payload)
         settings = Settings(soak_s=0, deadline_ms=1e3)
         return Rollout(fleet.members, payloads, settings, journal, Memory([], "S"), WorkerPool(4, Board())).run()
 
 
 def test_two_rollouts_at_once_are_refused_and_a_torn_line_is_skipped(arena: Arena) -> None:
-    with opened(Fleet.load(arena.file)) as journal:
+    with open_journal(Fleet.load(arena.file)) as journal:
         journal.write(policy="I", device=ALL[0], phase="canary", state="proved", digest="d" * 64)
         status, lines, _ = arena.deploy()
         assert status == 1 and lines[-1]["error"]["code"] == "rollout_at_work"

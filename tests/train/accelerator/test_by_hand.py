@@ -16,7 +16,7 @@ from quarl.policy.spec import ContinuousHead, NetworkSpec, Squash
 from quarl.train.accelerator.layers import Adam, Perceptron, RMSProp, Vector, clip_by_norm
 from quarl.train.accelerator.off_policy import ddpg_update, dqn_update, huber
 from quarl.train.accelerator.on_policy import a2c_update, ppo_update, surrogate
-from quarl.train.accelerator.table import accelerated
+from quarl.train.accelerator.table import build_accelerated_update
 from quarl.train.algorithms import a2c, d4pg, ddpg, dqn, ppo, sac, td3
 from quarl.train.algorithms.common.actor_critic import ActorCritic
 from quarl.train.algorithms.common.deterministic import fresh_learner
@@ -216,7 +216,7 @@ def compare_ppo(
     learner, batch = on_policy(distribution, outputs, ("first", "second"))
     small: dict[str, Any] = {"environments": 4, "rollout_steps": 12, "minibatch": 16}
     settings = ppo.PPOSettings(**small, value_weight=0.7, gradient_norm=0.3, **bits(quantized), **held)
-    order = one_of(ppo.shuffled_order(np.random.default_rng(3), 48, 16, 2), quantized)
+    order = one_of(ppo.shuffle_minibatches(np.random.default_rng(3), 48, 16, 2), quantized)
     given = with_scales(learner.groups, quantized)
     arguments = (given, batch, order, np.float32(3), np.float32(0.01), np.float32(0.02))
     state, metrics = ppo.make_update(settings, NETWORK, distribution)(*arguments)
@@ -313,17 +313,17 @@ def test_ddpg(eagerly: None, more: dict[str, Any], quantized: bool, held: dict[s
 
 def test_the_engine_refuses_what_it_does_not_know() -> None:
     norm = NetworkSpec((8,), layer_norm=True)
-    assert accelerated("a2c", a2c.A2CSettings(engine="numpy"), NETWORK) is not None
-    assert accelerated("a2c", a2c.A2CSettings(), norm) is None
-    assert accelerated("d4pg", d4pg.D4PGSettings(), NETWORK) is None
-    assert accelerated("sac", sac.SACSettings(), NETWORK) is None
-    assert accelerated("td3", td3.TD3Settings(engine="numpy"), NETWORK) is not None
+    assert build_accelerated_update("a2c", a2c.A2CSettings(engine="numpy"), NETWORK) is not None
+    assert build_accelerated_update("a2c", a2c.A2CSettings(), norm) is None
+    assert build_accelerated_update("d4pg", d4pg.D4PGSettings(), NETWORK) is None
+    assert build_accelerated_update("sac", sac.SACSettings(), NETWORK) is None
+    assert build_accelerated_update("td3", td3.TD3Settings(engine="numpy"), NETWORK) is not None
     for method, settings in (
         ("ppo", ppo.PPOSettings(engine="numpy")),
         ("ddpg", ddpg.DDPGSettings(engine="numpy", critic_layer_norm=True)),
     ):
         with pytest.raises(SettingsError, match="plain perceptrons"):
-            accelerated(method, settings, norm if method == "ppo" else NETWORK)
+            build_accelerated_update(method, settings, norm if method == "ppo" else NETWORK)
     with pytest.raises(ValueError, match="'torch' is unknown; take one of tensorflow, numpy"):
         a2c.A2CSettings(engine="torch")
     with pytest.raises(ValueError, match="take one of tensorflow, numpy"):

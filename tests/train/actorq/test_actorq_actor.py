@@ -22,7 +22,7 @@ from quarl.train.actorq.learner import LearnerLoop
 from quarl.train.actorq.parameters import ParameterServer
 from quarl.train.actorq.plan import Plan
 from quarl.train.actorq.replay import Columns, ReplayService, Reply
-from quarl.train.actorq.wire import Published, Pushed, publish, unpacked
+from quarl.train.actorq.wire import Published, Pushed, publish, unpack_artifact
 from tests.train.actorq.small_plans import make_plan
 
 PATIENCE_S = 60.0  # for what must come; nothing is timed
@@ -148,7 +148,7 @@ def test_without_parameters_it_acts_at_random_and_says_so() -> None:
 def test_exploration_begins_anew_with_every_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     counter, ended = Counter(200), []
     actor = Actor(make_plan(), 0, 0, Shelf(), counter)
-    monkeypatch.setattr(actor._explorer, "ended", lambda: ended.append(actor.facts()["steps"]))
+    monkeypatch.setattr(actor._explorer, "end_episode", lambda: ended.append(actor.facts()["steps"]))
     assert actor.run()["episodes"] == len(ended) > 3
     assert ended == (np.flatnonzero(counter.rows("discount") == 0.0) + 1).tolist()  # CartPole fell, within its limit
 
@@ -288,7 +288,7 @@ def acted_as_the_artifact_says(hall: Hall, runtime: RuntimeName) -> None:
     """Every row's greedy action is what the artifact of its version decides on its observation."""
     compared = 0
     for updates, published in hall.published.items():
-        executor = open_artifact(runtime, unpacked(published), published.spec)
+        executor = open_artifact(runtime, unpack_artifact(published), published.spec)
         for columns in hall.rows:
             for row in np.flatnonzero(columns["updates"] == updates):
                 assert executor.decide(columns["observation"][row][None]) == columns["greedy"][row]

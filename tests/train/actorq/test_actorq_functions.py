@@ -126,7 +126,7 @@ def test_random_actions_that_are_held_are_nobodys_choice() -> None:
 def test_nothing_is_held_beyond_an_episode() -> None:
     explore = explorer(Scripted([0.1, 0.9], [0, 0], [3, 3]), exploration_hold=3)
     assert explore.choose(1, VALUES, 0.0).action == 0
-    explore.ended()
+    explore.end_episode()
     assert explore.choose(1, VALUES, 0.0).action == 1
 
 

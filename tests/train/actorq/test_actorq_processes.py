@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, added, sums_of
+from quarl.train.actorq.history import LARGEST, Deaths, GaveUpError, add_sums, sums_of
 from quarl.train.actorq.replay import ReplayService, Reply
 from quarl.train.actorq.wire import Published, publish
 from tests.train.actorq.small_parameters import make_spec, make_weights, push
@@ -170,12 +170,12 @@ def test_sums_of_lives_by_hand() -> None:
     shards: list[dict[str, float]] = [{"cpu_s": 0.25, "refused_stale": 4, "largest_staleness": 90}]
     shards.append({"largest_staleness": 70})
     other = sums_of({"seconds": {"learn": 0.5, "push": 1.0}}, {"versions_put": 4, "bytes_served": 10}, shards)
-    both = added(one, other)
+    both = add_sums(one, other)
     assert both["cpu_s"] == {"learner": 2.0, "replay": 1.25, "parameters": 0.5}
     assert both["learner_seconds"] == {"learn": 2.0, "push": 1.0}
     assert (both["parameters"]["versions_put"], both["parameters"]["bytes_served"]) == (7, 10)
     assert both["replay"] == {"refused": 4, LARGEST: 90}
-    assert added({}, one) == one
+    assert add_sums({}, one) == one
 
 
 def test_deaths_in_a_row_end_a_run_and_those_before_a_resumption_are_told() -> None:

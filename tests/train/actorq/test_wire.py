@@ -19,7 +19,7 @@ from quarl.policy.reference import choose_actions, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, weight_shapes
 from quarl.train.actorq.settings import BITS
-from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpacked
+from quarl.train.actorq.wire import Published, WireError, publish, quantization_error, unpack_artifact
 from tests.train.actorq.small_parameters import HEADS, ROWS, make_observations, make_spec, make_weights, push
 
 PAIRS = list(product(BITS, BITS))
@@ -53,7 +53,7 @@ def test_every_pair_of_bits_acts_as_the_reference_says(
     weights, observations = make_weights(spec), make_observations(spec, 2, 64)
     pushed = push(spec, weights)
     published = publish(pushed, 1, quantize, communication, runtime.artifact_format)
-    execution = started[runtime].execute(spec, unpacked(published), observations)
+    execution = started[runtime].execute(spec, unpack_artifact(published), observations)
     # The artifact itself is made of the weights as they are; else of what is left of them on the way.
     used = weights if quantize == communication else arrived(weights, communication)
     if quantize == 8:
@@ -80,13 +80,13 @@ def test_the_artifact_is_byte_for_byte_what_convert_makes(bits: int, artifact_fo
     published = publish(pushed, 1, bits, bits, artifact_format)
     wanted = build_graph(spec, weights, pushed.calibration, precision, artifact_format)
     assert published.is_artifact and published.precision is precision
-    assert published.data.tobytes() == unpacked(published) == wanted
+    assert published.data.tobytes() == unpack_artifact(published) == wanted
 
 
 @pytest.mark.parametrize(("bits", "artifact_format"), FORMATS[:2] + FORMATS[3:])
 def test_weights_sent_in_full_make_the_same_artifact_at_the_actor(bits: int, artifact_format: ArtifactFormat) -> None:
     pushed = push(make_spec(), make_weights(make_spec()))
-    made = [unpacked(publish(pushed, 1, bits, communication, artifact_format)) for communication in (32, bits)]
+    made = [unpack_artifact(publish(pushed, 1, bits, communication, artifact_format)) for communication in (32, bits)]
     assert made[0] == made[1]
 
 
@@ -150,10 +150,10 @@ def test_a_version_survives_its_way(quantize: int, communication: int) -> None:
     published = sent(quantize, communication)
     data = published.data.copy()
     data.setflags(write=False)  # as an object store gives it
-    back = replace(published, data=np.zeros(0, np.uint8)).arrived(data)
+    back = replace(published, data=np.zeros(0, np.uint8)).attach_data(data)
     assert replace(back, data=published.data) == published
     assert (back.version, back.updates, back.communication) == (3, 7, communication)
-    assert unpacked(back) == unpacked(published)
+    assert unpack_artifact(back) == unpack_artifact(published)
 
 
 @pytest.mark.parametrize("damage", ["one bit", "cut", "longer", "empty"])
@@ -168,13 +168,13 @@ def test_damaged_data_is_refused(damage: str) -> None:
         "empty": published.data[:0],
     }
     with pytest.raises(WireError, match="version 3 of the parameters arrived damaged"):
-        published.arrived(damaged[damage])
+        published.attach_data(damaged[damage])
 
 
 def test_weights_that_are_no_safetensors_file_are_refused() -> None:
     published = sent(8, 32)
     with pytest.raises(WireError, match="no safetensors file"):
-        unpacked(replace(published, data=published.data[:100]))
+        unpack_artifact(replace(published, data=published.data[:100]))
 
 
 @pytest.mark.parametrize("name", ["dense_0/kernel", "head/bias"])

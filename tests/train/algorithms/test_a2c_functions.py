@@ -9,9 +9,9 @@ import tensorflow as tf
 from quarl.policy.spec import ContinuousHead, Convolution, NetworkSpec, Squash
 from quarl.train.algorithms import a2c
 from quarl.train.algorithms.a2c import A2CSettings
-from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, clipped_together, outputs_and_values
-from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, exported
-from quarl.train.algorithms.common.rollouts import generalized_advantages
+from quarl.train.algorithms.common.actor_critic import ActorCritic, Forward, clip_jointly, outputs_and_values
+from quarl.train.algorithms.common.distributions import LOG_STD, Categorical, Gaussian, export_weights
+from quarl.train.algorithms.common.rollouts import compute_advantages
 
 
 def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:
@@ -20,7 +20,7 @@ def test_lambda_one_gives_the_n_step_advantages_of_the_paper() -> None:
     none = np.zeros((3, 1), bool)
     rewards = np.array([[1.0], [2.0], [4.0]], np.float32)
     values, following = np.ones((3, 1), np.float32), np.array([[1.0], [1.0], [8.0]], np.float32)
-    advantages = generalized_advantages(rewards, values, following, none, none, 0.5, 1.0)
+    advantages = compute_advantages(rewards, values, following, none, none, 0.5, 1.0)
     np.testing.assert_array_equal(advantages[:, 0], np.array([3.0, 5.0, 7.0], np.float32))
 
 
@@ -44,7 +44,7 @@ def test_rmsprop_by_hand() -> None:
 
 
 def test_clipping_together_takes_one_norm() -> None:
-    policy, value, norm = clipped_together({"a": tf.constant([3.0])}, {"a": tf.constant([4.0])}, 0.5)
+    policy, value, norm = clip_jointly({"a": tf.constant([3.0])}, {"a": tf.constant([4.0])}, 0.5)
     assert float(norm) == 5.0
     assert (float(policy["a"]), float(value["a"])) == pytest.approx((0.3, 0.4), rel=1e-6)
 
@@ -81,7 +81,7 @@ def test_actions_reach_the_environment_in_its_units_and_within_its_bounds() -> N
 def test_a_bundle_holds_the_networks_weights_and_not_the_distributions() -> None:
     learner = ActorCritic.fresh(np.random.default_rng(0), NetworkSpec((4,)), (3,), 2, extra=GAUSSIAN.extra_weights())
     assert LOG_STD in learner.policy
-    assert set(exported(learner.policy)) == {"dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"}
+    assert set(export_weights(learner.policy)) == {"dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"}
 
 
 # --- the shared trunk ---------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_projection_keeps_the_sum_and_inside_the_ends_the_mean() -> None:
 
 def mass(returns: float, discount: float, probabilities: list[float], atoms: np.ndarray = ATOMS) -> float:
     row = tf.constant([probabilities])
-    return float(d4pg.clipped_mass(tf.constant([returns]), tf.constant([discount]), row, atoms)[0])
+    return float(d4pg.compute_clipped_mass(tf.constant([returns]), tf.constant([discount]), row, atoms)[0])
 
 
 def test_the_mass_beyond_the_ends_by_hand() -> None:
@@ -75,9 +75,9 @@ def test_the_mass_beyond_the_ends_by_hand() -> None:
 
 def test_the_atoms_that_rewards_need_by_hand() -> None:
     settings = D4PGSettings(n_step=2, discount=0.5)  # 1 / (1 − ¼) = 4/3
-    assert d4pg.wanted_atoms(np.array([[-9.0, -3.0]]), settings) == (-12.0, 0.0)
-    assert d4pg.wanted_atoms(np.array([[-0.3, 930.0]]), settings) == (-0.4, 1300.0)  # 1,240, rounded outwards
-    assert d4pg.wanted_atoms(np.array([[7.5]]), settings) == (0.0, 10.0)
+    assert d4pg.recommend_atom_range(np.array([[-9.0, -3.0]]), settings) == (-12.0, 0.0)
+    assert d4pg.recommend_atom_range(np.array([[-0.3, 930.0]]), settings) == (-0.4, 1300.0)  # 1,240, rounded outwards
+    assert d4pg.recommend_atom_range(np.array([[7.5]]), settings) == (0.0, 10.0)
 
 
 def test_returns_outside_the_atoms_are_told_once_with_what_to_type() -> None:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from quarl.policy.spec import NetworkSpec
-from quarl.train.accelerator.table import accelerated
+from quarl.train.accelerator.table import build_accelerated_update
 from quarl.train.algorithms import dqn
 from quarl.train.algorithms.common.learner import learn
 from quarl.train.algorithms.common.replay import n_step_returns
@@ -87,7 +87,7 @@ def test_both_engines_learn_the_same_and_minibatches_may_be_weighted() -> None:
     for engine in ENGINES:
         settings = DQNSettings(target_period=2, updates=3, minibatch=5, engine=engine)
         learner = dqn.fresh_learner(np.random.default_rng(1), network, (2,), 3)
-        update = accelerated("dqn", settings, network) or dqn.make_update(settings, network)
+        update = build_accelerated_update("dqn", settings, network) or dqn.make_update(settings, network)
         metrics, errors = learn(update, learner, batches, 1e-2)
         learned.append({**{f"{g}/{n}": v for g, w in learner.groups.items() for n, v in w.items()}, "metrics": metrics})
         learned[-1]["errors"] = errors

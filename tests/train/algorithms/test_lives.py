@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from quarl.train.algorithms.common.replay import Replay, n_step_returns
-from quarl.train.algorithms.common.rollouts import Rollout, generalized_advantages
+from quarl.train.algorithms.common.rollouts import Rollout, compute_advantages
 from quarl.train.suites.episodes import EpisodeStream, StepResult, judge
 
 STACK = 3
@@ -78,7 +78,7 @@ def test_the_advantages_of_a_rollout_end_at_the_lost_life() -> None:
     for step in range(5):
         rollout.add(step, ACTION, np.zeros(1, np.float32), None, stream.step(ACTION))
     values, next_values = rollout.evaluate(forward, same)
-    advantages = generalized_advantages(
+    advantages = compute_advantages(
         rollout.rewards, values, next_values, rollout.terminated, rollout.cut, discount=0.5, gae_lambda=1.0
     )
     batch = rollout.batch(advantages, advantages + values)

@@ -10,10 +10,10 @@ from quarl.policy.spec import NetworkSpec
 from quarl.train.algorithms import ppo
 from quarl.train.algorithms.common.actor_critic import ActorCritic
 from quarl.train.algorithms.common.distributions import Categorical
-from quarl.train.algorithms.common.rollouts import generalized_advantages
+from quarl.train.algorithms.common.rollouts import compute_advantages
 from quarl.train.algorithms.common.settings import linear
 from quarl.train.algorithms.ppo import PPOSettings
-from quarl.train.networks.optimiser import clipped_by_norm
+from quarl.train.networks.optimiser import clip_by_global_norm
 
 
 def column(*values: float) -> np.ndarray:
@@ -29,21 +29,21 @@ def test_generalized_advantages_by_hand_over_one_unbroken_episode() -> None:
     # δ₂ = 3 + 0.5·16 − 8 = 3;  δ₁ = 2 + 0.5·8 − 4 = 2;  δ₀ = 1 + 0.5·4 − 2 = 1
     # A₂ = 3;  A₁ = 2 + 0.25·3 = 2.75;  A₀ = 1 + 0.25·2.75 = 1.6875
     none = flags(False, False, False)
-    advantages = generalized_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), none, none, 0.5, 0.5)
+    advantages = compute_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), none, none, 0.5, 0.5)
     np.testing.assert_array_equal(advantages[:, 0], np.array([1.6875, 2.75, 3.0], np.float32))
 
 
 def test_a_termination_cuts_bootstrap_and_trace() -> None:
     # The second step terminates: δ₁ = 2 + 0 − 4 = −2, A₁ = −2; A₀ = 1 + 0.25·(−2) = 0.5; A₂ is the next episode's.
     ended = flags(False, True, False)
-    advantages = generalized_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), ended, ended, 0.5, 0.5)
+    advantages = compute_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), ended, ended, 0.5, 0.5)
     np.testing.assert_array_equal(advantages[:, 0], np.array([0.5, -2.0, 3.0], np.float32))
 
 
 def test_a_time_limit_cuts_the_trace_but_keeps_the_bootstrap() -> None:
     # As before, but the second step is cut by the time limit: δ₁ = 2 + 0.5·8 − 4 = 2, A₁ = 2; A₀ = 1 + 0.25·2 = 1.5.
     never, ended = flags(False, False, False), flags(False, True, False)
-    advantages = generalized_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), never, ended, 0.5, 0.5)
+    advantages = compute_advantages(column(1, 2, 3), column(2, 4, 8), column(4, 8, 16), never, ended, 0.5, 0.5)
     np.testing.assert_array_equal(advantages[:, 0], np.array([1.5, 2.0, 3.0], np.float32))
 
 
@@ -51,10 +51,10 @@ def test_environments_do_not_mix() -> None:
     generator = np.random.default_rng(3)
     rewards, values, following = generator.normal(size=(3, 6, 4)).astype(np.float32)
     done = generator.random((6, 4)) < 0.3
-    together = generalized_advantages(rewards, values, following, done, done, 0.9, 0.8)
+    together = compute_advantages(rewards, values, following, done, done, 0.9, 0.8)
     for k in range(4):
         part = slice(k, k + 1)
-        alone = generalized_advantages(
+        alone = compute_advantages(
             rewards[:, part], values[:, part], following[:, part], done[:, part], done[:, part], 0.9, 0.8
         )
         np.testing.assert_array_equal(together[:, part], alone)
@@ -71,7 +71,7 @@ def test_environments_do_not_mix() -> None:
     ],
 )
 def test_clipped_surrogate_by_hand(ratio: float, advantage: float, expected: float) -> None:
-    value = ppo.clipped_surrogate(tf.constant([ratio]), tf.constant([advantage]), 0.2)
+    value = ppo.compute_clipped_surrogate(tf.constant([ratio]), tf.constant([advantage]), 0.2)
     assert float(value) == pytest.approx(expected, rel=1e-6)
 
 
@@ -101,15 +101,15 @@ def test_value_loss_by_hand() -> None:
 
 def test_clipping_by_norm_scales_all_gradients_together() -> None:
     gradients = {"a": tf.constant([3.0]), "b": tf.constant([4.0])}  # norm 5
-    clipped, norm = clipped_by_norm(gradients, 0.5)
+    clipped, norm = clip_by_global_norm(gradients, 0.5)
     assert float(norm) == 5.0
     np.testing.assert_allclose([clipped["a"][0], clipped["b"][0]], [0.3, 0.4], rtol=1e-6)
-    untouched, _ = clipped_by_norm(gradients, 10.0)
+    untouched, _ = clip_by_global_norm(gradients, 10.0)
     np.testing.assert_allclose([untouched["a"][0], untouched["b"][0]], [3.0, 4.0], rtol=1e-6)
 
 
 def test_every_epoch_sees_every_row_once() -> None:
-    order = ppo.shuffled_order(np.random.default_rng(0), rows=12, minibatch=4, epochs=2)
+    order = ppo.shuffle_minibatches(np.random.default_rng(0), rows=12, minibatch=4, epochs=2)
     assert order.shape == (6, 4)
     for epoch in order.reshape(2, 12):
         assert sorted(epoch) == list(range(12))
@@ -136,7 +136,7 @@ def test_the_compiled_update_is_the_uncompiled_one() -> None:
         "advantage": generator.normal(size=32).astype(np.float32),
         "return": generator.normal(size=32).astype(np.float32),
     }
-    order = ppo.shuffled_order(generator, 32, 16, 2)
+    order = ppo.shuffle_minibatches(generator, 32, 16, 2)
     results = []
     for eager in (False, True):
         learner = ActorCritic.fresh(np.random.default_rng(2), NetworkSpec((8,)), (3,), 4)

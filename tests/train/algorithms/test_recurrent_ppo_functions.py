@@ -12,7 +12,7 @@ from quarl.policy.reference import forward_float
 from quarl.policy.spec import Cell, NetworkSpec, Normaliser, Recurrence
 from quarl.train.algorithms.recurrent_ppo import RecurrentPPOSettings, sequences
 from quarl.train.methods import refuse_memory
-from quarl.train.networks.recurrent import Memory, unrolled
+from quarl.train.networks.recurrent import Memory, unroll_network
 from quarl.train.runs.models import parse_model
 from quarl.train.runs.presets import SettingsError
 from quarl.train.suites.errors import TaskError
@@ -37,11 +37,11 @@ def test_unrolled_steps_are_those_of_the_contract() -> None:
     weights = weights_of(SPEC)
     rows = episodes(SPEC, weights, 24, every=6)
     begins = (np.arange(24) % 6 == 0).astype(np.float32)[:, None]
-    outputs, states = unrolled(TWO, weights, rows[:, None, :7], np.ones((1, 13), np.float32), begins)
+    outputs, states = unroll_network(TWO, weights, rows[:, None, :7], np.ones((1, 13), np.float32), begins)
     wanted = forward_float(SPEC, weights, rows)
     np.testing.assert_allclose(outputs, wanted[:, :3], atol=1e-5)
     np.testing.assert_allclose(np.concatenate(states), wanted[:, 3:], atol=1e-5)
-    as_tensors, _ = unrolled(TWO, weights, tf.constant(rows[:, None, :7]), tf.ones((1, 13)), tf.constant(begins))
+    as_tensors, _ = unroll_network(TWO, weights, tf.constant(rows[:, None, :7]), tf.ones((1, 13)), tf.constant(begins))
     np.testing.assert_allclose(as_tensors.numpy(), outputs, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_a_memory_steps_as_the_unrolled_network_does_and_is_resumed() -> None:
             memory = Memory(4, 13)
             memory.restore(kept)
         made.append(memory.step(TWO, weights, inputs[step]))
-    wanted, states = unrolled(TWO, weights, inputs, np.zeros((4, 13), np.float32), begins.astype(np.float32))
+    wanted, states = unroll_network(TWO, weights, inputs, np.zeros((4, 13), np.float32), begins.astype(np.float32))
     np.testing.assert_allclose(np.concatenate(made), wanted, atol=1e-5)
     np.testing.assert_allclose(memory.states, states[-1], atol=1e-5)
 
@@ -69,7 +69,7 @@ def test_gradients_reach_back_to_the_beginning_of_the_episode_and_no_further() -
     begins = tf.constant(np.array([0, 0, 1, 0, 0, 0], np.float32)[:, None])
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs, _ = unrolled(TWO, weights, inputs, tf.zeros((1, 13)), begins)
+        outputs, _ = unroll_network(TWO, weights, inputs, tf.zeros((1, 13)), begins)
         last = tf.reduce_sum(outputs[-1])
     reach = np.abs(tape.gradient(last, inputs).numpy()).max(axis=(1, 2))
     assert (reach[:2] == 0).all() and (reach[2:] > 0).all()
@@ -83,14 +83,14 @@ def test_the_gradient_is_that_of_differences() -> None:
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         loss = tf.reduce_mean(
-            unrolled(TWO, tensors, tf.constant(inputs), tf.zeros((2, 13)), tf.constant(begins))[0] ** 2
+            unroll_network(TWO, tensors, tf.constant(inputs), tf.zeros((2, 13)), tf.constant(begins))[0] ** 2
         )
     gradients = tape.gradient(loss, tensors)
     along = sum(float(np.sum(gradients[name].numpy() * direction[name])) for name in weights)
 
     def at(step: float) -> float:
         moved = {name: (value + step * direction[name]).astype(np.float64) for name, value in weights.items()}
-        return float(np.mean(unrolled(TWO, moved, inputs.astype(np.float64), np.zeros((2, 13)), begins)[0] ** 2))
+        return float(np.mean(unroll_network(TWO, moved, inputs.astype(np.float64), np.zeros((2, 13)), begins)[0] ** 2))
 
     assert along == pytest.approx((at(1e-4) - at(-1e-4)) / 2e-4, rel=1e-3)
 

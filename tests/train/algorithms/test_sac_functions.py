@@ -12,11 +12,11 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.spec import ContinuousHead, NetworkSpec, Squash
 from quarl.train import __main__ as command
 from quarl.train.algorithms import sac
-from quarl.train.algorithms.common.distributions import exported
+from quarl.train.algorithms.common.distributions import export_weights
 from quarl.train.algorithms.common.learner import Learner, learn
 from quarl.train.algorithms.sac import LOG_STD_BIAS, LOG_STD_WEIGHTS, SACSettings
 from quarl.train.quantization.aware import fake_quantization
-from quarl.train.quantization.fake import QUANTIZER, faked, scales_of
+from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, scales_of
 
 # --- the policy -----------------------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def test_a_drawn_action_and_its_density_by_hand() -> None:
     # μ = 0.5, σ = 2, ε = −0.25: u = 0, a = 0; log N = −½ · 0.0625 − log 2 − ½ log 2π, and tanh' 0 = 1.
     # The second element has μ = 1, σ = 1, ε = 0: a = tanh 1, log N = −½ log 2π, less log(1 − tanh² 1).
     mean, log_std = tf.constant([[0.5, 1.0]]), tf.constant([[np.log(2.0), 0.0]], tf.float32)
-    action, log_probability = sac.squashed(mean, log_std, tf.constant([[-0.25, 0.0]]))
+    action, log_probability = sac.squash_actions(mean, log_std, tf.constant([[-0.25, 0.0]]))
     np.testing.assert_allclose(action, [[0.0, np.tanh(1.0)]], atol=1e-7)
     expected = -0.03125 - np.log(2.0) - np.log(2 * np.pi) - np.log(1 - np.tanh(1.0) ** 2)
     assert float(log_probability[0]) == pytest.approx(expected, rel=1e-6)
@@ -56,7 +56,9 @@ def test_a_drawn_action_and_its_density_by_hand() -> None:
 def test_the_density_integrates_to_one() -> None:
     raw = np.linspace(-8.0, 8.0, 4001, dtype=np.float32)[:, None]
     mean, log_std = np.full_like(raw, 0.3), np.full_like(raw, -0.4)
-    actions, logs = sac.squashed(tf.constant(mean), tf.constant(log_std), tf.constant((raw - mean) / np.exp(log_std)))
+    actions, logs = sac.squash_actions(
+        tf.constant(mean), tf.constant(log_std), tf.constant((raw - mean) / np.exp(log_std))
+    )
     densities, places = np.exp(logs.numpy()), actions.numpy()[:, 0]
     assert np.sum((densities[1:] + densities[:-1]) / 2 * np.diff(places)) == pytest.approx(1.0, abs=1e-3)
 
@@ -67,7 +69,7 @@ def test_the_density_stays_finite_where_tanh_is_one(end: float) -> None:
     mean = tf.constant([[end]])
     with tf.GradientTape() as tape:
         tape.watch(mean)
-        _, log_probability = sac.squashed(mean, tf.zeros((1, 1)), tf.zeros((1, 1)))
+        _, log_probability = sac.squash_actions(mean, tf.zeros((1, 1)), tf.zeros((1, 1)))
     assert float(log_probability[0]) == pytest.approx(-0.5 * np.log(2 * np.pi) - 2 * (np.log(2.0) - 30.0), rel=1e-6)
     assert float(tape.gradient(log_probability, mean)[0, 0]) == pytest.approx(np.sign(end) * 2.0)
 
@@ -171,7 +173,7 @@ def test_the_critics_fall_towards_the_targets_and_the_actor_climbs_them() -> Non
     assert metrics[-1, 0] < 0.1 * metrics[0, 0]
 
     def loss(weights: dict[str, Any]) -> float:
-        action, logs = sac.squashed(*sac.gaussian(weights, columns["observation"][0]), columns["noise"][0])
+        action, logs = sac.squash_actions(*sac.gaussian(weights, columns["observation"][0]), columns["noise"][0])
         values = [
             sac.critic_value(new.groups["critic"], index, columns["observation"][0], action) for index in sac.CRITICS
         ]
@@ -199,14 +201,14 @@ def test_quantizers_leave_the_layer_of_log_std_alone() -> None:
     fake = fake_quantization(4, NetworkSpec((8,)))
     assert fake is not None
     weights = {**learner().groups["actor"], LOG_STD_WEIGHTS: np.full((8, 2), 0.123, np.float32)}
-    rounded = faked(weights, scales_of({"input": (-5.0, 5.0), "dense_0": (0.0, 3.0)}, 4), fake)
+    rounded = fake_quantize_weights(weights, scales_of({"input": (-5.0, 5.0), "dense_0": (0.0, 3.0)}, 4), fake)
     np.testing.assert_array_equal(rounded[LOG_STD_WEIGHTS], weights[LOG_STD_WEIGHTS])
     assert len(np.unique(np.abs(rounded["dense_0/kernel"][:, 0]))) < len(np.unique(np.abs(weights["dense_0/kernel"])))
     assert QUANTIZER not in rounded
 
 
 def test_a_bundle_has_the_means_head_alone(tmp_path: Path) -> None:
-    assert set(exported(learner().groups["actor"])) == {
+    assert set(export_weights(learner().groups["actor"])) == {
         "dense_0/kernel", "dense_0/bias", "head/kernel", "head/bias"
     }  # fmt: skip
     assert command.main([

@@ -183,7 +183,7 @@ def test_what_is_seen_stands_for_bounds_that_are_not_there_by_hand() -> None:
     normaliser.update(np.array([[15.0, 4.0], [0.0, -5.0]], np.float32))  # 15 / 5; within ±5 σ nothing changes
     np.testing.assert_array_equal(normaliser.scale, [3.0, 1.0])
     np.testing.assert_array_equal(normaliser.mean, [0.0, 0.0])
-    assert normaliser.settled
+    assert normaliser.is_settled
     normaliser.update(np.full((3, 2), 40.0, np.float32))  # too late
     np.testing.assert_array_equal(normaliser.scale, [3.0, 1.0])
     again = RunningNormaliser(2, until=4, widen_until=6)

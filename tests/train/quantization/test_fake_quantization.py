@@ -26,7 +26,14 @@ from quarl.train.algorithms.ppo import PPOSettings
 from quarl.train.networks.forward import activations, mlp, relu
 from quarl.train.networks.weights import initial_weights
 from quarl.train.quantization.aware import QuantizationAware, best_top
-from quarl.train.quantization.fake import LEVELS, FakeQuantization, fake_hidden, fake_input, faked, scales_of
+from quarl.train.quantization.fake import (
+    LEVELS,
+    FakeQuantization,
+    fake_hidden,
+    fake_input,
+    fake_quantize_weights,
+    scales_of,
+)
 from quarl.train.runs.presets import SettingsError, build
 
 NETWORK = NetworkSpec((16, 12))
@@ -62,7 +69,7 @@ def trained(bits: int, weight_range: WeightRange) -> tuple[PolicySpec, dict[str,
 def rounded(policy: PolicySpec, weights: Any) -> Any:
     assert policy.quantization is not None
     fake = FakeQuantization.of(policy.quantization, policy.network)
-    return faked(weights, scales_of(policy.quantization.ranges, policy.quantization.bits), fake)
+    return fake_quantize_weights(weights, scales_of(policy.quantization.ranges, policy.quantization.bits), fake)
 
 
 def test_levels_by_hand() -> None:
@@ -114,7 +121,7 @@ def test_tensors_compute_what_arrays_do(bits: int, weight_range: WeightRange) ->
     arrays = rounded(policy, weights)
     as_tensors = {name: tf.constant(value) for name, value in weights.items()}
     scales = {k: tf.constant(v) for k, v in scales_of(policy.quantization.ranges, bits).items()}
-    tensors = faked(as_tensors, scales, FakeQuantization.of(policy.quantization, NETWORK))
+    tensors = fake_quantize_weights(as_tensors, scales, FakeQuantization.of(policy.quantization, NETWORK))
     assert arrays.keys() == tensors.keys()
     for name, value in arrays.items():
         np.testing.assert_allclose(tensors[name].numpy(), value, rtol=3e-7, err_msg=name)
@@ -131,7 +138,7 @@ def test_gradients_pass_the_rounding_and_stop_at_the_top() -> None:
     with tf.GradientTape() as tape:
         tape.watch((kernel, values))
         weights = {"head/kernel": kernel, "head/bias": tf.zeros(2)}
-        made = faked(weights, {INPUT: tf.constant([1.0, 0.0])}, fake)["head/kernel"]
+        made = fake_quantize_weights(weights, {INPUT: tf.constant([1.0, 0.0])}, fake)["head/kernel"]
         of_values = fake_hidden(values, tf.constant([0.5, 3.0]))
         loss = tf.reduce_sum(made * tf.constant([[1.0, 2.0], [3.0, 4.0]])) + tf.reduce_sum(of_values)
     of_kernel, of_hidden = tape.gradient(loss, (kernel, values))

@@ -15,11 +15,11 @@ from quarl.train.networks.weights import initial_weights
 from quarl.train.quantization import mixed_precision
 from quarl.train.quantization.mixed_precision import (
     Compute,
+    apply_if_finite,
     cast,
     check_compute,
     fresh_loss_scale,
     gradients_of,
-    settled,
     slower_here,
 )
 from quarl.train.runs.checkpoint import load_checkpoint
@@ -110,7 +110,7 @@ def step(state: dict, factor: float) -> tuple[dict, dict]:
         loss = tf.reduce_sum(tf.cast(cast(weights, Compute.FLOAT16)["w"] * np.float16(factor), tf.float32))
     gradients, finite = gradients_of(tape, loss, weights, state["loss_scale"])
     new = {"weights": {"w": weights["w"] - gradients["w"]}}
-    return settled(new, state, finite), gradients
+    return apply_if_finite(new, state, finite), gradients
 
 
 def fresh(scale: float) -> dict:

@@ -59,12 +59,12 @@ def test_clipping_by_hand() -> None:
     in_place, tensors = arrays(), {name: tf.constant(value) for name, value in arrays().items()}
     control = WeightControl(clip=2.0)
     control.clip_in_place(in_place)
-    for weights in (in_place, control.clipped(tensors)):
+    for weights in (in_place, control.clip_weights(tensors)):
         wanted = [[1.0, -1.0], [0.5, 1.0], [-0.25, 0.0], [1.0, -1.0]]
         assert np.asarray(weights["dense_0/kernel"]).tolist() == wanted
         assert np.asarray(weights["conv_0/kernel"]).ravel().tolist() == [1.0, -0.5, -1.0, 0.5]
         assert others(weights) == [7.0, 7.0, 7.0, -8.0]
-    assert control.bound((9, 4)) == pytest.approx(2 / 3)
+    assert control.compute_clip_bound((9, 4)) == pytest.approx(2 / 3)
 
 
 def test_decay_by_hand() -> None:
@@ -72,7 +72,7 @@ def test_decay_by_hand() -> None:
     in_place, tensors = arrays(), {name: tf.constant(value) for name, value in arrays().items()}
     control = WeightControl(decay=2.5)
     control.decay_in_place(in_place, 0.1)
-    for weights in (in_place, control.decayed(tensors, tf.constant(0.1))):
+    for weights in (in_place, control.decay_weights(tensors, tf.constant(0.1))):
         wanted = [[2.25, -1.125], [0.375, 0.75], [-0.1875, 0.0], [1.5, -6.75]]
         np.testing.assert_allclose(weights["dense_0/kernel"], wanted, rtol=1e-6)
         np.testing.assert_allclose(np.ravel(weights["conv_0/kernel"]), [3.0, -0.375, -3.0, 0.375], rtol=1e-6)
@@ -99,7 +99,7 @@ def test_a_step_of_adam_with_both_by_hand() -> None:
 
 def test_without_them_nothing_is_touched() -> None:
     weights = arrays()
-    assert OFF.decayed(weights, 0.1) is weights and OFF.clipped(weights) is weights
+    assert OFF.decay_weights(weights, 0.1) is weights and OFF.clip_weights(weights) is weights
     OFF.decay_in_place(weights, 0.1)
     OFF.clip_in_place(weights)
     assert all(np.array_equal(weights[name], value) for name, value in arrays().items())

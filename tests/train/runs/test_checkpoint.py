@@ -11,8 +11,8 @@ from quarl.train.runs.checkpoint import (
     FILE_NAME,
     Checkpoint,
     CheckpointError,
-    flattened,
-    gathered,
+    flatten_groups,
+    gather_state,
     load_checkpoint,
     save_checkpoint,
 )
@@ -21,7 +21,7 @@ from quarl.train.runs.checkpoint import (
 def example() -> Checkpoint:
     policy: dict[str, np.ndarray] = {"head/bias": np.array([1.5], np.float32)}
     groups = {"policy": policy, "stream": {"ids": np.array([2**40], np.int64)}}
-    return Checkpoint(flattened(groups), {"step": 3})
+    return Checkpoint(flatten_groups(groups), {"step": 3})
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 def test_a_generator_goes_on_where_it_was() -> None:
     generator = np.random.default_rng(5)
     generator.random(3, dtype=np.float32)  # leaves half a word in the generator's buffer
-    arrays, facts = gathered({}, {}, 7, generator)
+    arrays, facts = gather_state({}, {}, 7, generator)
     _, updates, copy = Checkpoint(arrays, json.loads(json.dumps(facts))).put_back({}, {})
     assert updates == 7
     np.testing.assert_array_equal(generator.random(9, dtype=np.float32), copy.random(9, dtype=np.float32))
@@ -89,7 +89,7 @@ class Counter:
 def resumable() -> tuple[Checkpoint, np.random.Generator]:
     generator = np.random.default_rng(5)
     learned = {"policy": {"head/bias": np.array([1.5], np.float32)}}
-    return Checkpoint(*gathered(learned, {"counter": Counter(7)}, 9, generator)), generator
+    return Checkpoint(*gather_state(learned, {"counter": Counter(7)}, 9, generator)), generator
 
 
 def test_a_run_is_put_back_as_it_was_gathered() -> None:
@@ -124,8 +124,8 @@ def test_a_replay_of_an_older_layout_is_refused_by_its_name() -> None:
     shape = (4, 2, 3)
     old = {name: np.zeros(shape, np.float32) for name in ("observation", "next_observation")}
     old |= {name: np.zeros(shape[:2], np.float32) for name in ("action", "reward", "done", "terminated")}
-    _, facts = gathered({}, {}, 0, np.random.default_rng())
+    _, facts = gather_state({}, {}, 0, np.random.default_rng())
     for written in ([4], [4, 9]):
-        checkpoint = Checkpoint(flattened({"replay": {**old, "written": np.array(written)}}), facts)
+        checkpoint = Checkpoint(flatten_groups({"replay": {**old, "written": np.array(written)}}), facts)
         with pytest.raises(CheckpointError, match=r"older format: its replay .* Start over with --fresh"):
             checkpoint.put_back({}, {"replay": Replay(8, 2, (3,))})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quarl.policy.bundle import Bundle
-from quarl.policy.reference import choose_actions, forward_float, hidden_activations
+from quarl.policy.reference import choose_actions, compute_activations, forward_float
 from quarl.train import __main__ as command
 from quarl.train import evaluate
 from quarl.train.deciding import greedy
@@ -53,7 +53,7 @@ def test_a_run_writes_a_bundle_that_is_evaluated_and_goes_on_after_an_interrupti
     # Where they join, picture and vector reach about as far: k = 2^round(…) leaves a factor of √2 at most.
     calibration = bundle.calibration()
     assert 16 < len(calibration) <= 64 and calibration[:, :7056].max() == 20.0
-    joined = np.abs(hidden_activations(spec, weights, calibration)[3])
+    joined = np.abs(compute_activations(spec, weights, calibration)[3])
     assert 0.70 < joined[:, :-8].max() / joined[:, -8:].max() < 1.42
 
     golden = bundle.golden()

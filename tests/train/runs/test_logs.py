@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from quarl.train.runs.logs import CurveLog, column, crc32c, draw_curve, masked, read_rows, thinned
+from quarl.train.runs.logs import CurveLog, column, crc32c, draw_curve, mask_crc, read_rows, thin_curve
 
 
 def write(folder: Path, steps: range, resume_from: int | None = None) -> None:
@@ -43,7 +43,7 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
 
 def test_checksums_of_records_by_hand() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
-    assert masked(0x80000001) == 0x30000 + 0xA282EAD8  # the outer bits come together in the middle: 1 0000 and 2 0000
+    assert mask_crc(0x80000001) == 0x30000 + 0xA282EAD8  # the outer bits come together in the middle: 1 0000 and 2 0000
 
 
 def test_the_picture_is_a_png_that_shows_what_there_is(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_a_bundles_curve_is_thinned_but_keeps_every_evaluation_and_every_ended_e
     lines = ["step,return,greedy_return"]
     lines += [f"{k},{5 if k % 50 == 7 else ''},{9 if k % 99 == 0 else ''}" for k in range(1, 1001)]
     text = "\n".join(lines) + "\n"
-    assert thinned(text, 2000) == text
-    rows = read_rows(thinned(text, 100))
+    assert thin_curve(text, 2000) == text
+    rows = read_rows(thin_curve(text, 100))
     assert 100 < len(rows) < 140
     assert [row["step"] for row in rows if row["greedy_return"]] == [str(k) for k in range(99, 1001, 99)]
     assert sum(bool(row["return"]) for row in rows) == 20

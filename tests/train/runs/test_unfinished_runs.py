@@ -157,7 +157,7 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
         except KeyboardInterrupt as error:
             raise ImportError("initialization failed") from error
 
-    monkeypatch.setattr("quarl.train.accelerator.table.accelerated", compiling)
+    monkeypatch.setattr("quarl.train.accelerator.table.build_accelerated_update", compiling)
     assert train(tmp_path / "I", *RUN, "--seed", "5") == 130
     printed = capsys.readouterr().err
     assert printed == f"interrupted; there was no checkpoint yet; {tmp_path / 'I'} is as it was.\n"
@@ -166,7 +166,9 @@ def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("where", ["quarl.train.runs.results.judged_finally", "quarl.train.runs.run.save_checkpoint"])
+@pytest.mark.parametrize(
+    "where", ["quarl.train.runs.results.evaluate_final_policy", "quarl.train.runs.run.save_checkpoint"]
+)
 def test_ctrl_c_when_all_steps_are_made_ends_at_once_and_loses_nothing(
     where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

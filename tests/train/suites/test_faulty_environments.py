@@ -21,7 +21,7 @@ from quarl.train.suites.episodes import Episodes
 from quarl.train.suites.errors import EnvironmentFaultError, TaskError
 from quarl.train.suites.gymnasium_task import refuse_spaces
 from quarl.train.suites.make import make_task
-from quarl.train.suites.task import paired_if_seeded
+from quarl.train.suites.task import unpair_if_unseeded
 from tests.train.suites.faulty_environments import FAULTY, Hanging
 
 SMALL = ["--method", "ppo", "--set", "environments=8", "--set", "rollout_steps=16", "--set", "minibatch=64", "--quiet"]
@@ -108,7 +108,7 @@ def test_discrete_actions_are_numpys_integers() -> None:
 @pytest.mark.parametrize("name", ["Unseeded", "UnseededSteps", "Walk", "Nested"])
 def test_an_environment_that_ignores_its_seed_is_found(name: str) -> None:
     task = make_task(f"{MODULE}:{name}Limited-v0")
-    found = paired_if_seeded(task, 3)
+    found = unpair_if_unseeded(task, 3)
     assert found.paired == (len(found.notes) == 0) == (name in ("Walk", "Nested"))
 
 

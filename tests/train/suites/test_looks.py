@@ -96,7 +96,7 @@ def test_a_policy_with_looks_is_trained_and_judged_with_its_memory(tmp_path: Pat
     options = [*SMALL, "--set", "minibatch=128", "--steps", "512", "--method", "ppo"]
     assert train(tmp_path / "L", *options) == 0
     bundle = Bundle.load(tmp_path / "L")
-    assert bundle.spec.observation_size == 96 and bundle.spec.sensed_size == 96
+    assert bundle.spec.observation_size == 96 and bundle.spec.input_size == 96
     assert bundle.calibration().shape[1] == 96
     # Within an episode each row's older looks are those that were the newest before.
     ranges = bundle.calibration()[:, :72].reshape(-1, 3, 24)

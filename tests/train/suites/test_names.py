@@ -5,7 +5,7 @@ import re
 import pytest
 
 from quarl.train.suites.cells import load_cells
-from quarl.train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, known_words, resolve
+from quarl.train.suites.names import ATARI_WORDS, GYMNASIUM_WORDS, Suite, list_task_words, resolve
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_papers_halfcheetah_is_pybullets_and_mujocos_is_another_task() -> No
 
 
 def test_words_and_their_files_are_all_different() -> None:
-    words = known_words()
+    words = list_task_words()
     assert len(words) == len(set(words)) == 2 + len(GYMNASIUM_WORDS) + len(ATARI_WORDS)
     for kind in ("canonical", "file_name", "short_name"):
         assert len({getattr(resolve(word), kind) for word in words}) == len(words)

@@ -19,17 +19,17 @@ ARENAS = {"hard": PRESETS["hard"], "shipped": PRESETS["shipped"]}
 
 def test_an_episode_is_of_the_zone_that_was_open_when_it_began() -> None:
     zones = Zones(ARENAS, window=4, advance_at=0.5)
-    assert zones.ended(np.array([True, False, False]), 9) == "", "the window is not full"
-    assert zones.ended(np.array([True]), 10) == (
+    assert zones.record_episodes(np.array([True, False, False]), 9) == "", "the window is not full"
+    assert zones.record_episodes(np.array([True]), 10) == (
         "zone 2 of 4 opened: goals on hard 6 to 15.5 m, on shipped 10 to 16.5 m away"
     )
     assert zones.figures() == {"zone": 2.0}
-    zones.ended(np.array([True] * 4), 14)
+    zones.record_episodes(np.array([True] * 4), 14)
     assert zones.of(np.array([0, 9, 10, 13, 14, 99])).tolist() == [0, 0, 1, 1, 2, 2]
     copy = Zones(ARENAS, window=4, advance_at=0.5)
     copy.restore(zones.state())
     assert copy.of(np.array([9, 10, 14])).tolist() == [0, 1, 2]
-    assert copy.ended(np.array([True] * 4), 20).startswith("zone 4 of 4 opened: goals on hard 6 to 25 m")
+    assert copy.record_episodes(np.array([True] * 4), 20).startswith("zone 4 of 4 opened: goals on hard 6 to 25 m")
 
 
 def test_the_defaults_are_air_learnings() -> None:
@@ -37,8 +37,8 @@ def test_the_defaults_are_air_learnings() -> None:
     assert read_zones(ARENAS, None) is None
     zones = read_zones(ARENAS, {})
     assert zones is not None
-    assert zones.ended(np.arange(1000) >= 701, 1000) == "", "29.9 %"
-    assert zones.ended(np.ones(1, bool), 1001) != "", "the oldest failure left"
+    assert zones.record_episodes(np.arange(1000) >= 701, 1000) == "", "29.9 %"
+    assert zones.record_episodes(np.ones(1, bool), 1001) != "", "the oldest failure left"
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from quarl.train.algorithms.common.learner import Learner, State
 from quarl.train.algorithms.common.settings import RolloutSettings
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import features, mlp
-from quarl.train.networks.optimiser import clipped_by_norm
+from quarl.train.networks.optimiser import clip_by_global_norm
 from quarl.train.networks.weights import Weights, initial_weights, zeros_like
-from quarl.train.quantization.fake import passed_through
-from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.quantization.fake import select_scales
+from quarl.train.quantization.mixed_precision import Compute, apply_if_finite, cast, fresh_loss_scale, gradients_of
 from quarl.train.quantization.weight_control import OFF
 from quarl.train.suites.episodes import Observations
 
@@ -67,14 +67,14 @@ class ActorCritic(Learner):
             value = initial_weights(generator, NetworkSpec(()), width, 1, head_gain=1.0)
         else:
             value_network = dataclasses.replace(network, hidden=value_hidden or network.hidden, recurrences=())
-            given = (observation[0] + network.state_size,)  # it is shown what the policy remembers
-            value = initial_weights(generator, value_network, given, 1, head_gain=1.0)
+            value_shape = (observation[0] + network.state_size,)  # it is shown what the policy remembers
+            value = initial_weights(generator, value_network, value_shape, 1, head_gain=1.0)
         policy |= extra or {}
         groups = {"policy": policy, "value": value}
-        kept = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}
+        optimiser_groups = {f"{group}_{name}": zeros_like(groups[group]) for group in groups for name in moments}
         if loss_scale := fresh_loss_scale(Compute(compute)):
-            kept["loss_scale"] = loss_scale
-        learner = cls({**groups, **kept}, as_tensors=bool(network.convolutions), network=network)
+            optimiser_groups["loss_scale"] = loss_scale
+        learner = cls({**groups, **optimiser_groups}, as_tensors=bool(network.convolutions), network=network)
         learner.put(learner.groups)
         return learner
 
@@ -149,20 +149,20 @@ class Forward:
         return mlp(self._learner.value, observations)[:, 0]
 
 
-def clipped_together(policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor]:
+def clip_jointly(policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor]:
     """Gradients of policy and value, clipped by the norm of all of them together."""
     merged = {f"policy/{name}": g for name, g in policy.items()} | {f"value/{name}": g for name, g in value.items()}
-    parts, norm = clipped_by_norm(merged, largest)
+    parts, norm = clip_by_global_norm(merged, largest)
     return {name: parts[f"policy/{name}"] for name in policy}, {name: parts[f"value/{name}"] for name in value}, norm
 
 
-def clipped(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor, tf.Tensor]:
+def clip_gradients(shared: bool, policy: Any, value: Any, largest: float) -> tuple[Any, Any, tf.Tensor, tf.Tensor]:
     """Clip both gradients, each by its own norm, or together in a shared trunk; returns both norms before, too."""
     if shared:
-        policy, value, norm = clipped_together(policy, value, largest)
+        policy, value, norm = clip_jointly(policy, value, largest)
         return policy, value, norm, norm
-    policy, policy_norm = clipped_by_norm(policy, largest)
-    value, value_norm = clipped_by_norm(value, largest)
+    policy, policy_norm = clip_by_global_norm(policy, largest)
+    value, value_norm = clip_by_global_norm(value, largest)
     return policy, value, policy_norm, value_norm
 
 
@@ -182,14 +182,16 @@ def descent(
         state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[State, tf.Tensor, tf.Tensor]:
         """One step along the clipped gradients: the new state, and the norms before clipping."""
-        of_policy, of_value, policy_norm, value_norm = clipped(shared, of_policy, of_value, settings.gradient_norm)
+        of_policy, of_value, policy_norm, value_norm = clip_gradients(
+            shared, of_policy, of_value, settings.gradient_norm
+        )
         new: State = {}
         for name, gradients in (("policy", of_policy), ("value", of_value)):
             moments = {key.removeprefix(f"{name}_"): state[key] for key in state if key.startswith(f"{name}_")}
-            weights = controls[name].decayed(state[name], rate)
+            weights = controls[name].decay_weights(state[name], rate)
             moved, moments = optimise(weights, gradients, moments, count, rate)
             new |= {f"{name}_{key}": moment for key, moment in moments.items()}
-            new[name] = controls[name].clipped(moved)
+            new[name] = controls[name].clip_weights(moved)
         return new, policy_norm, value_norm
 
     def descend(
@@ -198,7 +200,7 @@ def descent(
         both = state["policy"], state["value"]
         (of_policy, of_value), finite = gradients_of(tape, loss, both, state.get("loss_scale", {}))
         new, policy_norm, value_norm = along(state, of_policy, of_value, count, rate)
-        new = settled(new, state, finite) | passed_through(state)
+        new = apply_if_finite(new, state, finite) | select_scales(state)
         return new, {"policy_norm": policy_norm, "value_norm": value_norm}
 
     return descend

@@ -19,9 +19,9 @@ from quarl.train.algorithms.common.loop import Loop
 from quarl.train.algorithms.common.settings import ReplaySettings, setting
 from quarl.train.lazily import tf
 from quarl.train.networks.forward import mlp
-from quarl.train.networks.optimiser import adam_step, clipped_by_norm
+from quarl.train.networks.optimiser import adam_step, clip_by_global_norm
 from quarl.train.networks.weights import Weights, initial_weights, zeros_like
-from quarl.train.quantization.mixed_precision import Compute, cast, fresh_loss_scale, gradients_of, settled
+from quarl.train.quantization.mixed_precision import Compute, apply_if_finite, cast, fresh_loss_scale, gradients_of
 from quarl.train.quantization.weight_control import OFF, WeightControl
 
 Floats = NDArray[np.float32]
@@ -82,8 +82,8 @@ def critic_value(critics: Mapping[str, Any], index: int, observations: tf.Tensor
 def smallest(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """min over critics of Q, row by row (batch,): clipped double Q-learning (Fujimoto et al. 2018, equation 10)."""
     least = values[0]
-    for each in values[1:]:
-        least = tf.minimum(least, each)
+    for value in values[1:]:
+        least = tf.minimum(least, value)
     return least
 
 
@@ -109,7 +109,9 @@ def fresh_critics(
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-def learned_groups(name: str, weights: Weights, compute: str = "float32", followed: bool = True) -> dict[str, Weights]:
+def build_learner_groups(
+    name: str, weights: Weights, compute: str = "float32", followed: bool = True
+) -> dict[str, Weights]:
     """A learner's groups of one network that :func:`descend` takes a step of, by name.
 
     Itself, its target where it is ``followed`` by one (a copy), Adam's moments, and the loss's scale in float16.
@@ -140,11 +142,11 @@ def descend(
         tape.watch(weights)
         value = loss(cast(weights, compute))
     gradients, finite = gradients_of(tape, value, weights, state.get(key, {}))
-    gradients, norm = clipped_by_norm(gradients, largest)
+    gradients, norm = clip_by_global_norm(gradients, largest)
     names = (group, f"{group}_first", f"{group}_second")
     moments = state[names[1]], state[names[2]]
-    moved, *learned = adam_step(control.decayed(weights, rate), gradients, *moments, steps, rate)
-    new = settled(dict(zip(names, (control.clipped(moved), *learned), strict=True)), state, finite, key)
+    moved, *learned = adam_step(control.decay_weights(weights, rate), gradients, *moments, steps, rate)
+    new = apply_if_finite(dict(zip(names, (control.clip_weights(moved), *learned), strict=True)), state, finite, key)
     return {**state, **new}, value, norm
 
 

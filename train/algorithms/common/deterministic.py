@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import NetworkSpec
-from quarl.train.algorithms.common.continuous import Actor, ContinuousSettings, fresh_critics, learned_groups
+from quarl.train.algorithms.common.continuous import Actor, ContinuousSettings, build_learner_groups, fresh_critics
 from quarl.train.algorithms.common.exploration import ExplorationNoise, noise_scale
 from quarl.train.algorithms.common.learner import Learner
 from quarl.train.algorithms.common.loop import Loop
@@ -57,7 +57,7 @@ def fresh_learner(
     """Orthogonal weights with small heads: actions and values start near 0; the targets are copies."""
     actor = initial_weights(generator, network, observation, actions, head_gain=0.01)
     both = fresh_critics(generator, critic, observation[0] + actions, critics, critic_outputs)
-    return Learner({**learned_groups("actor", actor, compute), **learned_groups("critic", both, compute)})
+    return Learner({**build_learner_groups("actor", actor, compute), **build_learner_groups("critic", both, compute)})
 
 
 class NoisyActor(Actor):

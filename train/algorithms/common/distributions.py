@@ -97,7 +97,7 @@ class MultiCategorical(Categorical):
     def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
         """Actions (batch, components) as drawn, and the logarithm of their probability, (batch,)."""
         drawn = [sample_actions(generator, outputs[:, part]) for part in self._parts]
-        return np.stack([actions for actions, _ in drawn], axis=1), np.sum([each for _, each in drawn], axis=0)
+        return np.stack([actions for actions, _ in drawn], axis=1), np.sum([log_prob for _, log_prob in drawn], axis=0)
 
     def greedy(self, outputs: Floats) -> Actions:
         """The first largest output of each component, (batch, components)."""
@@ -170,6 +170,6 @@ def distribution_of(task: Task, log_std: float) -> Distribution:
     return Gaussian(task.head, log_std) if isinstance(task.head, ContinuousHead) else Categorical()
 
 
-def exported(weights: Mapping[str, Any]) -> Weights:
+def export_weights(weights: Mapping[str, Any]) -> Weights:
     """The network's weights alone, as arrays: what a bundle holds."""
     return {name: np.asarray(value) for name, value in weights.items() if name.partition("/")[0] != LOG_STD}

@@ -28,12 +28,12 @@ class Experience:
         self._settings, self._is_image = settings, task.is_image
         self._rows = np.zeros(0, np.int64)  # of what was drawn last
 
-    def checkpointed(self) -> dict[str, Checkpointed]:
+    def list_checkpoint_parts(self) -> dict[str, Checkpointed]:
         """What a checkpoint holds, by name. A replay of images is left out: it is filled again."""
-        kept: dict[str, Checkpointed] = {"replay": self._replay}
+        parts: dict[str, Checkpointed] = {"replay": self._replay}
         if self._priorities is not None:
-            kept["priorities"] = self._priorities
-        return {} if self._is_image else kept
+            parts["priorities"] = self._priorities
+        return {} if self._is_image else parts
 
     def add(self, observation: Observations, actions: Actions, transition: Transition) -> None:
         """Remember a step of every environment; ``actions`` are kept as they are, in the networks' units."""
@@ -42,7 +42,7 @@ class Experience:
     @property
     def suffices(self) -> bool:
         """Whether there are the steps after which learning starts."""
-        return self._replay.written * self._settings.environments >= self._settings.learning_starts
+        return self._replay.steps_written * self._settings.environments >= self._settings.learning_starts
 
     def draw(
         self, generator: np.random.Generator, normaliser: RunningNormaliser | ImageScaling
@@ -57,7 +57,7 @@ class Experience:
         if self._priorities is None:
             drawn = self._replay.sample(generator, settings.updates * settings.minibatch, settings.n_step)
         else:
-            self._priorities.follow(self._replay.written)
+            self._priorities.follow(self._replay.steps_written)
             rows, probabilities = self._priorities.draw(generator, shape)
             drawn = self._replay.take(rows.ravel(), settings.n_step)
             exponent = getattr(settings, "importance_exponent", 0.0)

@@ -17,7 +17,7 @@ State = dict[str, Any]
 Update = Callable[..., tuple[Any, ...]]
 """(state, …) → (state, metrics, …): a compiled update, or one of ``train/accelerator``."""
 ROWS = -1
-"""Width of what a round tells of every row of a minibatch; see :func:`compiled_round`."""
+"""Width of what a round tells of every row of a minibatch; see :func:`compile_round`."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Learner:
         """
         state, *metrics = update({**self.groups, **(quantizer or {})}, *inputs)
         self.put(state)
-        return [np.asarray(each) for each in metrics]
+        return [np.asarray(metric) for metric in metrics]
 
 
 def learn(
@@ -60,15 +60,15 @@ def learn(
     """Run a round of updates on the learner: its metrics (updates, …), and what else it tells.
 
     Args:
-        update: a round as :func:`compiled_round` makes it, of ``learner``.
+        update: a round as :func:`compile_round` makes it, of ``learner``.
         batches: columns (updates, minibatch, …).
         rate: the learning rate, or the share of it.
         quantizer: the group of scales, while quantizers are active.
     """
     count = np.int32(learner.updates)
-    metrics, *more = learner.take(update, batches, count, np.float32(rate), quantizer=quantizer)
+    metrics, *extras = learner.take(update, batches, count, np.float32(rate), quantizer=quantizer)
     learner.updates += len(metrics)
-    return [metrics, *more]
+    return [metrics, *extras]
 
 
 def scan_updates(
@@ -82,14 +82,14 @@ def scan_updates(
     def body(index: tf.Tensor, state: State, *metrics: tf.Tensor) -> tuple[Any, ...]:
         state, *rows = one(index, state)
         pairs = zip(metrics, rows, strict=True)
-        return index + 1, state, *(tf.tensor_scatter_nd_update(each, [[index]], row[None]) for each, row in pairs)
+        return index + 1, state, *(tf.tensor_scatter_nd_update(metric, [[index]], row[None]) for metric, row in pairs)
 
     start = (tf.constant(0), state, *(tf.zeros((updates, width)) for width in widths))
     _, *ended = tf.while_loop(lambda index, *_: index < updates, body, start)
     return tuple(ended)
 
 
-def compiled_round(
+def compile_round(
     one: Callable[[State, dict[str, tf.Tensor], tf.Tensor, tf.Tensor], tuple[Any, ...]],
     *widths: int,
     compiled: bool = True,

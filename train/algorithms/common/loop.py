@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import Squash
-from quarl.train.algorithms.common.distributions import exported
+from quarl.train.algorithms.common.distributions import export_weights
 from quarl.train.algorithms.common.learner import Learner
 from quarl.train.algorithms.common.normalisation import ImageScaling, RunningNormaliser
 from quarl.train.algorithms.common.settings import SharedSettings
@@ -17,7 +17,7 @@ from quarl.train.networks.policy import Policy
 from quarl.train.networks.weights import Weights
 from quarl.train.quantization.aware import QuantizationAware
 from quarl.train.runs.best import BestPolicy
-from quarl.train.runs.checkpoint import Checkpointed, gathered
+from quarl.train.runs.checkpoint import Checkpointed, gather_state
 from quarl.train.runs.request import Trained
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Decide, EpisodeStream
@@ -50,7 +50,7 @@ class Loop:
         self.iteration_steps = settings.environments * settings.rollout_steps
         self._best, self._deployed, self._counted = BestPolicy(task.presets[0]), "", 0
         self._checkpointed: dict[str, Any] = {"normaliser": self.normaliser, "stream": self.stream, "best": self._best}
-        self._checkpointed |= self.aware.checkpointed()
+        self._checkpointed |= self.aware.list_checkpoint_parts()
 
     def follow(self, learner: Learner, deployed: str, checkpointed: Mapping[str, Checkpointed] | None = None) -> None:
         """The learner, which of its groups is deployed, and what else a checkpoint holds, by name.
@@ -110,15 +110,15 @@ class Loop:
         if self.run.wants_checkpoint:
             self._save()
 
-    def finished(self, squash: Squash = Squash.TANH) -> Trained:
+    def finish_training(self, squash: Squash = Squash.TANH) -> Trained:
         """Save once more; returns what was trained."""
         self._save()
         notes = {"updates": self.learner.updates, **self.aware.notes(), **self._best.notes()}
         return Trained(self._best.policy(self._policy), self.step, notes, squash)
 
     def _policy(self) -> Policy:
-        return self.aware.policy(exported(self.weights), self.normaliser.frozen())
+        return self.aware.policy(export_weights(self.weights), self.normaliser.frozen())
 
     def _save(self) -> None:
         learned = self.learner
-        self.run.save(self.step, *gathered(learned.groups, self._checkpointed, learned.updates, self.generator))
+        self.run.save(self.step, *gather_state(learned.groups, self._checkpointed, learned.updates, self.generator))

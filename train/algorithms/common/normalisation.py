@@ -100,11 +100,11 @@ class RunningNormaliser:
     def update(self, observations: NDArray[np.float32]) -> None:
         """Merge a batch (rows, size), unless all stands still already; count what is cut of it."""
         self._note_movement(observations)
-        if self.count or self.settled:
+        if self.count or self.is_settled:
             end = np.float32(CLIP * (1.0 + 1e-5)) * self.scale  # a value on a bound is not cut, whatever float32 says
             beyond = np.abs(observations - self.mean) > end
             self._seen, self._clipped = self._seen + len(beyond), self._clipped + int(beyond.any(axis=1).sum())
-        if self.settled:
+        if self.is_settled:
             return
         rows = np.asarray(observations, np.float64)
         if self.watched < self.widen_until:
@@ -150,7 +150,7 @@ class RunningNormaliser:
         self._moved |= (np.abs(rows - self._first) > step).any(axis=0)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether mean and scale stand still from now on."""
         return self.count >= self.until and self.watched >= self.widen_until
 
@@ -201,7 +201,7 @@ def normaliser_of_replay(task: Task, settings: ReplaySettings, steps: int) -> Ru
 class ImageScaling:
     """Images stay uint8 until the network divides them by 255; nothing is estimated. Used like the class above."""
 
-    settled = True
+    is_settled = True
 
     def update(self, observations: NDArray[Any]) -> None:
         """Do nothing: there is nothing to gather."""

@@ -117,7 +117,7 @@ class Replay:
         return min(self._written, self.slots) * self.environments
 
     @property
-    def written(self) -> int:
+    def steps_written(self) -> int:
         """Steps of every environment ever added; step k lies in slot k modulo ``slots``."""
         return self._written
 
@@ -168,8 +168,8 @@ class Replay:
         """Half as much tape again; only tasks with very short episodes come here."""
         old, new = len(self._tape), len(self._tape) * 3 // 2 + 1
         tape = np.zeros((new, *self._tape.shape[1:]), self._tape.dtype)
-        kept = self._head + np.arange(-old, 0)[:, None]  # (old, environments), counted as _head does
-        tape[kept % new, self._all] = self._tape[kept % old, self._all]
+        steps = self._head + np.arange(-old, 0)[:, None]  # (old, environments), counted as _head does
+        tape[steps % new, self._all] = self._tape[steps % old, self._all]
         self._tape = tape
 
     def _observations(self, positions: NDArray[np.int64], where: NDArray[np.int64]) -> Observations:

@@ -128,7 +128,7 @@ class RewardScaling:
             self._return = state["return"].copy()
 
 
-def generalized_advantages(
+def compute_advantages(
     rewards: Floats,
     values: Floats,
     next_values: Floats,

@@ -34,11 +34,11 @@ def setting(default: T, sentence: str, before: T | None = None) -> T:
 
 def about(kind: type, name: str) -> dict[str, Any]:
     """Sentence and past of a field of a settings dataclass: its own, or those of the nearest base that gives them."""
-    found: dict[str, Any] = {}
+    field_metadata: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if name in (fields := getattr(base, "__dataclass_fields__", {})):
-            found |= fields[name].metadata
-    return found
+            field_metadata |= fields[name].metadata
+    return field_metadata
 
 
 def linear(first: float, last: float, share: float) -> float:
