@@ -76,7 +76,8 @@ Measured on {{ device | machine }}.
 
 
 def rows_of(selection: Selection, preset: str, other_preset: str | None = None) -> Iterator[dict[str, Any]]:
-    """A row for each policy and precision, of one artifact in one runtime; below these one for the blind baseline.
+    """Yield a row for each policy and precision, of one artifact in one runtime; below these one for the blind
+    baseline.
 
     Args:
         selection: the measurements.
@@ -140,7 +141,7 @@ def rows_of(selection: Selection, preset: str, other_preset: str | None = None) 
 
 
 def facts(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the notes name: the machines, how much was measured, the flights of the blind baseline."""
+    """Return what the notes name: the machines, how much was measured, the flights of the blind baseline."""
     device = [report for report in reports_of(rows) if report.artifact is not None]
     timed = [report for report in device if report.latency]
     return {
@@ -171,7 +172,7 @@ def case_study(selection: Selection, preset: str = "hard") -> tuple[Table, list[
 
 
 def depth(selection: Selection, preset: str = "hard") -> tuple[Table, list[Report]]:
-    """The same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
+    """Return the same of the policies that see depth pictures, with their success on both arenas; raises as it does."""
     rows = require_rows(rows_of(selection, preset, "shipped"), MISSING)
     return _cases(DEPTH, "A policy of depth pictures", rows)
 
@@ -205,7 +206,7 @@ def _cases(name: str, title: str, rows: Sequence[Row]) -> tuple[Table, list[Repo
 
 
 def summary(selection: Selection, preset: str = "hard") -> Table:
-    """What the README shows of the case study: a row for each policy and precision; raises as it does."""
+    """Return what the README shows of the case study: a row for each policy and precision; raises as it does."""
     rows = require_rows(rows_of(selection, preset), MISSING)
     lines = []
     for row in _int8_beside_fp32(rows):
@@ -227,7 +228,7 @@ def summary(selection: Selection, preset: str = "hard") -> Table:
 
 
 def finding(selection: Selection, preset: str = "hard") -> str:
-    """What int8 costs and gains on the device, in a sentence; "" where fp32 and int8 were not both measured."""
+    """Return what int8 costs and gains on the device, in a sentence; "" where fp32 and int8 were not both measured."""
     faster, smaller, most, episodes, device = {}, [], [], [], None
     for policy in selection.policies():
         fp32, int8 = (selection.last(Kind.LATENCY, policy=policy, precision=name, path=PATH) for name in (FP32, "int8"))

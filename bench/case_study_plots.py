@@ -170,7 +170,7 @@ def _latency_row(axes: Axes, y: float, report: Report) -> None:
 
 
 def figures(selection: Selection, preset: str = "hard") -> dict[str, Figure]:
-    """Both pictures by name; of an emulated device only the success: its times mean nothing.
+    """Return both pictures by name; of an emulated device only the success: its times mean nothing.
 
     Raises:
         StoreError: no success, or no latency, is stored.

@@ -63,7 +63,8 @@ def read_runtimes(text: str) -> tuple[RuntimeName, ...]:
 
 
 def number_reader(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
-    """A reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a thousand."""
+    """Return a reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a
+    thousand."""
 
     def read(text: str) -> T:
         try:
@@ -94,7 +95,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
 
 
 def read_bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """A reader of ``4,3,2`` or ``2-8`` as different widths, a range being every whole number in it."""
+    """Return a reader of ``4,3,2`` or ``2-8`` as different widths, a range being every whole number in it."""
 
     def read(text: str) -> tuple[int, ...]:
         widths: list[int] = []
@@ -258,7 +259,7 @@ class Reading(Printing):
     results: Annotated[Path | None, MEASUREMENTS] = None
 
     def source(self, table: str) -> Path:
-        """Where a table's measurements are read from: --results, --local, or the store's own rule."""
+        """Return where a table's measurements are read from: --results, --local, or the store's own rule."""
         from quarl.bench.report import store
 
         return self.results or store.results_for(table, store.RESULTS, self.local)
@@ -273,7 +274,7 @@ def update_docs(tables: Sequence[Table]) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that never cuts a table when its output goes to a file."""
+    """Return a console that never cuts a table when its output goes to a file."""
     from rich.console import Console
 
     terminal = Console(stderr=stderr)

@@ -97,7 +97,7 @@ any altitude.
 
 
 def late_rows(selection: Selection, preset: str) -> Iterator[dict[str, Any]]:
-    """A row for each policy, precision and latency: success, and the paired loss against no latency.
+    """Yield a row for each policy, precision and latency: success, and the paired loss against no latency.
 
     Of each policy and precision the latest run that flew with latency is shown, and nothing from other runs.
     """
@@ -167,7 +167,7 @@ def latency_flown(selection: Selection, preset: str = "hard") -> tuple[Table, li
 
 
 def origins(zoo: Path, selection: Selection) -> Iterator[dict[str, Any]]:
-    """A row for each bundle, from its policy.json, and one for each baseline, with what their flights reached."""
+    """Yield a row for each bundle, from its policy.json, and one for each baseline, with what their flights reached."""
 
     def flights(policy: str, precision: str | None) -> dict[str, Any]:
         reports = {preset: selection.best_success(policy, precision, preset) for preset in ("shipped", "hard")}
@@ -185,7 +185,8 @@ def origins(zoo: Path, selection: Selection) -> Iterator[dict[str, Any]]:
 
 
 def zoo_table(zoo: Path, selection: Selection) -> tuple[Table, list[Report]]:
-    """Where the committed bundles come from, out of their policy.json, and how often their fp32 artifacts succeed.
+    """Return where the committed bundles come from, out of their policy.json, and how often their fp32 artifacts
+    succeed.
 
     Raises:
         StoreError: there is no bundle.
@@ -212,7 +213,7 @@ def _origin_line(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tabulate_trained_bundles(method: str, zoo: Path = ZOO_FOLDER) -> Table:
-    """Every committed bundle that this algorithm trained.
+    """Return every committed bundle that this algorithm trained.
 
     Raises:
         StoreError: there is none.
@@ -242,7 +243,7 @@ def tabulate_trained_bundles(method: str, zoo: Path = ZOO_FOLDER) -> Table:
 
 
 def pairs_of(reports: Iterable[Report], preset: str) -> list[tuple[Report, Report]]:
-    """The latest flights in the embedded simulator and those of the same episodes in another one."""
+    """Return the latest flights in the embedded simulator and those of the same episodes in another one."""
     latest: dict[tuple[Any, ...], Report] = {}
     for report in sorted(reports, key=lambda each: each.time):
         if report.success is not None and report.success.preset == preset:
@@ -258,7 +259,7 @@ def pairs_of(reports: Iterable[Report], preset: str) -> list[tuple[Report, Repor
 
 
 def airsim_flights(reports: Iterable[Report], preset: str = "hard") -> tuple[Table, list[Report]]:
-    """Each policy's flights in another simulator, and the latest embedded ones of the same episodes above them.
+    """Return each policy's flights in another simulator, and the latest embedded ones of the same episodes above them.
 
     Raises:
         StoreError: none is stored.

@@ -106,7 +106,7 @@ def _prepare(runtimes: Sequence[RuntimeName]) -> int:
 
 
 def counts_report(bundle: Bundle, precision: Precision, counted: Count, run: str) -> Report:
-    """The counts and the model's bounds, as a measurement to be stored."""
+    """Return the counts and the model's bounds, as a measurement to be stored."""
     from dataclasses import asdict
 
     from quarl.bench.cost import cost_model

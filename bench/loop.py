@@ -172,7 +172,8 @@ class _Probe:
 
 
 def compact(answer: Any) -> Any:
-    """An answer whose histograms are lines of text, ``upper edge:count``, so that it is stored in a few kilobytes."""
+    """Return an answer whose histograms are lines of text, ``upper edge:count``, so that it is stored in a few
+    kilobytes."""
     if not isinstance(answer, dict):
         return answer
     return {

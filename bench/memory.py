@@ -58,7 +58,7 @@ def memory(options: Options) -> int:
 
 
 def memory_table(reports: Sequence[Report]) -> Table:
-    """A line for each artifact in each runtime."""
+    """Return a line for each artifact in each runtime."""
     from quarl.bench.report.notes import circumstances, machine_notes, report_notes
     from quarl.bench.report.text import join_distinct, kilobytes, megabytes
     from quarl.bench.tables import tabulate

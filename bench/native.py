@@ -85,7 +85,7 @@ def _measure(bundle: Bundle, precisions: Sequence[Precision]) -> Iterator[dict[s
 
 
 def native_table(document: Mapping[str, Any]) -> Table:
-    """A line for each policy, precision and contestant."""
+    """Return a line for each policy, precision and contestant."""
     from quarl.bench.peers.turns import add_speed_ups, timing_facts
     from quarl.bench.report.text import kilobytes, nanoseconds
     from quarl.bench.tables import tabulate

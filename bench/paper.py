@@ -47,39 +47,39 @@ PAPERS_METHODS = ("a2c", "dqn", "ppo", "ddpg")
 
 
 def papers_latency(policy: str) -> str:
-    """The paper's times of a decision and the speed-up that it prints: ``0.147 → 0.124 ms, 1.18×``."""
+    """Return the paper's times of a decision and the speed-up that it prints: ``0.147 → 0.124 ms, 1.18×``."""
     return f"{PAPER[policy, 'fp32'][0]} → {PAPER[policy, 'int8'][0]} ms, {SPEED_UPS[policy]:g}×"
 
 
 def papers_success(policy: str) -> str:
-    """The paper's success: ``60 → 45 %``."""
+    """Return the paper's success: ``60 → 45 %``."""
     return " → ".join(f"{100 * PAPER[policy, precision][1]:.0f}" for precision in ("fp32", "int8")) + " %"
 
 
 def papers_minutes(name: str) -> str:
-    """The paper's training times: ``127 → 156 min``."""
+    """Return the paper's training times: ``127 → 156 min``."""
     return " → ".join(map(str, mixed.POLICIES[name].paper_minutes)) + " min"
 
 
 def papers_seconds(parts: Sequence[str]) -> str:
-    """The paper's times of an actor's parts: ``0.35 → 1.95 s, read off``."""
+    """Return the paper's times of an actor's parts: ``0.35 → 1.95 s, read off``."""
     fp32, int8 = answers.papers_seconds(parts)
     return f"{fp32:.4g} → {int8:.4g} s, read off"
 
 
 def papers_errors(precision: str) -> list[str]:
-    """The paper's relative errors of its cells, from the least to the greatest."""
+    """Return the paper's relative errors of its cells, from the least to the greatest."""
     errors = (ptq_table.compute_published_error(cell, precision) for cell in load_cells())
     return [ptq_table.single(error) for error in sorted(error for error in errors if error is not None)]
 
 
 def papers_mean(method: str, precision: str = "int8") -> str:
-    """The paper's mean relative error of an algorithm over all its cells."""
+    """Return the paper's mean relative error of an algorithm over all its cells."""
     return ptq_table.single(ptq_table.papers_mean([cell for cell in load_cells() if cell.method == method], precision))
 
 
 def papers_int8(cells: Sequence[tuple[str, str]]) -> str:
-    """The paper's int8 errors of cells, each a task and a method: ``+63.55, +22.05, 0 %``."""
+    """Return the paper's int8 errors of cells, each a task and a method: ``+63.55, +22.05, 0 %``."""
     known = {
         (cell.name.short_name, cell.method): ptq_table.compute_published_error(cell, "int8") for cell in load_cells()
     }

@@ -119,7 +119,7 @@ def describe_losses(errors: Sequence[Estimate]) -> str:
 
 
 def extreme(errors: Mapping[str, Estimate], pick: Callable[..., str] = max) -> str:
-    """The name of the largest or the smallest relative error, and the error."""
+    """Return the name of the largest or the smallest relative error, and the error."""
     name = pick(errors, key=lambda each: errors[each].value)
     return f"{name} {format_loss(errors[name], '+')} %"
 
@@ -176,7 +176,7 @@ def gains_of_artifacts(rows: Rows) -> Answer:
 
 
 def papers_best() -> float:
-    """The paper's largest gain in int8, as a relative error."""
+    """Return the paper's largest gain in int8, as a relative error."""
     return min(error for cell in load_cells() if (error := ptq_table.compute_published_error(cell, "int8")) is not None)
 
 
@@ -211,7 +211,7 @@ def sweet_spot(rows: Rows) -> Answer:
 
 
 def of_trainings(found: Sequence[Mapping[str, Any]]) -> str:
-    """How many settings there are, and on how many trainings each rests."""
+    """Return how many settings there are, and on how many trainings each rests."""
     return f"{len(found)} settings × {span(row['trainings'] for row in found)} trainings"
 
 

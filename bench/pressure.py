@@ -112,7 +112,7 @@ def measure_on(
     held: int,
     options: Options,
 ) -> Iterator[Case]:
-    """All models on one device, each in a process of its own.
+    """Yield all models on one device, each in a process of its own.
 
     Raises:
         BenchError: there is no room on its disk, or a model could not be measured.

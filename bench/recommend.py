@@ -129,7 +129,7 @@ def recommend(options: Options) -> int:
 
 
 def question_of(options: Options, task: Task) -> Question:
-    """The question as it was typed; what was not typed is the task's."""
+    """Return the question as it was typed; what was not typed is the task's."""
     from quarl.bench.recommending.deciding import Demand
     from quarl.bench.recommending.measurements import Question, choose_preset
     from quarl.device.agent.runtimes import PREFERENCE

@@ -132,7 +132,7 @@ def _flights(options: Options, late: float | str | dict[str, Any] = 0.0) -> Flig
 
 
 def _to_embedded(flights: Flights) -> Flights:
-    """The same flights in the embedded simulator."""
+    """Return the same flights in the embedded simulator."""
     return dataclasses.replace(flights, simulator=EMBEDDED, options={})
 
 
@@ -152,7 +152,8 @@ def _fly(served: Served, options: Options, asking: Session) -> Iterator[Report]:
 
 
 def _measure_latency(served: Served, run: str) -> dict[str, Any]:
-    """The device's own latency, from a request's line to the reply's line, as the simulator reads a distribution."""
+    """Return the device's own latency, from a request's line to the reply's line, as the simulator reads a
+    distribution."""
     from quarl.bench.device_session.questions import ask_latency
 
     (report,) = ask_latency([served], run, MEASURED_RUNS, MEASURED_RUNS // 10, "decide")
@@ -191,7 +192,7 @@ def _refuse_cut_short(report: Report, flights: Flights) -> None:
 
 
 def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
-    """The paired differences to fp32, for a program."""
+    """Return the paired differences to fp32, for a program."""
     from quarl.bench.report.selection import FP32, pair_successes
 
     fp32 = {r.policy: r for r in reports if r.precision == FP32}
@@ -204,7 +205,7 @@ def _differences(reports: Sequence[Report]) -> list[dict[str, Any]]:
 
 
 def success_table(reports: Sequence[Report]) -> Table:
-    """A line for each policy and precision that flew, with its paired difference to fp32."""
+    """Return a line for each policy and precision that flew, with its paired difference to fp32."""
     from quarl.bench.report.document import BASELINES
     from quarl.bench.report.notes import circumstances, machine_notes, rate, success_gain, time_cell
     from quarl.bench.report.selection import FP32

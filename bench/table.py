@@ -90,7 +90,7 @@ def table(options: Options) -> int:
 
 
 def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
-    """The tables there is data for, with the measurements each stands on; and why the others are not there.
+    """Return the tables there is data for, with the measurements each stands on; and why the others are not there.
 
     Raises:
         UsageError: there is no table of that name.
@@ -116,7 +116,7 @@ def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
 
 
 def _makers() -> dict[str, Callable[[Kept], Made]]:
-    """What makes each table of what is kept, by the table's name."""
+    """Return what makes each table of what is kept, by the table's name."""
     from quarl.bench import case_study, flights, native, paper, pressure, virtual_pi
     from quarl.bench.imports import imports_table
     from quarl.bench.loop_timing.tables import punctuality_table, round_trip_table
@@ -176,7 +176,7 @@ def _update_docs(options: Options, found: dict[str, Made]) -> None:
 
 
 def _draw(found: dict[str, Made], folder: Path | None, preset: str) -> list[Path]:
-    """The case study's two pictures; returns their files."""
+    """Return the case study's two pictures; returns their files."""
     from quarl.bench import case_study_plots as plots
     from quarl.bench.report.selection import Selection
 

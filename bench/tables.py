@@ -179,7 +179,7 @@ def _widest_cell(table: Table, index: int) -> int:
 
 
 def to_markdown(table: Table) -> str:
-    """The table as GitHub-flavoured Markdown, its notes beneath."""
+    """Return the table as GitHub-flavoured Markdown, its notes beneath."""
     lines = [
         f"**{table.title}**",
         "",
@@ -193,7 +193,7 @@ def to_markdown(table: Table) -> str:
 
 
 def fill_page(text: str, tables: Iterable[Table]) -> str:
-    """A page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled again.
+    """Return a page's text with each ``<!-- table:NAME -->…<!-- /table:NAME -->`` of these tables filled again.
 
     Raises:
         PageError: a marker without its partner.

@@ -80,7 +80,8 @@ def latency(options: Options) -> int:
 
 
 def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Options) -> list[Report]:
-    """One run: memory and latency of each precision, all of them served together, then the frameworks' latencies."""
+    """Return one run: memory and latency of each precision, all of them served together, then the frameworks'
+    latencies."""
     from quarl.bench.device_session import access
     from quarl.bench.device_session.baseline import framework_calls
     from quarl.bench.device_session.questions import ask_latency, ask_memory
@@ -108,7 +109,7 @@ def _measure(asking: Session, runtime: RuntimeName, bundle: Bundle, options: Opt
 
 
 def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
-    """Whether a framework's call on the host says anything about this device; says why when it does not."""
+    """Return whether a framework's call on the host says anything about this device; says why when it does not."""
     from quarl.bench.report.machine import is_this_machine
 
     why = "" if bundle.spec.is_plain_choice else f"the policy makes {bundle.spec.head.describe()}"
@@ -124,7 +125,7 @@ def _frameworks_apply(served: Served, bundle: Bundle) -> bool:
 
 
 def latency_table(reports: Sequence[Report]) -> Table:
-    """A line for each latency, with its denominators in the same run."""
+    """Return a line for each latency, with its denominators in the same run."""
     from quarl.bench.report.document import Kind
     from quarl.bench.report.notes import (
         circumstances,

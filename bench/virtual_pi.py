@@ -79,7 +79,8 @@ The last column is a ratio of emulated times, within one run and runtime: how lo
 
 
 def collect_counts(report: Report | None, path: str) -> dict[str, Any]:
-    """What was counted of a path with warm and with cold caches, and modelled of it, ns; counts: None where nothing."""
+    """Return what was counted of a path with warm and with cold caches, and modelled of it, ns; counts: None where
+    nothing."""
     counts = report.counts if report else None
     if counts is None:
         return {"counts": None}
@@ -98,7 +99,7 @@ def collect_counts(report: Report | None, path: str) -> dict[str, Any]:
 
 
 def model_note(reports: Iterable[Report]) -> str:
-    """A note on the assumptions of the modelled numbers."""
+    """Return a note on the assumptions of the modelled numbers."""
     assumptions = next(report.counts.model["assumptions"] for report in reports if report.counts)
     return fill_sentences(MODEL_NOTE, **assumptions)[0]
 
@@ -109,7 +110,7 @@ def l2_misses(found: Mapping[str, int]) -> int:
 
 
 def names(report: Report) -> dict[str, str]:
-    """What was executed, and by what."""
+    """Return what was executed, and by what."""
     return {"policy": report.policy, "precision": report.precision or NOT_KNOWN, "runtime": report.runtime}
 
 
@@ -119,7 +120,7 @@ def order(report: Report) -> tuple[tuple[int, str], int, int]:
 
 
 def format_model_cells(row: Row) -> dict[str, str]:
-    """Where the weights are, and the model's bounds of a decision's time."""
+    """Return where the weights are, and the model's bounds of a decision's time."""
     ranges = {"modelled bound": "bound", "modelled bound, cold": "cold_bound", "roofline": "rooflines"}
     if row["counts"] is None:
         return dict.fromkeys(("weights in", *ranges), "")
@@ -128,7 +129,7 @@ def format_model_cells(row: Row) -> dict[str, str]:
 
 
 def counts_tables(reports: Sequence[Report]) -> list[Table]:
-    """One table for the runtime's own call and one for the agent's whole path."""
+    """Return one table for the runtime's own call and one for the agent's whole path."""
     ordered = sorted((report for report in reports if report.counts), key=order)
     shared: dict[str, Any] = {"first": ordered[0].counts, "versions": versions(ordered), "codes": codes(ordered)}
     shared["model"] = model_note(ordered)
@@ -158,7 +159,7 @@ def _count_cells(row: Row) -> dict[str, str]:
 
 
 def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dict[str, Any]]:
-    """A row for each policy, precision and runtime: what was counted, and what the device's agent reported.
+    """Yield a row for each policy, precision and runtime: what was counted, and what the device's agent reported.
 
     There are none where nothing was counted.
     """
@@ -191,7 +192,7 @@ def rows_of(reports: Sequence[Report], preset: str, target: str) -> Iterator[dic
 
 
 def facts(rows: Sequence[Row]) -> Mapping[str, Any]:
-    """What the notes name: versions, the model, the machines of the target, how much the agent's path adds."""
+    """Return what the notes name: versions, the model, the machines of the target, how much the agent's path adds."""
     used, target = reports_of(rows), rows[0]["target"]
     return {
         **facts_of(rows),

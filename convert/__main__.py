@@ -100,7 +100,7 @@ def convert(options: Options) -> None:
 
 
 def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
-    """The bundles, and what is to be made of them."""
+    """Return the bundles, and what is to be made of them."""
     precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in options.bits.split(",")))
     formats = [f for f in ArtifactFormat if options.format in (f.value, "all")]
     # What is missing is made for a command behind this one, which says which policy it works on.

@@ -25,7 +25,7 @@ class AcceptanceError(PolicyError):
 
 
 def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> float:
-    """How far results (n, result_size) act as the policy's own on the same observations, 1 at most.
+    """Return how far results (n, result_size) act as the policy's own on the same observations, 1 at most.
 
     Of a discrete head: the fraction of observations with the same action. Of a continuous one: the least, over its
     outputs, of the explained share of the variance,

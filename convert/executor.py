@@ -178,7 +178,8 @@ class RuntimeProcess:
         raise self._failure(late_s, code, self._restart())
 
     def _failure(self, late_s: float | None, code: int, printed: str) -> ExecutionError:
-        """The error of a process that ended with this code, or was killed after so many seconds: its last words."""
+        """Return the error of a process that ended with this code, or was killed after so many seconds: its last
+        words."""
         if late_s is not None:
             return ExecutionError(
                 f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {printed}",
@@ -203,7 +204,7 @@ class RuntimeProcess:
 
 
 def _fill_file(file: IO[bytes], content: bytes) -> str:
-    """What opens a file that now holds this; it is cut behind it, which is cheaper than to empty it before."""
+    """Return what opens a file that now holds this; it is cut behind it, which is cheaper than to empty it before."""
     file.seek(0)
     file.write(content)
     file.truncate()
@@ -212,7 +213,7 @@ def _fill_file(file: IO[bytes], content: bytes) -> str:
 
 
 def _path(file: IO[bytes]) -> str:
-    """A path that opens a file without a name, here and in a process that inherited it under the same number."""
+    """Return a path that opens a file without a name, here and in a process that inherited it under the same number."""
     return f"/dev/fd/{file.fileno()}"
 
 
@@ -221,7 +222,8 @@ def _other_python(runtime: RuntimeName) -> str | None:
 
 
 def available() -> tuple[RuntimeName, ...]:
-    """The runtimes that can execute artifacts on this host: those installed here, or in the environment named."""
+    """Return the runtimes that can execute artifacts on this host: those installed here, or in the environment
+    named."""
     installed = find_installed_runtimes()
     return tuple(name for name in RuntimeName if name in installed or _other_python(name) is not None)
 

@@ -114,7 +114,7 @@ class GraphWriter:
         self.operators.append(node)
 
     def serialise(self, name: str, inputs: dict[str, int], outputs: dict[str, int], description: str) -> bytes:
-        """The file's bytes.
+        """Return the file's bytes.
 
         Args:
             name: of the graph.

@@ -50,7 +50,7 @@ def recipe_of(bundle: Bundle, precision: Precision, ranges: Ranges | None = None
 
 
 def integers(bundle: Bundle, precision: Precision, recipe: Recipe | None = None) -> IntegerNetwork:
-    """A bundle's policy in integers, by this recipe or the precision's own; raises as :func:`recipe_of`."""
+    """Return a bundle's policy in integers, by this recipe or the precision's own; raises as :func:`recipe_of`."""
     recipe = recipe or recipe_of(bundle, precision)
     return quantize_network(bundle.spec, bundle.weights(), bundle.calibration(), recipe.bits, recipe.ranges)
 
@@ -61,7 +61,7 @@ def weight_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray, pre
 
 
 def assign_layer_bits(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dict[str, int]:
-    """The mixed artifact's assignment, as the module describes it."""
+    """Return the mixed artifact's assignment, as the module describes it."""
     layers, sizes = Layers(spec, weights, calibration, PACKED), kernel_sizes(spec)
     errors: dict[tuple[int, ...], float] = {}
 
@@ -117,7 +117,7 @@ class Layers:
         self.reference = forward_float(spec, weights, self.observations)
 
     def assemble(self, assignment: Assignment) -> Simulated:
-        """The policy with these widths; the same as :func:`policy.simulate.simulate` makes, without its work."""
+        """Return the policy with these widths; the same as :func:`policy.simulate.simulate` makes, without its work."""
         widest = self.uniform[LARGEST_WEIGHT_BITS]
         weights = dict(widest.weights)
         for layer, bits in assignment.items():
@@ -140,7 +140,7 @@ def widths_of(assignment: Assignment) -> Widths:
 
 
 def output_error(spec: PolicySpec, outputs: Floats, reference: Floats) -> float:
-    """The module's estimate, of outputs (n, output_size) against the float policy's on the same observations."""
+    """Return the module's estimate, of outputs (n, output_size) against the float policy's on the same observations."""
     y, f = (_comparable(spec, values) for values in (outputs, reference))
     power = float(((f - f.mean(axis=0)) ** 2).sum())
     return float(np.sqrt(float(((y - f) ** 2).sum()) / power)) if power else float(np.any(y != f))

@@ -76,7 +76,7 @@ Constant = Callable[[GraphBuilder, str, np.ndarray], str]
 
 
 def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
-    """The policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
+    """Return the policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
 
     A Cast widens the half weights to float32; onnxruntime folds it when it loads the graph.
     """
@@ -111,7 +111,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
 
 
 def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
-    """The policy with int8 weights and activations, exactly the integers and scales of ``network``."""
+    """Return the policy with int8 weights and activations, exactly the integers and scales of ``network``."""
     graph = GraphBuilder()
     scales = _affine(graph, "input", network.input)
     x, vector = _add_normaliser(graph, spec)
@@ -161,14 +161,14 @@ class _States:
             start = end
 
     def select_hidden(self, name: str) -> str:
-        """The hidden state that a layer's linear part is fed."""
+        """Return the hidden state that a layer's linear part is fed."""
         recurrence = self._recurrences[name]
         if recurrence.units == recurrence.state_size:
             return self._parts[name]
         return onnx_part(self._graph, self._parts[name], 0, recurrence.units, f"{name}/hidden")
 
     def advance(self, name: str, fed: str, sums: str) -> str:
-        """The next hidden state, given the sums of what is fed and of the hidden state."""
+        """Return the next hidden state, given the sums of what is fed and of the hidden state."""
         recurrence = self._recurrences[name]
         y = onnx_program(self._graph, recurrence.program(), [fed, sums, self._parts[name]], f"{name}/gates")
         self._following.append(y)
@@ -195,7 +195,7 @@ def list_executed_operators(data: bytes) -> list[str]:
 
 
 def _add_normaliser(graph: GraphBuilder, spec: PolicySpec) -> tuple[str, str | None]:
-    """What the first layer takes, and the vector behind an image, if there is one."""
+    """Return what the first layer takes, and the vector behind an image, if there is one."""
     # z = clip((x − mean) · (1 / scale), low, high): the operations of policy.reference.normalise, one by one
     mean, inverse_scale = normaliser_constants(spec.normaliser)
     x = OBSERVATION
@@ -226,7 +226,8 @@ def _flat(graph: GraphBuilder, x: str, vector: str | None) -> str:
 
 
 def _channels_first(spec: PolicySpec, kernel: np.ndarray) -> np.ndarray:
-    """A dense kernel (H · W · C, out) behind an image with its rows in the order (C, H, W), the vector's rows last."""
+    """Return a dense kernel (H · W · C, out) behind an image with its rows in the order (C, H, W), the vector's rows
+    last."""
     shape = spec.network.image_shapes(observation_shape(spec))[-1]
     image, vector = np.split(kernel, [math.prod(shape)])
     reordered = image.reshape(*shape, -1).transpose(2, 0, 1, 3).reshape(image.shape)
@@ -239,7 +240,7 @@ def _layer_norm(graph: GraphBuilder, x: str, name: str, gamma: np.ndarray, beta:
 
 
 def _activation(graph: GraphBuilder, x: str, network: NetworkSpec, name: str, output: str) -> str:
-    """A layer's activation in float."""
+    """Return a layer's activation in float."""
     record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
     attributes = {"alpha": network.negative_slope} if record.takes_slope else {}
     for operator, part, *operands in record.onnx:
@@ -332,9 +333,11 @@ def _clip(graph: GraphBuilder, x: str, output: str, low: float, high: float) -> 
 
 
 def _reach(graph: GraphBuilder, x: str, output: str, affine: Affine) -> str:
-    """A Clip of dequantized levels that changes nothing, to the least and the largest value that they can stand for.
+    """Return a Clip of dequantized levels that changes nothing, to the least and the largest value that they can stand
+    for.
 
-    See the module's docstring."""
+    See the module's docstring.
+    """
     reach = np.float32(affine.scale) * np.array([affine.low, affine.high], np.float32)
     low, high = reach - np.float32(affine.scale) * np.float32(affine.zero_point)
     return _clip(graph, x, output, low, high)

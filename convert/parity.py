@@ -61,7 +61,7 @@ def check(
 
 
 def _validate_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, shape: tuple[int, ...]) -> Floats:
-    """The artifact's outputs, (n, output_size), after all checks that need no reference."""
+    """Return the artifact's outputs, (n, output_size), after all checks that need no reference."""
     outputs, actions = execution.outputs, execution.actions
     if outputs.shape != shape or outputs.dtype != np.float32:
         raise ParityError(

@@ -112,7 +112,7 @@ def build_graph(
     precision: Precision,
     artifact_format: ArtifactFormat,
 ) -> bytes:
-    """The artifact's bytes, not yet verified; nothing is executed.
+    """Return the artifact's bytes, not yet verified; nothing is executed.
 
     Args:
         spec, weights: the policy.
@@ -141,7 +141,7 @@ def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[.
 
 
 def half_weights(weights: Weights) -> dict[str, np.ndarray]:
-    """The float32 weights that an fp16 artifact's half weights stand for; of an opaque program the artifact."""
+    """Return the float32 weights that an fp16 artifact's half weights stand for; of an opaque program the artifact."""
     if PROGRAM in weights:
         return {PROGRAM: np.frombuffer(opaque.with_half_weights(weights[PROGRAM]), np.uint8)}
     return {name: to_fp16(value).astype(np.float32) for name, value in weights.items()}
@@ -286,12 +286,13 @@ def convert_all(
 
 
 def possible(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs whose format holds the precision and can express the policy."""
+    """Return the jobs whose format holds the precision and can express the policy."""
     return [job for job in jobs if job[2].holds(job[1]) and not opaque.impossible(job[0].spec, job[2], job[1])]
 
 
 def missing(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs whose artifact the bundle does not have yet, or has not tried in a runtime that is installed now."""
+    """Return the jobs whose artifact the bundle does not have yet, or has not tried in a runtime that is installed
+    now."""
     here = set(available())
     return [
         (bundle, precision, form)
@@ -335,7 +336,7 @@ def convert_each(
 
 
 def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
-    """How the policy was quantized, in words."""
+    """Return how the policy was quantized, in words."""
     recipe = candidate.quantized.recipe
     if candidate.quantized.precision is Precision.FP32:
         return "float32 weights"
@@ -355,7 +356,7 @@ def scheme(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
 
 
 def floats_between(network: NetworkSpec) -> tuple[str, ...]:
-    """What of a network stays float between its integers, in words."""
+    """Return what of a network stays float between its integers, in words."""
     norm = ("layer normalisation in float",) if network.layer_norm else ()
     return norm + (("gates of recurrent layers in float",) if network.recurrences else ())
 
@@ -366,7 +367,7 @@ def bits_words(bits: WeightBits) -> str:
 
 
 def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
-    """How a device executes the artifact, in words."""
+    """Return how a device executes the artifact, in words."""
     recipe, floats = candidate.quantized.recipe, floats_between(spec.network)
     if candidate.quantized.precision is Precision.FP32:
         return "float32 arithmetic"
@@ -397,6 +398,6 @@ def execution(spec: PolicySpec, candidate: ArtifactCandidate) -> str:
 
 
 def _fp32_data(spec: PolicySpec, weights: Weights, artifact_format: ArtifactFormat) -> bytes:
-    """The fp32 artifact in the same format; for the native engine, which has none, in TFLite."""
+    """Return the fp32 artifact in the same format; for the native engine, which has none, in TFLite."""
     make = FLOATS.get(artifact_format, FLOATS[ArtifactFormat.TFLITE])
     return make(spec, weights, half=False)

@@ -76,14 +76,14 @@ class Reference:
     most_off: float | None = None
 
     def describe(self, error: float, output: int) -> str:
-        """An error of an output in words: in steps where there are steps."""
+        """Return an error of an output in words: in steps where there are steps."""
         return f"{error:.3g}" if self.step is None else f"{error / self.step[output]:.2f} steps ({error:.3g})"
 
 
 def float_reference(
     spec: PolicySpec, weights: Weights, observations: Floats, outputs: Floats | None = None
 ) -> Reference:
-    """The reference of a float artifact.
+    """Return the reference of a float artifact.
 
     Args:
         spec: the policy.
@@ -98,7 +98,8 @@ def float_reference(
 
 
 def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: Floats) -> Reference:
-    """The reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make necessary."""
+    """Return the reference of an int8 … int2 artifact, with the tolerance that the two ways of rounding make
+    necessary."""
     trace = Trace()
     ways = (
         head_inputs(spec, network, observations, trace=trace),
@@ -130,7 +131,7 @@ def integer_reference(spec: PolicySpec, network: IntegerNetwork, observations: F
 
 
 def _of_states(network: IntegerNetwork, gates: dict[str, list[Floats]], rows: int, exact_up_to: int = -1) -> Doubles:
-    """How far the next states (n, state_size) may be off: by the roundings of their programs, and from the layer
+    """Return how far the next states (n, state_size) may be off: by the roundings of their programs, and from the layer
     ``exact_up_to`` + 1 on, whose levels may differ, by a level of each gate.
 
     Six gates at most make an element of a state: the sum of six errors is at most 2.5 times their root of squares.
@@ -148,13 +149,13 @@ def _of_states(network: IntegerNetwork, gates: dict[str, list[Floats]], rows: in
 
 
 def _most_off(spread: Doubles, step: float) -> float:
-    """A device rounds in one of these ways, so that none of its outputs differ, or those that differ between them; a
-    weight that is another one moves many. Some more are granted to kernels that were not tried here."""
+    """Return a device rounds in one of these ways, so that none of its outputs differ, or those that differ between
+    them; a weight that is another one moves many. Some more are granted to kernels that were not tried here."""
     return MORE_OFF[0] * float((spread > OWN_STEPS * step).mean()) + MORE_OFF[1]
 
 
 def _within(spec: PolicySpec, raw: Floats, far: Doubles) -> Doubles:
-    """How far ``far`` (m,) of the head's raw outputs (n, m), up or down, takes each output, (n, m), its rounding
+    """Return how far ``far`` (m,) of the head's raw outputs (n, m), up or down, takes each output, (n, m), its rounding
     included; where a tanh is flat that is next to nothing."""
     part = far.astype(np.float32)
     middle = apply_head(spec, raw, True).astype(np.float64)
@@ -163,7 +164,8 @@ def _within(spec: PolicySpec, raw: Floats, far: Doubles) -> Doubles:
 
 
 def output_steps(spec: PolicySpec, network: IntegerNetwork) -> Doubles:
-    """One step of the head's levels, (output_size,), in each output's unit: the largest that squashing makes of it."""
+    """Return one step of the head's levels, (output_size,), in each output's unit: the largest that squashing makes of
+    it."""
     if not isinstance(spec.head, ContinuousHead):
         return np.full(spec.output_size, network.output_step)
     # |d tanh| and |d clip| are at most 1, then the gain

@@ -76,7 +76,7 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
 
 
 def applicable(bundle: Bundle) -> tuple[Rewrite, ...]:
-    """The rewrites that fit a bundle's policy.
+    """Return the rewrites that fit a bundle's policy.
 
     Raises:
         RewriteError: there is none; says why.

@@ -66,18 +66,18 @@ class States:
         return x if is_whole else layers.part(self._graph, x, start, size, name)
 
     def select_hidden(self, name: str) -> int:
-        """The hidden state that a layer's linear part is fed."""
+        """Return the hidden state that a layer's linear part is fed."""
         return self._part(self._parts[name], 0, self._recurrences[name].units, f"{name}/hidden")
 
     def advance(self, name: str, fed: int, sums: int) -> int:
-        """The next hidden state, given the sums of what is fed and of the hidden state."""
+        """Return the next hidden state, given the sums of what is fed and of the hidden state."""
         recurrence = self._recurrences[name]
         y = tflite_program(self._graph, recurrence.program(), [fed, sums, self._parts[name]], f"{name}/gates")
         self._following.append(y)
         return self._part(y, 0, recurrence.units, f"{name}/output")
 
     def finish(self) -> dict[str, int]:
-        """The next states under their name, if there are any."""
+        """Return the next states under their name, if there are any."""
         if not self._following:
             return {}
         graph, next_state = self._graph, self._following[0]
@@ -92,7 +92,7 @@ Layers = Callable[[GraphWriter, int, int | None, States], int]
 
 
 def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes:
-    """The policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
+    """Return the policy in float32; with ``half`` its weights and biases are stored as IEEE half precision.
 
     A DEQUANTIZE widens the half weights to float32 when the interpreter prepares the graph, so that the arithmetic is
     that of float32 on weights rounded to half.
@@ -124,7 +124,7 @@ def float_graph(spec: PolicySpec, weights: Weights, half: bool = False) -> bytes
 
 
 def integer_graph(spec: PolicySpec, network: IntegerNetwork) -> bytes:
-    """The policy with int8 weights and activations, exactly the integers and scales of ``network``.
+    """Return the policy with int8 weights and activations, exactly the integers and scales of ``network``.
 
     Raises:
         QuantizationError: LiteRT could not prepare a layer of it; named.

@@ -31,7 +31,8 @@ Constant = Callable[[GraphWriter, str, np.ndarray], int]
 def float_layer(
     graph: GraphWriter, x: int, name: str, kernel: np.ndarray, bias: np.ndarray, stride: int, relu: bool, put: Constant
 ) -> int:
-    """A convolution, where the kernel is (height, width, in, out), or a dense layer, where it is (in, out), in float.
+    """Return a convolution, where the kernel is (height, width, in, out), or a dense layer, where it is (in, out), in
+    float.
 
     Args:
         graph, x: the graph and its tensor that goes in.
@@ -46,7 +47,8 @@ def float_layer(
 
 
 def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Affine) -> int:
-    """A convolution or dense layer in integers, and its activation and layer normalisation, where it has them."""
+    """Return a convolution or dense layer in integers, and its activation and layer normalisation, where it has
+    them."""
     name, kernel = layer.name, layer.kernel
     w = graph.constant(f"{name}/kernel", _outputs_first(kernel), Scales(layer.kernel_scales))
     bias_scales = np.float32(input_map.scale) * layer.kernel_scales
@@ -66,7 +68,7 @@ def integer_layer(graph: GraphWriter, x: int, layer: IntegerLayer, input_map: Af
 
 
 def activation(graph: GraphWriter, x: int, name: str, network: NetworkSpec) -> int:
-    """A layer's activation in float."""
+    """Return a layer's activation in float."""
     record, results, y = NONLINEARITIES[network.activation_of(name)], {"x": x}, x
     slope: dict[str, Any] = {"options": "LeakyRelu", "alpha": network.negative_slope} if record.takes_slope else {}
     for operator, part, *operands in record.tflite:
@@ -80,7 +82,7 @@ def activation(graph: GraphWriter, x: int, name: str, network: NetworkSpec) -> i
 
 
 def _table(graph: GraphWriter, x: int, name: str, table: IntegerTable) -> int:
-    """An activation of levels: by TFLite's kernel where that gives the table's levels, else looked up."""
+    """Return an activation of levels: by TFLite's kernel where that gives the table's levels, else looked up."""
     y = graph.tensor(f"{name}/activated", graph.tensors[x].shape, np.int8, scales(table.output))
     if table.has_kernel:
         kernel = NONLINEARITIES[table.activation]
@@ -189,7 +191,7 @@ def join(graph: GraphWriter, x: int, vector: int, affine: Affine | None, name: s
 
 
 def reshape(graph: GraphWriter, x: int, shape: tuple[int, ...], name: str, affine: Affine | None = None) -> int:
-    """A float tensor, or levels of a map, in another shape."""
+    """Return a float tensor, or levels of a map, in another shape."""
     y = _like(graph, name, shape, affine)
     wanted = graph.constant(f"{name}/shape", np.array(shape, np.int32))
     graph.operator(Operator.RESHAPE, [x, wanted], [y], "Reshape", newShape=list(shape))
@@ -203,7 +205,7 @@ def _like(graph: GraphWriter, name: str, shape: tuple[int, ...], affine: Affine 
 
 
 def quantize(graph: GraphWriter, x: int, name: str, affine: Affine) -> int:
-    """A float tensor as int8 levels."""
+    """Return a float tensor as int8 levels."""
     q = graph.tensor(name, graph.tensors[x].shape, np.int8, scales(affine))
     graph.operator(Operator.QUANTIZE, [x], [q], "Quantize")
     return q
@@ -217,12 +219,12 @@ def dequantize(graph: GraphWriter, x: int, name: str, version: int) -> int:
 
 
 def half_constant(graph: GraphWriter, name: str, values: np.ndarray) -> int:
-    """A constant stored in half precision, widened to float32 when the interpreter prepares the graph."""
+    """Return a constant stored in half precision, widened to float32 when the interpreter prepares the graph."""
     return dequantize(graph, graph.constant(f"{name}/half", to_fp16(values)), name, DEQUANTIZE_FLOAT16)
 
 
 def scales(affine: Affine) -> Scales:
-    """The one scale and zero point of a whole tensor."""
+    """Return the one scale and zero point of a whole tensor."""
     return Scales(np.float32(affine.scale), affine.zero_point)
 
 

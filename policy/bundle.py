@@ -78,7 +78,8 @@ class Golden:
 
     @classmethod
     def record(cls, spec: PolicySpec, weights: Weights, observations: np.ndarray) -> Golden:
-        """The golden vectors of a policy on these observations, by the numpy reference, alike on every processor."""
+        """Return the golden vectors of a policy on these observations, by the numpy reference, alike on every
+        processor."""
         outputs = forward_float(spec, weights, observations, exact=True)
         return cls(as_batch(spec, observations), outputs, choose_actions(spec, outputs))
 
@@ -112,7 +113,7 @@ class Contents:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Contents:
-        """All three of a bundle (host only)."""
+        """Return all three of a bundle (host only)."""
         return cls(bundle.weights(), bundle.calibration(), bundle.golden())
 
 
@@ -147,7 +148,7 @@ class Bundle(BundleFiles):
         return bundle
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """The float32 master weights, verified against their hash and the spec's shapes (host only)."""
+        """Return the float32 master weights, verified against their hash and the spec's shapes (host only)."""
         return dict(self._load_cached(WEIGHTS_FILE, self._weights))
 
     def calibration(self) -> NDArray[np.float32]:
@@ -155,12 +156,12 @@ class Bundle(BundleFiles):
         return _as_float32(self._load_cached(CALIBRATION_FILE, self._calibration))
 
     def golden(self) -> Golden:
-        """The golden vectors; their shapes are checked."""
+        """Return the golden vectors; their shapes are checked."""
         rows = self.golden_rows()
         return Golden(_as_float32(_array(rows.observations)), _array(rows.outputs), _array(rows.actions))
 
     def read_expected(self, entry: ArtifactEntry) -> Expected:
-        """What this artifact has to compute on the golden observations, float32.
+        """Return what this artifact has to compute on the golden observations, float32.
 
         Raises:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
@@ -328,7 +329,7 @@ def add_artifact(bundle: Bundle, entry: ArtifactEntry, data: bytes, expected: Ex
 
 
 def _golden_data(bundle: Bundle, entry: ArtifactEntry, expected: Expected) -> bytes:
-    """An artifact's golden file: the one that is there if it holds the same arrays.
+    """Return an artifact's golden file: the one that is there if it holds the same arrays.
 
     Another zlib compresses them to other bytes, and the other artifacts of this precision would be taken for stale.
     """
@@ -342,7 +343,7 @@ def _golden_data(bundle: Bundle, entry: ArtifactEntry, expected: Expected) -> by
 
 
 def copy_bundle(source: Bundle, path: Path, origin: str) -> Bundle:
-    """A copy of a bundle's files without its artifacts, whose manifest says where it came from.
+    """Return a copy of a bundle's files without its artifacts, whose manifest says where it came from.
 
     Two that copy to the same path at once have to hold :func:`policy.files.lock_folder` of its parent, each.
     """

@@ -19,7 +19,7 @@ _COMMAND = re.compile(r"(?<![\w./-])quarl(?= (?:[a-z]+(?:-[a-z]+)*|--help)\b)")
 
 
 def as_typed(text: str) -> str:
-    """The text with ``quarl`` as it works in this shell: with its path where it is not on PATH."""
+    """Return the text with ``quarl`` as it works in this shell: with its path where it is not on PATH."""
     beside = Path(sys.executable).with_name("quarl")
     if shutil.which("quarl") is not None or not beside.exists():
         return text
@@ -60,6 +60,6 @@ def _is_bar_drawn() -> bool:
 
 
 def make_room(error: OSError, otherwise: str = "") -> str:
-    """What to do where an error means that the disk is full, and where it means something else."""
+    """Return what to do where an error means that the disk is full, and where it means something else."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return "The disk is full: make room, then type the same command again." if is_full else otherwise

@@ -38,7 +38,7 @@ class QuarlError(Exception):
         vars(self).update(values)
 
     def to_json(self) -> dict[str, Any]:
-        """The error as a program reads it."""
+        """Return the error as a program reads it."""
         document: dict[str, Any] = {"code": self.code, "message": self.message, "next": self.next_step}
         return {**document, "values": self.values} if self.values else document
 

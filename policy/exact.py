@@ -121,7 +121,7 @@ def layer_norm(values: np.ndarray, gamma: Floats, beta: Floats) -> Floats:
 
 
 def tanh(x: Floats) -> Floats:
-    """The float32 nearest to tanh x, with the same bits everywhere; libraries differ in the last ones."""
+    """Return the float32 nearest to tanh x, with the same bits everywhere; libraries differ in the last ones."""
     return tanh64(x).astype(np.float32)
 
 

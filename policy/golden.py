@@ -38,7 +38,7 @@ from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpe
 
 
 def find_active_units(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> NDArray[np.bool_]:
-    """Whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
+    """Return whether each hidden unit or filter is above zero, (n, units), layer after layer; a filter: anywhere."""
     return units_above_zero(spec, compute_activations(spec, weights, observations, exact=COARSE))
 
 
@@ -59,7 +59,8 @@ def units_above_zero(spec: PolicySpec, activations: list[Floats]) -> NDArray[np.
 
 
 def covering(spec: PolicySpec, weights: Weights, golden: np.ndarray, calibration: np.ndarray) -> np.ndarray:
-    """The golden observations, and behind them those of the calibration's that excite units which none of them does.
+    """Return the golden observations, and behind them those of the calibration's that excite units which none of them
+    does.
 
     Chosen greedily: always the row that excites most of what is left.
     """
@@ -165,7 +166,7 @@ def foreign_tolerance(spec: PolicySpec, weights: Weights, observations: np.ndarr
 
 
 def head_rounding(spec: PolicySpec) -> Doubles:
-    """What rounding a continuous head's squashing, product and sum may do to each output, (output_size,)."""
+    """Return what rounding a continuous head's squashing, product and sum may do to each output, (output_size,)."""
     if not isinstance(spec.head, ContinuousHead):
         return np.zeros(spec.output_size)
     low, high = np.array(spec.head.low), np.array(spec.head.high)
@@ -264,7 +265,7 @@ def _compare_floats(
 def _recompute(
     forward: Callable[[Floats], Floats], observations: Floats, stored: Floats
 ) -> tuple[Floats, NDArray[np.float64]]:
-    """The outputs computed again, and what a few roundings of each output, (result_size,), are."""
+    """Return the outputs computed again, and what a few roundings of each output, (result_size,), are."""
     with np.errstate(all="ignore"):  # what becomes infinite differs from what is stored
         computed = np.concatenate([forward(observations[rows]) for rows in _blocks(len(observations))])
     return computed, FEW_ROUNDINGS * UNIT_ROUNDOFF * np.abs(stored).max(axis=0).astype(np.float64)

@@ -59,7 +59,7 @@ class History:
         ]
 
     def observe(self, values: Iterable[float]) -> array[float]:
-        """The observation, float32 (observation_size,), of a period, given its values (values_size,).
+        """Return the observation, float32 (observation_size,), of a period, given its values (values_size,).
 
         Raises:
             SpecError: another number of values.
@@ -111,7 +111,8 @@ def _floats(values: Any) -> array[float]:
 
 
 def extract_step_inputs(fields: Sequence[Remembering], observation: Sequence[float]) -> list[float]:
-    """What the last period of a whole observation brought: the newest row of each field that is brought, in order."""
+    """Return what the last period of a whole observation brought: the newest row of each field that is brought, in
+    order."""
     start = 0
     step_inputs: list[float] = []
     for field in fields:
@@ -123,7 +124,7 @@ def extract_step_inputs(fields: Sequence[Remembering], observation: Sequence[flo
 
 
 def remembers(fields: Sequence[Remembering]) -> bool:
-    """Whether one of the fields holds earlier periods."""
+    """Return whether one of the fields holds earlier periods."""
     return any(field.memory is not None for field in fields)
 
 

@@ -51,7 +51,7 @@ class JsonValueError(ValueError):
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """The JSON object in ``text``.
+    """Return the JSON object in ``text``.
 
     Raises:
         JsonValueError: it is no JSON, nested beyond Python's limit, no object, or of too many parts.
@@ -87,7 +87,7 @@ def write(value: Any) -> Any:
 
 
 def read(kind: Any, value: Any, name: str = "") -> Any:
-    """A JSON value as ``kind``: Any, a scalar, an enum, a dataclass, a tuple, a mapping, or a union with None.
+    """Return a JSON value as ``kind``: Any, a scalar, an enum, a dataclass, a tuple, a mapping, or a union with None.
 
     Args:
         kind: the type, as it stands in an annotation.
@@ -224,7 +224,7 @@ def _require_type(value: Any, kind: type, name: str, wanted: str) -> Any:
 
 
 def abbreviate(value: object) -> str:
-    """A value as messages show it."""
+    """Return a value as messages show it."""
     if isinstance(value, (list, tuple, str, bytes)):
         value = value[:60]  # of millions, those that are shown
     try:
@@ -248,17 +248,18 @@ _POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def is_policy_name(name: str) -> bool:
-    """Whether a policy may be called that: :data:`POLICY_NAMES_ALLOWED`."""
+    """Return whether a policy may be called that: :data:`POLICY_NAMES_ALLOWED`."""
     return _POLICY_NAME.fullmatch(name) is not None
 
 
 def is_text(text: str, longest: int = LONGEST_NAME) -> bool:
-    """Whether it is printable, at most ``longest`` characters: no control sign, no line break, no lone surrogate."""
+    """Return whether it is printable, at most ``longest`` characters: no control sign, no line break, no lone
+    surrogate."""
     return len(text) <= longest and text.isprintable()
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a file of a bundle may be called that: it stays in its folder, and every file system takes it."""
+    """Return whether a file of a bundle may be called that: it stays in its folder, and every file system takes it."""
     # Printable text has no lone surrogate, so that it can be encoded.
     if not name or name in (".", "..") or not is_text(name, LONGEST_FILE_NAME):
         return False

@@ -27,7 +27,7 @@ _printed: set[str] = set()
 
 
 def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = ZOO, *, quiet: bool = False) -> Bundle:
-    """The bundle that a command works on, verified; which one it is, is printed once, on standard error.
+    """Return the bundle that a command works on, verified; which one it is, is printed once, on standard error.
 
     ``quiet``: that is left to the command behind this one.
 
@@ -52,7 +52,7 @@ def working_bundle(name_or_path: str, artifacts: Path = ARTIFACTS, zoo: Path = Z
 
 
 def describe_source(bundle: Bundle, shipped: Path | None = None) -> str:
-    """One line: which bundle it is, where it came from, and what it is not.
+    """Return one line: which bundle it is, where it came from, and what it is not.
 
     Args:
         bundle: as loaded.
@@ -74,7 +74,7 @@ def describe_source(bundle: Bundle, shipped: Path | None = None) -> str:
 
 
 def shorten_path(path: Path) -> Path:
-    """The path as it may be typed in the current folder."""
+    """Return the path as it may be typed in the current folder."""
     full, here = path.resolve(), Path.cwd()
     return full.relative_to(here) if full.is_relative_to(here) else full
 
@@ -116,7 +116,8 @@ def _find_by_name(name: str, artifacts: Path, zoo: Path) -> Bundle:
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """The names that a mistyped one may stand for: those that differ in case alone, else at most three close ones."""
+    """Return the names that a mistyped one may stand for: those that differ in case alone, else at most three close
+    ones."""
     folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     if name.casefold() in folded:
         return [folded[name.casefold()]]
@@ -124,7 +125,7 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
 
 
 def find_shipped(name: str, zoo: Path = ZOO) -> Path | None:
-    """Where the repository has the bundle of that name; None where it has none."""
+    """Return where the repository has the bundle of that name; None where it has none."""
     places = (zoo / name, *(zoo / shelf / name for shelf in SHELVES))
     return next((place for place in places if place.exists() and name not in SHELVES), None)
 

@@ -58,7 +58,7 @@ def execute(spec: PolicySpec, program: np.ndarray, observations: Floats) -> Floa
 
 
 def tolerance(results: np.ndarray) -> Doubles:
-    """How far another execution in float32 may be from these results (n, result_size): (result_size,)."""
+    """Return how far another execution in float32 may be from these results (n, result_size): (result_size,)."""
     return TOLERANCE * np.abs(results.astype(np.float64)).max(axis=0)
 
 

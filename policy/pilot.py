@@ -102,7 +102,7 @@ class Pilot:
         self._histories.begin(mask)
 
     def __call__(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What this period brings, (n, values_size), to actions: int64 (n,), or float32 (n, outputs)."""
+        """Return what this period brings, (n, values_size), to actions: int64 (n,), or float32 (n, outputs)."""
         results = self.results(self._histories.observe(values))
         actions, outputs = choose_actions(self.spec, results), self.spec.output_size
         self._histories.record_action(results[:, :outputs], results[:, outputs:])
@@ -110,14 +110,14 @@ class Pilot:
 
 
 def deciding(spec: PolicySpec, results: Results) -> Decide:
-    """A policy as a function of what each period brings, with its memory if it has one."""
+    """Return a policy as a function of what each period brings, with its memory if it has one."""
     if remembers(spec.observation):
         return Pilot(spec, results)
     return lambda observations: choose_actions(spec, results(observations))
 
 
 def watch_observations(decide: Decide, watch: Callable[[Any], object]) -> Decide:
-    """A policy whose whole raw observations, each batch of them, ``watch`` is shown before it decides."""
+    """Return a policy whose whole raw observations, each batch of them, ``watch`` is shown before it decides."""
 
     def observe_and_decide(observations: Any) -> Any:
         watch(observations)
@@ -128,7 +128,7 @@ def watch_observations(decide: Decide, watch: Callable[[Any], object]) -> Decide
 
 
 def on_rows(decide: Decide) -> Decide:
-    """A policy as a function of whole raw observations (n, observation_size), whatever it remembers itself."""
+    """Return a policy as a function of whole raw observations (n, observation_size), whatever it remembers itself."""
     if isinstance(decide, Pilot):
         return lambda rows: choose_actions(decide.spec, decide.results(rows))
     return decide

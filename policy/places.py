@@ -23,16 +23,17 @@ FOLDER_NAME = "quarl"
 
 
 def state_folder() -> Path:
-    """The folder for what must survive but is not the project's, such as accepted host keys (XDG base directories)."""
+    """Return the folder for what must survive but is not the project's, such as accepted host keys (XDG base
+    directories)."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / FOLDER_NAME
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made or fetched again, such as wheels (XDG base directories)."""
+    """Return the folder for what can be made or fetched again, such as wheels (XDG base directories)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / FOLDER_NAME
 
 
 def local_device_folder() -> Path:
-    """The folder of ``TARGET=local``: QUARL_LOCAL_DEVICE, or artifacts/local-device."""
+    """Return the folder of ``TARGET=local``: QUARL_LOCAL_DEVICE, or artifacts/local-device."""
     chosen = os.environ.get("QUARL_LOCAL_DEVICE")
     return Path(chosen).resolve() if chosen else ARTIFACTS / "local-device"

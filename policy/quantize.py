@@ -89,7 +89,7 @@ class QuantizedTensor:
     affine: Affine
 
     def dequantize(self) -> Floats:
-        """The floats that the integers stand for, same shape."""
+        """Return the floats that the integers stand for, same shape."""
         return dequantize_affine(self.values, self.affine)
 
 
@@ -174,7 +174,7 @@ def fake_symmetric(weights: np.ndarray, bits: int, scales: Floats | None = None)
 
 
 def level_ends(bits: int) -> tuple[int, int]:
-    """The smallest and the largest integer of an n-bit activation, n from 2 to 31.
+    """Return the smallest and the largest integer of an n-bit activation, n from 2 to 31.
 
     Up to 8 bits, the uppermost 2ⁿ of the int8 numbers: an int8 kernel clips at 127 by itself, and after a ReLU, whose
     zero is then the lowest level, at the lower end too. Beyond, −2ⁿ⁻¹ … 2ⁿ⁻¹ − 1.
@@ -186,7 +186,8 @@ def level_ends(bits: int) -> tuple[int, int]:
 
 
 def affine_from_range(low: float, high: float, bits: int = 8) -> Affine:
-    """The n-bit map that covers low … high and 0, n from 2 to 31; fewer bits than 8 are fewer of the int8 numbers.
+    """Return the n-bit map that covers low … high and 0, n from 2 to 31; fewer bits than 8 are fewer of the int8
+    numbers.
 
     Zero is put inside the range because a ReLU, a zero padding and a zero bias must be exact (Jacob et al. 2018, §2.1).
     """
@@ -289,7 +290,8 @@ def quarl_values(levels: Integers, affine: Affine) -> Floats:
 
 
 def quantize_quarl(weights: np.ndarray, bits: int) -> QuantizedTensor:
-    """The uniform affine quantizer of the QuaRL slides, per tensor, for n from 2 to 31 bits; 32 are identity: `quarl`.
+    """Return the uniform affine quantizer of the QuaRL slides, per tensor, for n from 2 to 31 bits; 32 are identity:
+    `quarl`.
 
     Empty tensors have no range either, see :func:`quarl_from_range`.
     """
@@ -352,7 +354,7 @@ def to_fp16(weights: np.ndarray) -> NDArray[np.float16]:
 
 
 def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = False) -> Floats:
-    """A layer's activation of float32 values of any shape; the head has none.
+    """Return a layer's activation of float32 values of any shape; the head has none.
 
     Args:
         network, layer: which.
@@ -367,12 +369,12 @@ def activate(network: NetworkSpec, layer: str, x: Floats, same_bits: bool = Fals
 
 
 def exactly(kind: Activation, x: Doubles, negative_slope: float) -> Doubles:
-    """An activation in double precision, with the same bits on every processor, same shape."""
+    """Return an activation in double precision, with the same bits on every processor, same shape."""
     return _evaluate_expression(NONLINEARITIES[kind].exact, x, float(np.float32(negative_slope)), exact.tanh64)
 
 
 def _evaluate_expression(expression: str, x: np.ndarray, slope: float | np.float32, tanh: Callable[..., Any]) -> Any:
-    """An expression of :mod:`policy.activations`."""
+    """Return an expression of :mod:`policy.activations`."""
     return eval(_compile_expression(expression), _FUNCTIONS, {"x": x, "slope": slope, "tanh": tanh})
 
 
@@ -434,7 +436,7 @@ class IntegerTable:
 
 
 def activation_map(network: NetworkSpec, layer: str, low: float, high: float) -> Affine:
-    """The 8-bit map of a layer's output, given the range that was seen."""
+    """Return the 8-bit map of a layer's output, given the range that was seen."""
     kind = Activation.NONE if layer == "head" else network.activation_of(layer)
     fixed = FIXED_MAPS.get(Activation.TANH if layer in network.states else kind)  # a hidden state lies in −1 … 1
     if fixed is not None and FIXED_FROM < max(-low, high) <= 1.0:  # a vector that joins a convolution may reach farther
@@ -443,7 +445,7 @@ def activation_map(network: NetworkSpec, layer: str, low: float, high: float) ->
 
 
 def linear_map(network: NetworkSpec, layer: str, low: float, high: float, output: Affine) -> Affine:
-    """The 8-bit map of a layer's linear part, given the range that was seen and the map of its activation.
+    """Return the 8-bit map of a layer's linear part, given the range that was seen and the map of its activation.
 
     Where a tanh is flat, levels would be spent on what comes out as one: the range is cut, at either end, to where the
     activation has moved by half a step of its output.
@@ -485,7 +487,7 @@ def kernel_scales(kernel: np.ndarray, bits: int, weight_range: WeightRange) -> F
 
 
 def unsigned_affine(high: float, bits: int) -> Affine:
-    """The n-bit map of 0 … high: the uppermost 2ⁿ of the int8 levels, zero being the lowest of them.
+    """Return the n-bit map of 0 … high: the uppermost 2ⁿ of the int8 levels, zero being the lowest of them.
 
     There, an int8 kernel clips at both ends by itself: at the top because 127 is the largest int8, at the bottom
     because a ReLU cuts at the level of zero.

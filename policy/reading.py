@@ -70,14 +70,14 @@ class FileRecord:
 
     @classmethod
     def of(cls, data: bytes) -> FileRecord:
-        """The record of these bytes."""
+        """Return the record of these bytes."""
         import hashlib  # on the host alone
 
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
     @classmethod
     def of_file(cls, path: Path) -> FileRecord:
-        """The record of a file, read a block at a time.
+        """Return the record of a file, read a block at a time.
 
         Raises:
             OSError: it is missing or cannot be read.
@@ -199,11 +199,11 @@ class Manifest:
         return {**self.files, **{name: entry.record for name, entry in self.artifacts.items()}}
 
     def recipe(self, precision: Precision) -> Optional[Recipe]:
-        """How the artifacts of an integer precision were made; None where there are none."""
+        """Return how the artifacts of an integer precision were made; None where there are none."""
         return next((entry.recipe for entry in self.artifacts.values() if entry.precision is precision), None)
 
     def with_artifact(self, entry: ArtifactEntry, golden: FileRecord) -> Manifest:
-        """A manifest that lists this artifact, in place of one of the same name."""
+        """Return a manifest that lists this artifact, in place of one of the same name."""
         return replace(
             self,
             files={**self.files, entry.golden_file: golden},
@@ -222,7 +222,7 @@ class Manifest:
         return replace(self, files=files, artifacts=artifacts)
 
     def to_json(self) -> str:
-        """An indented JSON document that ends in a newline."""
+        """Return an indented JSON document that ends in a newline."""
         data = {
             "format_version": MANIFEST_FORMAT_VERSION,
             "policy": self.policy,
@@ -279,7 +279,7 @@ class Manifest:
 
 
 def entry_values(entry: ArtifactEntry) -> dict[str, Any]:
-    """An artifact's JSON values, those of its record beside the others."""
+    """Return an artifact's JSON values, those of its record beside the others."""
     values: dict[str, Any] = {}
     for name, value in json_values.write(entry).items():
         values |= value if name == "record" else {name: value}
@@ -350,7 +350,7 @@ FileState = tuple[int, ...]
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has that name in the folder, be it a link that leads nowhere.
+    """Return whether something has that name in the folder, be it a link that leads nowhere.
 
     Raises:
         BundleError: the folder cannot be looked at.
@@ -362,13 +362,13 @@ def is_there(path: Path) -> bool:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether it is a regular file, and no link to one."""
+    """Return whether it is a regular file, and no link to one."""
     status = _status(path)
     return status is not None and stat.S_ISREG(status.st_mode)
 
 
 def file_state(path: Path) -> FileState | None:
-    """What becomes another one when a file is written or replaced; None where there is none to look at."""
+    """Return what becomes another one when a file is written or replaced; None where there is none to look at."""
     try:
         status = _status(path)
     except OSError:
@@ -377,7 +377,8 @@ def file_state(path: Path) -> FileState | None:
 
 
 def read_file(path: Path, largest: int, *, follow_links: bool = False) -> bytes:
-    """The bytes of a regular file of at most ``largest`` bytes; a link to one counts where ``follow_links`` says so.
+    """Return the bytes of a regular file of at most ``largest`` bytes; a link to one counts where ``follow_links`` says
+    so.
 
     Raises:
         BundleError: it is missing, no regular file, too large, or cannot be read.
@@ -388,7 +389,7 @@ def read_file(path: Path, largest: int, *, follow_links: bool = False) -> bytes:
 
 
 def read_verified(path: Path, record: FileRecord, largest: int) -> bytes:
-    """The bytes of a file, which are those that the manifest's record is of.
+    """Return the bytes of a file, which are those that the manifest's record is of.
 
     Raises:
         BundleError: as :func:`read_file`, or its size or hash is another.
@@ -539,15 +540,15 @@ class Stored:
         return (self.rows,) if self.width is None else (self.rows, self.width)
 
     def is_finite(self) -> bool:
-        """Whether no element is NaN or infinity: as doubles, so many float32 have a finite sum."""
+        """Return whether no element is NaN or infinity: as doubles, so many float32 have a finite sum."""
         return self.type != "float32" or math.isfinite(sum(memoryview(self.data).cast("f")))
 
     def values(self) -> array[Any]:
-        """All elements, flat."""
+        """Return all elements, flat."""
         return array(_CODES[self.type], self.data)
 
     def floats(self) -> Iterator[array[float]]:
-        """The rows as float32, one by one."""
+        """Yield the rows as float32, one by one."""
         width = 1 if self.width is None else self.width
         size = width * array(_CODES[self.type]).itemsize
         for start in range(0, self.rows * size, size):
@@ -565,7 +566,7 @@ class _UnreadableError(Exception):
 
 
 def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str, Stored]:
-    """The arrays of an npz file, all with the same number of rows.
+    """Return the arrays of an npz file, all with the same number of rows.
 
     Args:
         data: the file, at most LARGEST_NPZ bytes.
@@ -800,7 +801,8 @@ class BundleFiles:
             return bundle
 
     def golden_rows(self) -> GoldenRows:
-        """The golden vectors; their shapes are checked, and that each action is the one that its outputs choose."""
+        """Return the golden vectors; their shapes are checked, and that each action is the one that its outputs
+        choose."""
         return self._load_cached(GOLDEN_FILE, self._golden)
 
     def _golden(self, data: bytes) -> GoldenRows:
@@ -829,7 +831,8 @@ class BundleFiles:
         return data
 
     def _load_cached(self, name: str, make: Callable[[bytes], Made]) -> Made:
-        """What ``make`` makes of a file, verified: what it made before, unless the file has been written since."""
+        """Return what ``make`` makes of a file, verified: what it made before, unless the file has been written
+        since."""
         state, cached = self._kept.get(name, (None, None))
         if state is None or state != file_state(self.path / name):
             cached = self._keep(name)
@@ -840,7 +843,7 @@ class BundleFiles:
         return result
 
     def artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> ArtifactEntry:
-        """The artifact of this precision and format.
+        """Return the artifact of this precision and format.
 
         Raises:
             BundleError: there is none; says which there are and what to type.
@@ -861,22 +864,22 @@ class BundleFiles:
         )
 
     def has_artifact(self, precision: Precision, artifact_format: ArtifactFormat) -> bool:
-        """Whether the artifact is listed and its file is there (:meth:`load` verified what is)."""
+        """Return whether the artifact is listed and its file is there (:meth:`load` verified what is)."""
         return any(
             (entry.precision, entry.format) == (precision, artifact_format) and is_there(self.path / entry.file)
             for entry in self.manifest.artifacts.values()
         )
 
     def artifact_data(self, entry: ArtifactEntry) -> bytes:
-        """The bytes of an artifact, verified against the manifest."""
+        """Return the bytes of an artifact, verified against the manifest."""
         return read_verified(self.path / entry.file, entry.record, self._largest(entry.file))
 
     def data(self, name: str) -> bytes:
-        """The bytes of a file that the manifest lists, verified."""
+        """Return the bytes of a file that the manifest lists, verified."""
         return read_verified(self.path / name, self._record(name), self._largest(name))
 
     def read_expected_rows(self, entry: ArtifactEntry) -> ExpectedRows:
-        """What this artifact has to compute on the golden observations, float32.
+        """Return what this artifact has to compute on the golden observations, float32.
 
         Raises:
             BundleError: it is of other observations, or its tolerance would let an artifact compute anything.
@@ -947,7 +950,7 @@ class BundleFiles:
 
 
 def read_manifest(folder: Path, sha256: str = "") -> Manifest:
-    """The manifest of a bundle's folder; nothing else of it is looked at.
+    """Return the manifest of a bundle's folder; nothing else of it is looked at.
 
     Args:
         folder: the bundle's.
@@ -965,7 +968,7 @@ def read_manifest(folder: Path, sha256: str = "") -> Manifest:
 
 
 def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
-    """The spec of a bundle's folder, verified; no other file of it is looked at.
+    """Return the spec of a bundle's folder, verified; no other file of it is looked at.
 
     Raises:
         BundleError: it is not listed, not that of the manifest, or cannot be read.

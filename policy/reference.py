@@ -199,7 +199,7 @@ def as_batch(spec: PolicySpec, observations: np.ndarray) -> Floats:
 
 
 def grey_levels(images: Floats) -> NDArray[np.uint8] | None:
-    """The same numbers as uint8, or None where one of them is no whole number from 0 to 255."""
+    """Return the same numbers as uint8, or None where one of them is no whole number from 0 to 255."""
     with np.errstate(invalid="ignore"):  # NaN becomes something that differs from it
         levels = np.clip(images, 0, 255).astype(np.uint8)
     return levels if np.array_equal(levels, images) else None
@@ -221,8 +221,8 @@ def normalise_observations(spec: PolicySpec, observations: np.ndarray) -> Floats
 
 
 def states_of(spec: PolicySpec, rows: np.ndarray, first: int) -> dict[str, np.ndarray]:
-    """The recurrent layers' states in the columns from ``first`` on, (batch, state_size) each, by the name of their
-    linear layer."""
+    """Return the recurrent layers' states in the columns from ``first`` on, (batch, state_size) each, by the name of
+    their linear layer."""
     states: dict[str, np.ndarray] = {}
     for name, recurrence in spec.network.states.items():
         states[name] = rows[:, first : first + recurrence.state_size]
@@ -254,7 +254,8 @@ def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def join(spec: PolicySpec, layer: str, values: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """A layer's output with the vector fields behind it, where it is theirs to join: behind the last convolution.
+    """Return a layer's output with the vector fields behind it, where it is theirs to join: behind the last
+    convolution.
 
     Args:
         spec: the policy.
@@ -329,12 +330,12 @@ def linear_part(layer: str) -> str:
 
 
 def is_normalised(network: NetworkSpec, layer: str) -> bool:
-    """Whether a layer normalisation follows this layer."""
+    """Return whether a layer normalisation follows this layer."""
     return network.layer_norm and layer.startswith("dense_")
 
 
 def has_linear_part(network: NetworkSpec, layer: str) -> bool:
-    """Whether a layer has levels of its own before its activation in integers: a ReLU cuts those that it has."""
+    """Return whether a layer has levels of its own before its activation in integers: a ReLU cuts those that it has."""
     if layer == "head":
         return False
     fused = network.activation_of(layer) in (Activation.RELU, Activation.NONE) and layer not in network.states
@@ -368,7 +369,7 @@ def convolve(images: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
 
 
 def windows(images: np.ndarray, height: int, width: int, stride: int) -> np.ndarray:
-    """What each output of a convolution sees: (batch, H, W, in) to (batch, H', W', height · width · in)."""
+    """Return what each output of a convolution sees: (batch, H, W, in) to (batch, H', W', height · width · in)."""
     seen: np.ndarray = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(1, 2))  # type: ignore[call-overload]
     seen = seen[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)  # (batch, H', W', height, width, in)
     return seen.reshape(*seen.shape[:3], -1)

@@ -62,7 +62,7 @@ class Rewrite(Enum):
 
 
 def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
-    """The rewrites that a policy of this contract can have."""
+    """Return the rewrites that a policy of this contract can have."""
     if spec.quantization is not None:
         return ()
     vector = not spec.network.convolutions and not spec.is_image
@@ -74,7 +74,8 @@ def possible(spec: PolicySpec) -> tuple[Rewrite, ...]:
 
 
 def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tuple[Rewrite, ...]:
-    """The rewrites that are worth it for a policy, given recorded observations; a rewritten one has none left."""
+    """Return the rewrites that are worth it for a policy, given recorded observations; a rewritten one has none
+    left."""
     can = possible(spec)
     if (
         Rewrite.CENTRED in can
@@ -85,7 +86,8 @@ def fitting(spec: PolicySpec, weights: Weights, observations: np.ndarray) -> tup
 
 
 def common_share(outputs: np.ndarray) -> float:
-    """How much of the outputs' (n, actions) variance over the observations is that of their mean over the actions.
+    """Return how much of the outputs' (n, actions) variance over the observations is that of their mean over the
+    actions.
 
     var(mean) / (var(mean) + mean over the actions of var(output − mean)); 0 where no output ever changes.
     """
@@ -98,7 +100,7 @@ def common_share(outputs: np.ndarray) -> float:
 def rewritten(
     spec: PolicySpec, weights: Weights, observations: np.ndarray, which: tuple[Rewrite, ...] | None = None
 ) -> tuple[PolicySpec, dict[str, Floats]]:
-    """A policy with all rewrites that fit; the provenance says which.
+    """Return a policy with all rewrites that fit; the provenance says which.
 
     Args:
         spec, weights: the policy.
@@ -123,7 +125,7 @@ def rewritten(
 
 
 def subtract_output_mean(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec, dict[str, Floats]]:
-    """A discrete policy whose outputs have the mean over the actions subtracted.
+    """Return a discrete policy whose outputs have the mean over the actions subtracted.
 
     Args:
         spec, weights: the policy; ``head/kernel`` is (in, actions), ``head/bias`` (actions,).
@@ -147,7 +149,8 @@ def subtract_output_mean(spec: PolicySpec, weights: Weights) -> tuple[PolicySpec
 def add_normaliser(
     spec: PolicySpec, weights: Weights, observations: np.ndarray
 ) -> tuple[PolicySpec, dict[str, Floats]]:
-    """A policy whose normaliser brings each element of these observations into −1 … 1, and whose first layer undoes it.
+    """Return a policy whose normaliser brings each element of these observations into −1 … 1, and whose first layer
+    undoes it.
 
     Bounds of the observation stay where they were. An element that never moves is centred, and may move as far as the
     widest one.

@@ -288,7 +288,7 @@ def bits_by_layer(spec: PolicySpec, weight_bits: WeightBits) -> dict[str, int]:
 
 
 def find_trained_quantizers(spec: PolicySpec, weight_bits: WeightBits) -> TrainedQuantization | None:
-    """The quantizers that the policy was trained with, if it was, and for this width of all layers."""
+    """Return the quantizers that the policy was trained with, if it was, and for this width of all layers."""
     trained = spec.quantization
     return trained if trained is not None and {trained.bits} == set(bits_by_layer(spec, weight_bits).values()) else None
 
@@ -406,7 +406,7 @@ class Simulated:
     maps: Mapping[str, Affine]
 
     def fake_quantize(self, tensor: str, values: Floats) -> Floats:
-        """An activation tensor on its grid, same shape; unchanged where it stays float."""
+        """Return an activation tensor on its grid, same shape; unchanged where it stays float."""
         affine = self.maps.get(tensor)
         if affine is None:
             return values
@@ -448,7 +448,7 @@ def simulate(spec: PolicySpec, weights: Weights, calibration: np.ndarray, widths
 
 
 def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray, widths: Widths) -> dict[str, Affine]:
-    """The map of every activation tensor that is quantized, by name."""
+    """Return the map of every activation tensor that is quantized, by name."""
     if widths.activation_bits is None and widths.observation_bits is None:
         return {}
     is_quarl = widths.scheme is Scheme.QUARL
@@ -471,7 +471,7 @@ def activation_maps(spec: PolicySpec, weights: Weights, calibration: np.ndarray,
 
 
 def _map(spec: PolicySpec, tensor: str, ends: Range, bits: int, maps: Mapping[str, Affine]) -> Affine:
-    """The map of a tensor with these ends and bits; with 8 bits the map that the artifact has."""
+    """Return the map of a tensor with these ends and bits; with 8 bits the map that the artifact has."""
     layer = tensor.removesuffix("/linear")
     is_linear = tensor == INPUT or is_normalised(spec.network, layer) or _are_gates(tensor)
     if bits != LARGEST_WEIGHT_BITS or is_linear:
@@ -482,7 +482,7 @@ def _map(spec: PolicySpec, tensor: str, ends: Range, bits: int, maps: Mapping[st
 
 
 def _are_gates(tensor: str) -> bool:
-    """Whether a tensor is the sums of a recurrent layer's gates."""
+    """Return whether a tensor is the sums of a recurrent layer's gates."""
     return tensor.startswith("recurrent_") or (tensor.startswith(STATE) and tensor.endswith("/linear"))
 
 
@@ -493,7 +493,7 @@ def _bits(widths: Widths, weight: str) -> int:
 def _layer(
     spec: PolicySpec, layer: str, weights: Weights, widths: Widths, maps: Mapping[str, Affine]
 ) -> dict[str, Floats]:
-    """A layer's weights on their grids, as far as they change, by name."""
+    """Return a layer's weights on their grids, as far as they change, by name."""
     kernel, bias, bits = weights[f"{layer}/kernel"], weights[f"{layer}/bias"], widths.bits_of(layer)
     quantizers = {
         Scheme.QUARL: quarl,

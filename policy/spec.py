@@ -147,7 +147,7 @@ class Precision(Enum):
 
     @classmethod
     def from_bits(cls, bits: int) -> Precision:
-        """The precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
+        """Return the precision that ``BITS=bits`` names: 32 is fp32, 16 is fp16, 8 … 2 are int8 … int2."""
         for precision in cls:
             if precision.bits == bits:
                 return precision
@@ -172,7 +172,7 @@ class ArtifactFormat(Enum):
     """Integers alone, packed: device/engine/FORMAT.md."""
 
     def holds(self, precision: Precision) -> bool:
-        """Whether there are artifacts of this precision."""
+        """Return whether there are artifacts of this precision."""
         return self is not ArtifactFormat.NATIVE or precision.is_integer
 
 
@@ -200,7 +200,7 @@ class RuntimeName(Enum):
 
 
 def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName]) -> list[tuple[Precision, RuntimeName]]:
-    """Every precision in every runtime that executes it.
+    """Return every precision in every runtime that executes it.
 
     Raises:
         SpecError: a runtime executes none of those that there are.
@@ -785,7 +785,7 @@ class NetworkSpec:
         return set(self.activations or (self.activation,)) == {Activation.RELU}
 
     def activation_of(self, layer: str) -> Activation:
-        """The activation of a layer before the head, by the layer's name; none of a recurrent layer's sums."""
+        """Return the activation of a layer before the head, by the layer's name; none of a recurrent layer's sums."""
         if layer.startswith(("recurrent_", STATE)):
             return Activation.NONE
         return self.activations[self._activated_names.index(layer)] if self.activations else self.activation
@@ -1260,7 +1260,7 @@ class PolicySpec:
         return sum(f.size for f in self.observation)
 
     def element(self, place: int) -> str:
-        """The name of an observation element: its field's, with its place there where the field has several."""
+        """Return the name of an observation element: its field's, with its place there where the field has several."""
         ends = list(accumulate(field.size for field in self.observation))
         index = bisect_right(ends, place)
         field = self.observation[index]
@@ -1340,11 +1340,11 @@ class PolicySpec:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON values."""
+        """Return the spec as JSON values."""
         return {"format_version": SPEC_FORMAT_VERSION, **json_values.write(self)}
 
     def to_json(self) -> str:
-        """The spec as an indented JSON document that ends in a newline.
+        """Return the spec as an indented JSON document that ends in a newline.
 
         Raises:
             SpecError: the environment's settings or the provenance hold what :meth:`from_json` would refuse.
@@ -1400,7 +1400,7 @@ def network_values(network: NetworkSpec) -> dict[str, Any]:
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """What the network's first layer takes: (height, width, channels) for convolutions, else (sensed_size,).
+    """Return what the network's first layer takes: (height, width, channels) for convolutions, else (sensed_size,).
 
     Of an image and vector fields it is the image's; :func:`split` parts them.
     """
@@ -1415,9 +1415,9 @@ def weight_shapes(spec: PolicySpec) -> dict[str, tuple[int, ...]]:
 
 
 def output_spans(spec: PolicySpec, smallest: float, largest: float) -> list[float]:
-    """What each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose outputs
-    are compared with each other, and of one without bounds, all from the smallest to the largest that there were, if
-    they differ."""
+    """Return what each output can be or was, (output_size,): the bounds of a continuous head; of a discrete one, whose
+    outputs are compared with each other, and of one without bounds, all from the smallest to the largest that there
+    were, if they differ."""
     if isinstance(spec.head, ContinuousHead) and spec.is_bounded:
         return list(map(operator.sub, spec.head.high, spec.head.low))
     return [largest - smallest or math.inf] * spec.output_size

@@ -40,7 +40,7 @@ Bits = int | str | Sequence[int | str]
 
 
 def load(name_or_path: PathLike) -> Policy:
-    """A policy by name (``"I"``, ``"cartpole-dqn"``) or by the path of its bundle.
+    """Return a policy by name (``"I"``, ``"cartpole-dqn"``) or by the path of its bundle.
 
     A name means artifacts/NAME, copied there from the bundles that come with the code where it is not there yet.
 
@@ -59,7 +59,7 @@ def import_policy(
     vecnormalize: PathLike | None = None,
     **options: Any,
 ) -> Policy:
-    """A policy that another program trained, as a bundle; it is written only if it matches the original.
+    """Return a policy that another program trained, as a bundle; it is written only if it matches the original.
 
     Args:
         file: a Stable-Baselines3 zip, an ONNX graph, a Keras model, … (docs/import.md).
@@ -157,7 +157,7 @@ class Policy:
         self._is_new = True
 
     def act(self, observation: Any, bits: int | str = 32) -> int | np.ndarray:
-        """The greedy action, computed by numpy as the contract defines it; no runtime is used.
+        """Return the greedy action, computed by numpy as the contract defines it; no runtime is used.
 
         Args:
             observation: raw, as the environment gives it, of one period.
@@ -279,7 +279,7 @@ class Device:
         return self._run_verb(deploy, Deploy, policy=name, bits=typed, runtime=runtime, agent=agent)
 
     def latency(self, policy: Policy | str, *, runs: int = 2000, warmup: int = 200, path: str = "runtime") -> Latency:
-        """How long one decision takes, each artifact of the release that serves in turn with the others.
+        """Return how long one decision takes, each artifact of the release that serves in turn with the others.
 
         Args:
             policy: which is deployed.
@@ -297,7 +297,7 @@ class Device:
             return Latency(self.target, _documents(ask_latency(served, new_run(), runs, warmup, path)))
 
     def memory(self, policy: Policy | str, *, runs: int = 200) -> Memory:
-        """How much memory each artifact of the release that serves takes, each in a fresh process.
+        """Return how much memory each artifact of the release that serves takes, each in a fresh process.
 
         Args:
             policy: which is deployed.
@@ -313,7 +313,7 @@ class Device:
     def success(
         self, policy: Policy | str, *, episodes: int = 1000, preset: str | None = None, seed: int = 7
     ) -> Success | Evaluations:
-        """How often each artifact of the release that serves succeeds, and what it is rewarded.
+        """Return how often each artifact of the release that serves succeeds, and what it is rewarded.
 
         A navigation policy is simulated and flown on the device. Episodes of other tasks are simulated on this host,
         and the device decides each step.
@@ -358,13 +358,13 @@ class Device:
         return Evaluations(tuple(evaluations))
 
     def releases(self, policy: str | None = None) -> Answer:
-        """What is deployed."""
+        """Return what is deployed."""
         from quarl.device.deploy.verbs import Look, releases
 
         return self._run_verb(releases, Look, policy=policy)
 
     def status(self) -> Answer:
-        """What the device is, and what serves on it."""
+        """Return what the device is, and what serves on it."""
         from quarl.device.deploy.verbs import Look, status
 
         return self._run_verb(status, Look)
@@ -400,7 +400,7 @@ class Device:
         return self._run_verb(unserve, Unserve, policy=_name(policy))
 
     def serving(self, policy: Policy | str) -> Answer:
-        """Whether a policy's loop runs, and how punctual it has been."""
+        """Return whether a policy's loop runs, and how punctual it has been."""
         from quarl.device.deploy.serving import Serving, serving
 
         return self._run_verb(serving, Serving, policy=_name(policy))

@@ -173,7 +173,7 @@ def verb(left: str = "what had been finished is kept.") -> Callable[[Run], Run]:
 
 
 def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -> Parameter:
-    """A parameter of one word, which ``read`` reads; a ValueError of it says what is allowed."""
+    """Return a parameter of one word, which ``read`` reads; a ValueError of it says what is allowed."""
     from cyclopts import Parameter
 
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
@@ -186,14 +186,15 @@ def set_environment(variables: Mapping[str, str]) -> None:
 
 
 def options(name: str, words: Sequence[str]) -> Any:
-    """The options of a verb that these words stand for."""
+    """Return the options of a verb that these words stand for."""
     _, bound, _ = app(name).parse_args([*name.split(), *words], print_error=False, exit_on_error=False)
     bound.apply_defaults()
     return bound.args[0]
 
 
 def app(typed: str = "") -> App:
-    """The command line's grammar; of the verb that was typed, the help is its docstring, of others what they do."""
+    """Return the command line's grammar; of the verb that was typed, the help is its docstring, of others what they
+    do."""
     import inspect
     from importlib import import_module, metadata
 
@@ -233,7 +234,7 @@ def _block(lines: re.Match[str]) -> str:
 
 
 def overview() -> str:
-    """All verbs, without the library that reads options: that takes a tenth of a second to load."""
+    """Return all verbs, without the library that reads options: that takes a tenth of a second to load."""
     sections: list[str] = [f"quarl VERB [OPTIONS]\n\n{ABOUT}\nquarl VERB --help shows the options of one."]
     for title, verbs in VERBS.items():
         lines = {name.split()[0]: GROUPS.get(name.split()[0], verb.about) for name, verb in verbs.items()}
@@ -242,7 +243,7 @@ def overview() -> str:
 
 
 def _default(value: Any) -> Any:
-    """A default as it is typed, for the help; None: there is nothing to show."""
+    """Return a default as it is typed, for the help; None: there is nothing to show."""
     values = value if isinstance(value, tuple | list) else [value]
     typed = ",".join(str(getattr(item, "value", item)) for item in values)
     return None if value is None or value is False else typed or None
@@ -295,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unknown_option(name: str, words: Sequence[str]) -> str:
-    """What is said of an option that there is not; the library tells of what is missing first."""
+    """Return what is said of an option that there is not; the library tells of what is missing first."""
     place = app(name)
     for word in name.split():
         place = place[word]
@@ -353,7 +354,7 @@ def _report_error(error: Exception, as_json: bool) -> int:
 
 
 def extra_of(module: str) -> str | None:
-    """The extra of this distribution that brings a module; None: none does."""
+    """Return the extra of this distribution that brings a module; None: none does."""
     from importlib import metadata
 
     package = module.partition(".")[0]
@@ -366,7 +367,7 @@ def extra_of(module: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """One layer of what :mod:`json` cannot write by itself: a dataclass, an enum or a path."""
+    """Return one layer of what :mod:`json` cannot write by itself: a dataclass, an enum or a path."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

@@ -26,7 +26,7 @@ class Printed(ABC):
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """All values, as JSON has them."""
+        """Return all values, as JSON has them."""
         return dict(_plain(dataclasses.asdict(self)))  # type: ignore[call-overload]
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Artifact(Printed):
     warnings: tuple[str, ...]
 
     def rows(self) -> Sequence[Row]:
-        """One line."""
+        """Return one line."""
         return [
             {
                 "artifact": self.file,
@@ -119,11 +119,11 @@ class Conversion(Printed):
     artifacts: tuple[Artifact, ...]
 
     def rows(self) -> Sequence[Row]:
-        """A line for each artifact."""
+        """Return a line for each artifact."""
         return [row for artifact in self.artifacts for row in artifact.rows()]
 
     def notes(self) -> Sequence[str]:
-        """The artifacts' warnings, and the runtimes that were not tried."""
+        """Return the artifacts' warnings, and the runtimes that were not tried."""
         absent = dict.fromkeys(name for artifact in self.artifacts for name in artifact.not_tried)
         notes = dict.fromkeys(note for artifact in self.artifacts for note in artifact.warnings)
         return [*notes, *(f"not tried: {name}, which is not installed here." for name in absent)]
@@ -154,7 +154,7 @@ class Evaluation(Printed):
     success_interval: tuple[float, float] | None
 
     def rows(self) -> Sequence[Row]:
-        """One line."""
+        """Return one line."""
         low, high = self.return_interval or (None, None)
         share = self.success_interval or (None, None)
         return [
@@ -181,7 +181,7 @@ class Evaluations(Printed):
     evaluations: tuple[Evaluation, ...]
 
     def rows(self) -> Sequence[Row]:
-        """A line for each artifact."""
+        """Return a line for each artifact."""
         return [row for evaluation in self.evaluations for row in evaluation.rows()]
 
 
@@ -199,7 +199,7 @@ class Measured(Printed):
     reports: tuple[Mapping[str, Any], ...]
 
     def notes(self) -> Sequence[str]:
-        """Where it was measured, and everything that limits what the numbers say."""
+        """Return where it was measured, and everything that limits what the numbers say."""
         device = self.reports[0]["device"]
         kind = "emulated" if device["emulated"] else "virtual machine" if device["virtualised"] else ""
         named = device["model"] or device["cpu_model"] or device["machine"]
@@ -225,7 +225,7 @@ class Latency(Measured):
         }
 
     def rows(self) -> Sequence[Row]:
-        """A line for each artifact; times in microseconds."""
+        """Return a line for each artifact; times in microseconds."""
         fp32 = {report["runtime"]: _us(report, "p50") for report in self.reports if report["precision"] == "fp32"}
         rows = []
         for report in self.reports:
@@ -246,7 +246,7 @@ class Memory(Measured):
     """Resident memory of the process that serves, and the artifact's size."""
 
     def rows(self) -> Sequence[Row]:
-        """A line for each artifact; in megabytes of 10⁶ bytes."""
+        """Return a line for each artifact; in megabytes of 10⁶ bytes."""
         return [
             {
                 **self._artifact(report),
@@ -273,7 +273,7 @@ class Success(Measured):
         return {report["precision"]: report["success"]["rate"] for report in self.reports}
 
     def rows(self) -> Sequence[Row]:
-        """A line for each artifact."""
+        """Return a line for each artifact."""
         return [
             {
                 **self._artifact(report),
@@ -303,7 +303,7 @@ class Answer(Printed):
         return [{"answer": self.text}]
 
     def to_dict(self) -> dict[str, Any]:
-        """The values."""
+        """Return the values."""
         return dict(_plain(self.values))
 
     def __getitem__(self, name: str) -> Any:

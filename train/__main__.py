@@ -67,7 +67,7 @@ class Options(RunOptions):
 
 
 def format_provenance_command(verb: str, words: Sequence[str] | None = None) -> str:
-    """The command that provenance names: without the bundle's folder and the cluster, which are of this machine.
+    """Return the command that provenance names: without the bundle's folder and the cluster, which are of this machine.
 
     Args:
         verb: which was typed.
@@ -153,7 +153,7 @@ def train(options: Options) -> int:
 
 
 def next_step(run: Run, bundle: Bundle) -> str:
-    """What to type after a run that wrote this bundle."""
+    """Return what to type after a run that wrote this bundle."""
     if run.was_interrupted:
         return f"{run.unchanged_notice[0].upper()}{run.unchanged_notice[1:]}. To go on, type the same command again."
     from quarl.policy.locate import shorten_path
@@ -162,7 +162,7 @@ def next_step(run: Run, bundle: Bundle) -> str:
 
 
 def never_quantized(settings: Any, bits: int, made: int) -> str:
-    """What to say of a run that was to learn with quantizers and ended before they became active."""
+    """Return what to say of a run that was to learn with quantizers and ended before they became active."""
     return (
         f"The policy never learned with quantizers: they become active at the first iteration that begins after "
         f"{settings.delay_steps(bits):,} steps, and the run ended with {made:,}. What was written is a float policy. "
@@ -178,7 +178,7 @@ def make_request(
     quantization: dict[str, Any],
     more: Mapping[str, Any] | None = None,
 ) -> tuple[RunRequest, Any]:
-    """The run that the options and the settings file (``found``) describe, and the algorithm's settings.
+    """Return the run that the options and the settings file (``found``) describe, and the algorithm's settings.
 
     ``quantization`` is what :func:`quantization_settings` gives; ``more`` are settings beside the algorithm's own that
     a checkpoint must agree on.
@@ -238,7 +238,7 @@ def refuse_unusable(options: RunOptions, task: Task) -> None:
 
 
 def parse_mixed_precision(text: str, method: str, settings: set[str]) -> str:
-    """The value of the setting ``compute`` for ``--mixed-precision``, where the method's settings have one.
+    """Return the value of the setting ``compute`` for ``--mixed-precision``, where the method's settings have one.
 
     Raises:
         SettingsError: the method has no such setting, or the type is not known.
@@ -255,7 +255,8 @@ def parse_mixed_precision(text: str, method: str, settings: set[str]) -> str:
 
 
 def quantization_settings(options: Options) -> dict[str, Any]:
-    """The settings that ``--precision``, ``--quantization-method`` and ``--quant-delay`` stand for; empty for 32 bits.
+    """Return the settings that ``--precision``, ``--quantization-method`` and ``--quant-delay`` stand for; empty for 32
+    bits.
 
     Raises:
         SettingsError: they do not go together; says what to type.

@@ -21,7 +21,7 @@ from quarl.train.suites.episodes import Decide, Observations
 
 
 def greedy(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> Decide:
-    """The policy as a function of raw observations.
+    """Return the policy as a function of raw observations.
 
     Through the reference forward pass of the contract, and for images as training has them through the graph that it
     acts with: the same function, compiled. A policy that was trained with quantizers decides with them.
@@ -53,19 +53,19 @@ def greedy(spec: PolicySpec, weights: Mapping[str, np.ndarray]) -> Decide:
 
 
 def float_decide(bundle: Bundle) -> Decide:
-    """The float32 weights; those of a perceptron without the quantizers that it was trained with."""
+    """Return the float32 weights; those of a perceptron without the quantizers that it was trained with."""
     return decide_with(bundle.spec, Simulated(Widths(Scheme.SYMMETRIC), bundle.weights(), {}))
 
 
 def decide_with(spec: PolicySpec, simulated: Simulated) -> Decide:
-    """A simulated policy; images whose activations stay float go through :func:`greedy`'s compiled graph."""
+    """Return a simulated policy; images whose activations stay float go through :func:`greedy`'s compiled graph."""
     if spec.network.opaque or (spec.network.convolutions and not simulated.maps):
         return greedy(spec, simulated.weights)
     return deciding(spec, lambda observation: forward_simulated(spec, simulated, observation))
 
 
 def reference(bundle: Bundle, precision: Precision) -> Decide:
-    """The reference forward pass of this precision in numpy, images too.
+    """Return the reference forward pass of this precision in numpy, images too.
 
     Raises:
         QuantizationError: weights or calibration cannot be quantized.

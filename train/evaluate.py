@@ -182,12 +182,13 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
 
 
 def read_training_task(spec: PolicySpec) -> str:
-    """The task as it was typed for training."""
+    """Return the task as it was typed for training."""
     return str(spec.provenance.get("task", "navigation"))
 
 
 def task_options(spec: PolicySpec, task: str) -> dict[str, Any]:
-    """The options of the task that the policy was trained on; none for another one, nor for navigation's presets."""
+    """Return the options of the task that the policy was trained on; none for another one, nor for navigation's
+    presets."""
     settings = spec.provenance.get("settings", {})
     if (
         task in ("navigation", "")
@@ -332,7 +333,7 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the table by heading; that of a zone is short, so that it fits a terminal of 80 columns."""
+    """Return a row of the table by heading; that of a zone is short, so that it fits a terminal of 80 columns."""
     row_cells = {"policy": row["policy"], "preset": row["preset"] or "–"}
     has_zone = "zone" in row
     if has_zone:

@@ -61,7 +61,7 @@ def half_width(residuals: Sequence[float]) -> float | None:
 
 
 def is_known(low: float | None, high: float | None) -> bool:
-    """Whether an interval says something: one value has none, and that of equal values, which has no width, says
+    """Return whether an interval says something: one value has none, and that of equal values, which has no width, says
     nothing of how far another value may lie."""
     return low is not None and high is not None and not math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12)
 

@@ -23,7 +23,7 @@ SPEC = "policy.json"
 
 
 def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
-    """A cell as it stands in this checkout, as JSON values; reads files only, and imports no suite.
+    """Return a cell as it stands in this checkout, as JSON values; reads files only, and imports no suite.
 
     Beside the cell's own: ``missing`` packages of its suite, paths of its ``settings`` and its committed ``bundle``,
     that bundle's last judgement (``judged_return`` over ``judged_episodes``), the ``steps`` and ``cpu_s`` of its
@@ -58,7 +58,7 @@ def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
 
 
 def here(path: Path) -> str:
-    """A path of this checkout as it is seen from its root."""
+    """Return a path of this checkout as it is seen from its root."""
     return str(path.relative_to(PROJECT_ROOT) if path.is_relative_to(PROJECT_ROOT) else path)
 
 
@@ -135,7 +135,7 @@ def print_table(states: Sequence[Mapping[str, Any]]) -> None:
 
 
 def format_figure(value: float | None) -> str:
-    """A figure of the table."""
+    """Return a figure of the table."""
     return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
 
 

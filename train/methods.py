@@ -51,7 +51,7 @@ METHODS = {
 
 
 def default_method(name: TaskName, policy: str | None) -> str:
-    """The method when none is asked for: the first that has a settings file for the task, else PPO.
+    """Return the method when none is asked for: the first that has a settings file for the task, else PPO.
 
     Policy III of the navigation task is distilled, which takes a third of the time of training it again; one that sees
     pictures and vectors is always.
@@ -62,7 +62,7 @@ def default_method(name: TaskName, policy: str | None) -> str:
 
 
 def kind_of(task: Task) -> str:
-    """The kind of actions that a task takes."""
+    """Return the kind of actions that a task takes."""
     return task.head.KIND
 
 
@@ -100,7 +100,7 @@ def refuse_memory(method: str, network: NetworkSpec) -> None:
 
 
 def settings_class(method: str) -> Any:
-    """The settings dataclass of an algorithm; imports it."""
+    """Return the settings dataclass of an algorithm; imports it."""
     return getattr(import_module(f"quarl.train.algorithms.{method}"), METHODS[method].settings)
 
 

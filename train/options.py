@@ -13,7 +13,7 @@ from quarl.train.runs.presets import SettingsError
 
 
 def read_method(text: str) -> str:
-    """The name of a method.
+    """Return the name of a method.
 
     Raises:
         ValueError: it is none.
@@ -83,7 +83,7 @@ class RunOptions:
 
 
 def require_task(task: str | None, examples: str) -> str:
-    """The task that was typed, since nothing is trained by default.
+    """Return the task that was typed, since nothing is trained by default.
 
     Raises:
         SettingsError: none was; says what can be typed.

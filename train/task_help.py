@@ -19,7 +19,8 @@ WIDTH = 118
 
 
 def task_help(task: str, method: str, policy: str | None, model: str | None) -> str:
-    """The text for any name of a task, a method, and what was typed as ``--policy`` and ``--model``, if anything.
+    """Return the text for any name of a task, a method, and what was typed as ``--policy`` and ``--model``, if
+    anything.
 
     Raises:
         TaskError: there is no such task.
@@ -59,7 +60,8 @@ def task_help(task: str, method: str, policy: str | None, model: str | None) -> 
 
 
 def describe_task(name: TaskName, options: Any, method: str) -> list[str]:
-    """What the task shows and takes; whether the method fits; what is missing where the suite is not installed."""
+    """Return what the task shows and takes; whether the method fits; what is missing where the suite is not
+    installed."""
     from quarl.policy.spec import DiscreteHead
     from quarl.train.suites.errors import TaskError
     from quarl.train.suites.make import make_task
@@ -86,7 +88,7 @@ def describe_task(name: TaskName, options: Any, method: str) -> list[str]:
 
 
 def network_words(name: TaskName, policy: str | None, model: str | None, found: Any) -> str:
-    """The network that would be trained."""
+    """Return the network that would be trained."""
     text = model or (found.get("model") if policy is None else None)
     if text is None and policy is None and name.suite is Suite.ATARI:
         text = "nature"
@@ -98,7 +100,7 @@ def network_words(name: TaskName, policy: str | None, model: str | None, found: 
 
 
 def plain(value: Any) -> str:
-    """A value as it is typed after ``--set``."""
+    """Return a value as it is typed after ``--set``."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(plain, value)) + "]"
     if isinstance(value, bool):

@@ -27,7 +27,7 @@ class Trial:
 
 
 def trials(task: Task, options: Mapping[str, Any], presets: Sequence[str], zones: bool) -> Iterator[Trial]:
-    """A trial for each preset, or for each of its zones (Air Learning's test: 100 episodes a zone).
+    """Yield a trial for each preset, or for each of its zones (Air Learning's test: 100 episodes a zone).
 
     Args:
         task: the task, and the ``options`` that it was made with.

@@ -30,7 +30,7 @@ class Activity:
 
 
 def activities(bundle: Bundle, precision: Precision) -> list[Activity]:
-    """The activity of every layer of a perceptron in integers, from the first to the head."""
+    """Return the activity of every layer of a perceptron in integers, from the first to the head."""
     spec = bundle.spec
     network = integers(bundle, precision)
     trace = Trace()

@@ -102,19 +102,19 @@ class Weights:
 
 
 def is_float(precision: Precision) -> bool:
-    """Whether the arithmetic is in fp32."""
+    """Return whether the arithmetic is in fp32."""
     return precision in (Precision.FP32, Precision.FP16)
 
 
 def level_of(size: int) -> Level:
-    """The nearest memory of ``size`` bytes or more."""
+    """Return the nearest memory of ``size`` bytes or more."""
     if size <= L1_BYTES:
         return Level.L1
     return Level.L2 if size <= L2_BYTES else Level.DRAM
 
 
 def bounds(counted: Counted) -> Bounds:
-    """The two bounds of what was counted; see the module's equations."""
+    """Return the two bounds of what was counted; see the module's equations."""
     fewest, most = sorted((counted.l2_misses, counted.l2_random_misses))
     issue_ns = counted.instructions / (IPC_HIGH * CLOCK_HZ) * 1e9
     stream_ns = LINE_BYTES * fewest / BANDWIDTH_BYTES_PER_S * 1e9
@@ -124,7 +124,8 @@ def bounds(counted: Counted) -> Bounds:
 
 
 def roofline_ns(weights: Weights, precision: Precision, read: float = 1.0) -> float:
-    """The roofline's bound where that share of the weights is read, in nanoseconds; see the module's equations."""
+    """Return the roofline's bound where that share of the weights is read, in nanoseconds; see the module's
+    equations."""
     rate = FLOAT_MACS_PER_CYCLE if is_float(precision) else INTEGER_MACS_PER_CYCLE
     compute_ns = weights.macs / (rate * CLOCK_HZ) * 1e9
     stream_ns = weights.bytes / BANDWIDTH_BYTES_PER_S * 1e9 if weights.level is Level.DRAM else 0.0

@@ -22,7 +22,7 @@ LOCK_WAIT_S = 60.0
 
 
 def bundle_with(policy: str, precisions: Sequence[Precision], runtime: RuntimeName) -> Bundle:
-    """The policy's bundle with these artifacts in it; those that are missing are made and verified first.
+    """Return the policy's bundle with these artifacts in it; those that are missing are made and verified first.
 
     Raises:
         PolicyError: there is no such policy, or an artifact fails its parity check.

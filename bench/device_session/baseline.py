@@ -38,7 +38,7 @@ class FrameworkCall:
         return _exchange(self.process, json.dumps(request) + "\n")
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report on the host's own processor."""
+        """Return a report on the host's own processor."""
         return Report(
             kind=kind,
             run=run,

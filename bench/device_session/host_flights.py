@@ -111,7 +111,7 @@ def _fly(
     progress: Progress,
     observe: Observe,
 ) -> tuple[FlightResults, str | None]:
-    """The flights, and which simulator's they are, in words; None for the embedded one."""
+    """Return the flights, and which simulator's they are, in words; None for the embedded one."""
     from quarl.airlearning_envs.flights import CutShortError, fly
     from quarl.airlearning_envs.simulators.opening import open_simulator
 

@@ -24,7 +24,8 @@ TOLERANCE = 1e-3
 
 
 def build(bundle: Any) -> Any:
-    """The float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out; no continuous one is asked."""
+    """Return the float policy as a Keras model: raw observation (1, N) in, outputs (1, A) out; no continuous one is
+    asked."""
     import keras
 
     from quarl.policy.exact import LAYER_NORM_EPSILON
@@ -71,7 +72,7 @@ def build(bundle: Any) -> Any:
 
 
 def keras_activation(network: NetworkSpec, layer: str) -> Any:
-    """A layer's activation, as Keras takes it."""
+    """Return a layer's activation, as Keras takes it."""
     import keras
 
     from quarl.policy.spec import Activation
@@ -83,7 +84,7 @@ def keras_activation(network: NetworkSpec, layer: str) -> Any:
 
 
 def deciders(model: Any) -> dict[str, Callable[[Any], int]]:
-    """How each framework's call is made: observation (1, N) in, action out, as on the device."""
+    """Return how each framework's call is made: observation (1, N) in, action out, as on the device."""
     import numpy as np
     import tensorflow as tf
 

@@ -27,7 +27,7 @@ class Agent(Protocol):
     """An object that answers requests of the protocol."""
 
     def request(self, op: str, *, progress: Progress | None = None, **fields: Any) -> dict[str, Any]:
-        """One request, one reply."""
+        """Return one request, one reply."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Served:
         return self.agent.request("latency", warmup=warmup, runs=runs, path=path)
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report on what is served."""
+        """Return a report on what is served."""
         where = {"target": self.target, "transport": self.transport, "device": self.device}
         return report_on(self.loaded, kind=kind, run=run, **where, **measured)
 
 
 def report_on(loaded: Mapping[str, Any], **measured: Any) -> Report:
-    """A report on an artifact as the agent says what it has loaded (LOADED)."""
+    """Return a report on an artifact as the agent says what it has loaded (LOADED)."""
     named = {name: loaded[name] for name in ("policy", "precision", "runtime", "runtime_version", "threads")}
     artifact = Artifact(loaded["file"], loaded["sha256"], loaded["bytes"], loaded["execution"])
     return Report(**named, artifact=artifact, **measured)
@@ -84,7 +84,7 @@ class TimedInTurns(Protocol):
         """Time some runs; the reply has the keys of the protocol's ``latency``."""
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report about what was timed."""
+        """Return a report about what was timed."""
 
 
 def ask_latency(
@@ -127,7 +127,7 @@ def block_sizes(runs: int) -> list[int]:
 
 
 def merge_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Any]:
-    """The report's part that blocks of one contestant make together."""
+    """Return the report's part that blocks of one contestant make together."""
     samples = sorted(value for reply in replies for value in reply["samples_ns"])
     if len(samples) != sum(reply["runs"] for reply in replies):
         raise ValueError("a block was answered without all of its times; they cannot be joined.")
@@ -236,7 +236,8 @@ def ask_success_in_loop(
 
 
 def results_of(served: Served, times: list[int]) -> Callable[[Any], Any]:
-    """What is served, as a function of raw observations (n, size) to its outputs and next states, float32 (n, …).
+    """Return what is served, as a function of raw observations (n, size) to its outputs and next states, float32 (n,
+    …).
 
     ``times``: is extended by the device's own time of each decision, in nanoseconds.
     """

@@ -52,13 +52,13 @@ class Session:
             self.reports.append(report)
 
     def deploy_bundles(self) -> Iterator[tuple[RuntimeName, Bundle]]:
-        """Each bundle, when it is on the device."""
+        """Yield each bundle, when it is on the device."""
         for runtime, bundle in self.bundles:
             self.device.deploy(bundle, self.list_precisions(runtime), runtime)
             yield runtime, bundle
 
     def list_precisions(self, runtime: RuntimeName) -> list[Precision]:
-        """The session's precisions that a runtime executes."""
+        """Return the session's precisions that a runtime executes."""
         return [precision for precision, _ in executions(self.precisions, [runtime])]
 
     def ask_each(self, question: Callable[[Served], Iterable[Report]]) -> None:

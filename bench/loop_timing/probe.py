@@ -137,7 +137,7 @@ def summarise(times: list[int]) -> dict[str, Any]:
 
 
 def clock(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A loop at a fixed rate under a load, and what cyclictest finds meanwhile."""
+    """Return a loop at a fixed rate under a load, and what cyclictest finds meanwhile."""
     values = np.array(wanted["values"], np.float32)
     period_ns = round(1e9 / wanted["rate"])
     command = wanted["load"]
@@ -223,7 +223,8 @@ def cyclictest(period_ns: int, seconds: float) -> list[str]:
 
 
 def histogram_of(text: str) -> dict[str, Any] | None:
-    """What cyclictest counted: latencies in µs with their counts, and the largest; None where it printed nothing."""
+    """Return what cyclictest counted: latencies in µs with their counts, and the largest; None where it printed
+    nothing."""
     rows = [line.split() for line in text.splitlines() if re.match(r"\d{6} ", line)]
     buckets = [(int(row[0]), int(row[1])) for row in rows if int(row[1])]
     most = re.search(r"# Max Latencies:\s*(\d+)", text)
@@ -231,14 +232,14 @@ def histogram_of(text: str) -> dict[str, Any] | None:
 
 
 def preemption() -> str:
-    """How the kernel lets itself be interrupted, as it says itself; empty where it does not."""
+    """Return how the kernel lets itself be interrupted, as it says itself; empty where it does not."""
     words = Path("/proc/version").read_text()
     match = re.search(r"PREEMPT(_\w+)?", words)
     return match[0] if match else ""
 
 
 def main() -> int:
-    """One request from standard input, one answer."""
+    """Return one request from standard input, one answer."""
     if sys.argv[1:2] == [ASKERS]:
         ask_for_all(sys.argv[2])
     wanted = json.load(sys.stdin)

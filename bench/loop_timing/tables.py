@@ -68,7 +68,7 @@ def _share(status: Mapping[str, Any]) -> float:
 
 
 def round_trips(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each runtime and way of waiting; medians in ns."""
+    """Yield a row for each runtime and way of waiting; medians in ns."""
     for pair in document["pairs"]:
         counts = pair["status"]["counts"]
         medians = {name: _read_percentile(pair[f"{name}_ns"], "p50") or 0 for name in ("echo", "round_trip")}
@@ -95,7 +95,7 @@ def _verdicts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
-    """A percentile of cyclictest's histogram, ns; None where the count does not support it."""
+    """Return a percentile of cyclictest's histogram, ns; None where the count does not support it."""
     if found is None:
         return None
     buckets = [tuple(map(int, pair.split(":"))) for pair in found["buckets"].split()]
@@ -110,7 +110,7 @@ def _of_kernel(found: Mapping[str, Any] | None, name: str) -> int | None:
 
 
 def punctuality(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each load and rate; ns."""
+    """Yield a row for each load and rate; ns."""
     for run in document["clock"]:
         counts, kernel = run["status"]["counts"], run["cyclictest_us"]
         names = ("woke_late", "sent_late", "age", "jitter")
@@ -176,7 +176,7 @@ def may_be_late(policy: str, precision: str) -> str:
 
 
 def round_trip_table(document: Mapping[str, Any]) -> Table:
-    """A line for each runtime and way of waiting."""
+    """Return a line for each runtime and way of waiting."""
     lines = [
         {
             "runtime": row["runtime"],
@@ -195,7 +195,7 @@ def round_trip_table(document: Mapping[str, Any]) -> Table:
 
 
 def punctuality_table(document: Mapping[str, Any]) -> Table:
-    """A line for each load and rate."""
+    """Return a line for each load and rate."""
     lines = []
     for row in punctuality(document):
         columns = {

@@ -57,7 +57,7 @@ class Case:
         return statistics.median(run["ns"] for run in self.measured["runs"])
 
     def per_decision(self, counter: str) -> float:
-        """A counter's mean for one decision."""
+        """Return a counter's mean for one decision."""
         return statistics.fmean(run[counter] for run in self.measured["runs"])
 
 
@@ -78,7 +78,7 @@ def speed_ups(cases: Sequence[Case], target: str, roomy: str | None) -> dict[str
 
 
 def pressure_table(document: Mapping[str, Any]) -> Table:
-    """The cases of an answer, with times as ratios to the small int8 where the device is emulated."""
+    """Return the cases of an answer, with times as ratios to the small int8 where the device is emulated."""
     cases = [Case(**case) for case in document["cases"]]
     base = {case.target: case.median_ns for case in cases if (case.model, case.precision) == ("small", "int8")}
     lines = []

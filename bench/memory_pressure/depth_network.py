@@ -45,7 +45,7 @@ class Skeleton:
 
 
 def enlarge(artifact: bytes, old: int, new: int = LEGACY_OBSERVATION) -> Skeleton:
-    """The same network with ``new`` inputs instead of ``old``.
+    """Return the same network with ``new`` inputs instead of ``old``.
 
     Args:
         artifact: a .tflite file of this project.

@@ -26,7 +26,7 @@ _PAGE = 4096
 
 
 def vmstat() -> dict[str, int]:
-    """The counters of the whole system."""
+    """Return the counters of the whole system."""
     rows = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     return {name: int(value) for name, value in rows if name in COUNTERS}
 
@@ -124,7 +124,7 @@ def hold(megabytes: int) -> None:
 
 
 def main() -> int:
-    """One request from standard input, one answer."""
+    """Return one request from standard input, one answer."""
     if sys.argv[1] == "hold":
         hold(int(sys.argv[2]))
         return 0

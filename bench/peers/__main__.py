@@ -61,7 +61,7 @@ def _ask(options: Options) -> dict[str, Any]:
 
 
 def measure_contestants(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]]:
-    """A row for each contestant.
+    """Yield a row for each contestant.
 
     Raises:
         UsageError: the other programs are not given such a policy.
@@ -95,7 +95,7 @@ def measure_contestants(bundle: Bundle, python: Path) -> Iterator[dict[str, Any]
 
 
 def peers_table(document: Mapping[str, Any]) -> Table:
-    """A line for each policy and contestant, the fastest first."""
+    """Return a line for each policy and contestant, the fastest first."""
     from quarl.bench.peers.loop import FLAGS
     from quarl.bench.peers.turns import add_speed_ups, timing_facts
     from quarl.bench.report.text import kilobytes, nanoseconds

@@ -31,7 +31,7 @@ TimedPrograms = dict[tuple[str, str], TimedProgram]
 
 
 def ours(folder: Path, bundle: Bundle) -> TimedPrograms:
-    """The runtimes of this project's environment."""
+    """Return the runtimes of this project's environment."""
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     programs: TimedPrograms = {}
     for runtime in (RuntimeName.LITERT, RuntimeName.ONNXRUNTIME, RuntimeName.NATIVE):

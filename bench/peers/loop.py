@@ -24,7 +24,7 @@ FLAGS = ("-O3", "-march=native", "-ffast-math", "-std=gnu11", "-shared", "-fPIC"
 
 
 def compile_loop(folder: Path) -> Path:
-    """The loop with emlearn's ``policy.c`` of that folder in it.
+    """Return the loop with emlearn's ``policy.c`` of that folder in it.
 
     Raises:
         BenchError: with the compiler's words.

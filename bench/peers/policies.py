@@ -17,7 +17,7 @@ def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
 
 
 def load_committed(name: str) -> Bundle:
-    """A bundle that comes with the repository.
+    """Return a bundle that comes with the repository.
 
     Raises:
         UsageError: there is none of that name.

@@ -72,7 +72,7 @@ def prepare_folder(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]
 
 
 def of_runtime(folder: Path, runtime: RuntimeName, kernels: str, artifact: bytes) -> TimedProgram:
-    """An artifact in a runtime; ``kernels`` is the native engine's set, "" of another runtime."""
+    """Return an artifact in a runtime; ``kernels`` is the native engine's set, "" of another runtime."""
     name = f"{runtime.value} ({kernels})" if kernels else runtime.value
     file = folder / f"{len(list(folder.iterdir()))}.{runtime.artifact_format.value}"
     file.write_bytes(artifact)
@@ -106,7 +106,7 @@ def time_in_turns(
 
 
 def _answer(name: str, worker: subprocess.Popen[str], question: str | int) -> Any:
-    """The answer to ACTIONS, BYTES, or a count: nanoseconds of a decision; to 0: of WARM_UP_S of them."""
+    """Return the answer to ACTIONS, BYTES, or a count: nanoseconds of a decision; to 0: of WARM_UP_S of them."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         worker.stdin.write(f"{question}\n")
@@ -202,7 +202,7 @@ if __name__ == "__main__":
 
 
 def add_speed_ups(rows: Sequence[Mapping[str, Any]], *same: str) -> Iterator[dict[str, Any]]:
-    """The rows with their median, and how many times as fast as LiteRT each is, turn by turn.
+    """Yield the rows with their median, and how many times as fast as LiteRT each is, turn by turn.
 
     Args:
         rows: a contestant each.
@@ -219,7 +219,7 @@ def add_speed_ups(rows: Sequence[Mapping[str, Any]], *same: str) -> Iterator[dic
 
 
 def _speed_up(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """How many times as fast as the base, turn by turn: ``2.08× [2.01, 2.56]``."""
+    """Return how many times as fast as the base, turn by turn: ``2.08× [2.01, 2.56]``."""
     if row is base:
         return "1 (base)"
     ratios = [a / b for a, b in zip(base["turns_ns"], row["turns_ns"], strict=True)]
@@ -227,5 +227,5 @@ def _speed_up(row: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 
 def timing_facts(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the notes say of the turns."""
+    """Return what the notes say of the turns."""
     return {"results": document, "turns": TURNS, "turn_s": TURN_S, "parts": PARTS}

@@ -128,7 +128,7 @@ PROGRAMS: dict[str, Callable[[Path, str, Mapping[str, np.ndarray]], tuple[Decide
 
 
 def emlearn_source(stored: Mapping[str, np.ndarray]) -> str:
-    """The C that emlearn writes of the network behind its normaliser; it has no cut, which hardly matters."""
+    """Return the C that emlearn writes of the network behind its normaliser; it has no cut, which hardly matters."""
     from emlearn import net
 
     layers = int(stored["layers"])

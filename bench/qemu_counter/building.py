@@ -36,7 +36,7 @@ def require_programs() -> None:
 
 
 def cache_path(name: str) -> Path:
-    """Where something of this package is kept: all of it can be made again."""
+    """Return where something of this package is kept: all of it can be made again."""
     return cache_folder() / "qemu-counter" / name
 
 
@@ -50,7 +50,7 @@ def make_once(made: Path, make: Callable[[Path], object]) -> Path:
 
 
 def plugin() -> Path:
-    """The compiled plugin; compiled now if its source has changed.
+    """Return the compiled plugin; compiled now if its source has changed.
 
     Raises:
         BenchError: with the compiler's words.

@@ -72,7 +72,7 @@ class Counted:
         return self.l2_instruction_misses + self.l2_data_misses
 
     def minus(self, other: Counted) -> Counted:
-        """The difference, nowhere below zero."""
+        """Return the difference, nowhere below zero."""
         mine, other_counts = asdict(self), asdict(other)
         return Counted(**{name: max(0, value - other_counts[name]) for name, value in mine.items()})
 
@@ -113,7 +113,7 @@ def parse_lines(text: str) -> list[Counted]:
 
 
 def median(rows: Sequence[Counted]) -> Counted:
-    """The lower median of each column: a number that was counted."""
+    """Return the lower median of each column: a number that was counted."""
     return Counted(*(statistics.median_low([getattr(row, name) for row in rows]) for name in COLUMNS))
 
 

@@ -17,7 +17,7 @@ MACHINE = "aarch64"
 
 
 def wheels_for(runtime: RuntimeName) -> list[Wheel]:
-    """The pinned wheels: numpy and the runtime.
+    """Return the pinned wheels: numpy and the runtime.
 
     Raises:
         BenchError: there is none for this runtime.
@@ -32,7 +32,7 @@ def wheels_for(runtime: RuntimeName) -> list[Wheel]:
 
 
 def import_path(runtime: RuntimeName) -> list[Path]:
-    """The folders for PYTHONPATH, made now where they are missing.
+    """Return the folders for PYTHONPATH, made now where they are missing.
 
     Raises:
         BenchError, WheelError.

@@ -40,7 +40,7 @@ _CACHES = ((1, "Data", 32, 4), (1, "Instruction", 32, 2), (2, "Unified", 512, 16
 
 
 def describe_processor() -> dict[str, str]:
-    """The files, by path, in which Linux describes a Raspberry Pi 3b's processor."""
+    """Return the files, by path, in which Linux describes a Raspberry Pi 3b's processor."""
     cpu = "sys/devices/system/cpu"
     every = f"0-{CORES - 1}\n"
     files = {
@@ -71,13 +71,13 @@ def describe_processor() -> dict[str, str]:
 
 
 def place() -> Path:
-    """Where the folder of this recipe is, made or not."""
+    """Return where the folder of this recipe is, made or not."""
     recipe = json.dumps([SUITE, PACKAGES, describe_processor()]).encode()
     return cache_path(f"sysroot-{hashlib.sha256(recipe).hexdigest()[:12]}")
 
 
 def sysroot() -> Path:
-    """The folder; made now if there is none of this recipe.
+    """Return the folder; made now if there is none of this recipe.
 
     Raises:
         BenchError: with mmdebstrap's last words.

@@ -45,7 +45,7 @@ class StockPython:
         return cache_path(f"stock-python-{self.series}-{self.machine}")
 
     def fetch(self) -> Path:
-        """The folder; unpacked now if it is not there.
+        """Return the folder; unpacked now if it is not there.
 
         Raises:
             BenchError: with mmdebstrap's last words.
@@ -62,7 +62,7 @@ class StockPython:
         return make_once(self.folder, make)
 
     def command(self, machine: str) -> list[str]:
-        """What starts it on a host of this processor, without its own packages.
+        """Return what starts it on a host of this processor, without its own packages.
 
         Args:
             machine: the host's, as ``uname -m`` names it.

@@ -139,7 +139,7 @@ engine alone packs them.
 
 
 def facts(verdict: Verdict) -> dict[str, Any]:
-    """What the sentences name: all of the verdict, and its limits as they are typed."""
+    """Return what the sentences name: all of the verdict, and its limits as they are typed."""
     demand, change, moved = verdict.demand, verdict.change or {}, ""
     for option, name in (("--success-floor", "floor"), ("--deadline-ms", "deadline_ms")):
         old = getattr(demand, name)
@@ -150,7 +150,7 @@ def facts(verdict: Verdict) -> dict[str, Any]:
 
 
 def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
-    """What the notes name beside that: how the times were measured, and on which machine."""
+    """Return what the notes name beside that: how the times were measured, and on which machine."""
     reports = [Report.from_dict(document) for document in verdict.reports if document["latency"]]
     return {
         **facts(verdict),
@@ -162,14 +162,14 @@ def facts_of_reports(verdict: Verdict) -> dict[str, Any]:
 
 
 def spread(value: float, turns: Sequence[float]) -> str:
-    """A time with the least and the greatest of its turns: ``1.36 µs [1.33, 1.42]``."""
+    """Return a time with the least and the greatest of its turns: ``1.36 µs [1.33, 1.42]``."""
     (median, unit), *ends = (nanoseconds(item).split() for item in (value, min(turns), max(turns)))
     alike = all(item[1] == unit for item in ends)
     return f"{median} {unit} [{', '.join(item[0] if alike else ' '.join(item) for item in ends)}]"
 
 
 def candidates_table(verdict: Verdict) -> Table:
-    """The candidates in the order of the verdict, then the widths that were only evaluated, not timed."""
+    """Return the candidates in the order of the verdict, then the widths that were only evaluated, not timed."""
     lines = []
     for candidate in (*verdict.candidates, *verdict.fewer_bits):
         untimed = "as int8" if candidate["runs_as_int8"] else NOT_KNOWN
@@ -189,7 +189,7 @@ def candidates_table(verdict: Verdict) -> Table:
 
 
 def sentences(verdict: Verdict) -> dict[str, Any]:
-    """The sentences by their names in the JSON document.
+    """Return the sentences by their names in the JSON document.
 
     ``explanation``: what, why it, and why not the runner-up; or that nothing meets both, and by how much each is
     missed. ``what_would_change_it``: the nearest limits with another answer, and what may help without giving way.
@@ -202,7 +202,7 @@ def sentences(verdict: Verdict) -> dict[str, Any]:
 
 
 def load_kept_table() -> Table:
-    """The table of the stored answer, with its sentences; ``quarl recommend … --output`` writes it there.
+    """Return the table of the stored answer, with its sentences; ``quarl recommend … --output`` writes it there.
 
     Raises:
         StoreError: nothing is stored.

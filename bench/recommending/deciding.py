@@ -83,7 +83,7 @@ class DeployableArtifact(PlayedArtifact):
     valid: bool = True
 
     def as_fast_as(self, other: DeployableArtifact) -> bool:
-        """Whether the turns of the two overlap, so that the measurement does not tell which is faster."""
+        """Return whether the turns of the two overlap, so that the measurement does not tell which is faster."""
         return max(min(self.turns_ns), min(other.turns_ns)) <= min(max(self.turns_ns), max(other.turns_ns))
 
 
@@ -100,7 +100,7 @@ class Demand:
         return round(self.deadline_ms * NS_IN_MS, 3)
 
     def short_of_floor(self, played: PlayedArtifact) -> float:
-        """How far the lower bound is below the floor; 0 where it reaches it, infinite where there is none."""
+        """Return how far the lower bound is below the floor; 0 where it reaches it, infinite where there is none."""
         low = played.quality.low
         return math.inf if low is None else max(0.0, self.floor - low)
 
@@ -109,11 +109,11 @@ class Demand:
         return candidate.p99_ns / self.deadline_ns
 
     def in_time(self, candidate: DeployableArtifact) -> bool:
-        """Whether the candidate's p99 keeps the deadline."""
+        """Return whether the candidate's p99 keeps the deadline."""
         return candidate.p99_ns <= self.deadline_ns
 
     def is_met_by(self, candidate: DeployableArtifact) -> bool:
-        """Whether the candidate reaches the floor and keeps the deadline."""
+        """Return whether the candidate reaches the floor and keeps the deadline."""
         return self.short_of_floor(candidate) == 0.0 and self.in_time(candidate)
 
     def compute_miss_factor(self, candidate: DeployableArtifact) -> float:
@@ -173,7 +173,7 @@ class Decision:
 
 
 def decide(candidates: Sequence[DeployableArtifact], demand: Demand) -> Decision:
-    """The decision between these candidates; see the module for the rule."""
+    """Return the decision between these candidates; see the module for the rule."""
     ranked = tuple(ranking([candidate for candidate in candidates if demand.is_met_by(candidate)]))
     missed = [candidate for candidate in candidates if not demand.is_met_by(candidate)]
     missed.sort(key=lambda each: (demand.compute_miss_factor(each), each.p50_ns))
@@ -190,7 +190,8 @@ def ranking(candidates: Sequence[DeployableArtifact]) -> Iterator[DeployableArti
 
 
 def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, ...]:
-    """The fastest and those that the measurement does not tell from it; what runs as int8 only where that is absent."""
+    """Return the fastest and those that the measurement does not tell from it; what runs as int8 only where that is
+    absent."""
     int8 = {candidate.runtime for candidate in candidates if candidate.bits == CONTAINER_BITS}
     open_to = [candidate for candidate in candidates if not (candidate.runs_as_int8 and candidate.runtime in int8)]
     fastest = min(open_to, key=lambda each: each.p50_ns, default=None)
@@ -198,7 +199,7 @@ def as_fast_as_the_fastest(candidates: Sequence[DeployableArtifact]) -> tuple[De
 
 
 def choose(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, str]:
-    """The candidate to choose of those that are as fast, and the figure that decides."""
+    """Return the candidate to choose of those that are as fast, and the figure that decides."""
     for figure in COMPARED:
         as_fast = least(as_fast, figure)
         if len(as_fast) == 1:
@@ -207,7 +208,7 @@ def choose(as_fast: Sequence[DeployableArtifact]) -> tuple[DeployableArtifact, s
 
 
 def least(candidates: Sequence[DeployableArtifact], figure: str) -> list[DeployableArtifact]:
-    """The candidates within SAME_SIZE of the least of a figure; all where it is known of none."""
+    """Return the candidates within SAME_SIZE of the least of a figure; all where it is known of none."""
     known = [(candidate, value) for candidate in candidates if (value := getattr(candidate, figure)) is not None]
     limit = SAME_SIZE * min((value for _, value in known), default=0)
     return [candidate for candidate, value in known if value <= limit] or list(candidates)
@@ -216,7 +217,8 @@ def least(candidates: Sequence[DeployableArtifact], figure: str) -> list[Deploya
 def nearest_change(
     candidates: Sequence[DeployableArtifact], demand: Demand, chosen: DeployableArtifact | None
 ) -> Change | None:
-    """The nearest demand that gives another answer than the chosen one: one number moves, or both where nothing met it.
+    """Return the nearest demand that gives another answer than the chosen one: one number moves, or both where nothing
+    met it.
 
     Numbers matter where a candidate begins or ceases to meet them; near is the factor between old and new.
     """
@@ -236,7 +238,8 @@ def nearest_change(
 
 
 def fewest_bits(played: Iterable[PlayedArtifact], floor: float) -> str | None:
-    """The narrowest precision with which, and with all wider ones, the floor is reached; None: not with the widest.
+    """Return the narrowest precision with which, and with all wider ones, the floor is reached; None: not with the
+    widest.
 
     A narrower one that reaches it where a wider one does not has been lucky.
     """

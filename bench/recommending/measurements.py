@@ -157,7 +157,7 @@ def summarise(
 
 
 def evaluate_artifact(copy: Bundle, pair: Pair, played: Evaluation, reference: Evaluation) -> PlayedArtifact:
-    """One artifact and its episodes."""
+    """Return one artifact and its episodes."""
     entry = copy.artifact(pair[0], pair[1].artifact_format)
     if played.success is not None and played.interval is not None:
         quality = Estimate(played.success, *played.interval)
@@ -194,7 +194,7 @@ def compute_return_kept(returns: Sequence[float], reference: Sequence[float]) ->
 
 
 def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
-    """The precision that computes what was trained: fp32, or the width of the quantizers in the training.
+    """Return the precision that computes what was trained: fp32, or the width of the quantizers in the training.
 
     int8 stands for fp32 where the runtime executes integers alone.
     """
@@ -205,7 +205,8 @@ def reference_precision(bundle: Bundle, runtime: RuntimeName) -> Precision:
 
 
 def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """The pairs to choose from: fp32, fp16, int8 and the width that the policy was trained for, in every runtime.
+    """Return the pairs to choose from: fp32, fp16, int8 and the width that the policy was trained for, in every
+    runtime.
 
     And fewer bits where they are packed.
     """
@@ -219,13 +220,13 @@ def candidate_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pai
 
 
 def select_release_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs that the release has to hold for these: each of the precisions in each of the runtimes."""
+    """Return the pairs that the release has to hold for these: each of the precisions in each of the runtimes."""
     precisions, runtimes = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
     return executions(precisions, runtimes)
 
 
 def select_played_pairs(bundle: Bundle, runtimes: Sequence[RuntimeName]) -> list[Pair]:
-    """The pairs that play: the candidates, and the other widths below 8 bits in the first runtime."""
+    """Return the pairs that play: the candidates, and the other widths below 8 bits in the first runtime."""
     return list(dict.fromkeys((*candidate_pairs(bundle, runtimes), *((precision, runtimes[0]) for precision in FEWER))))
 
 
@@ -243,7 +244,7 @@ def convert_copy(copy: Bundle, pairs: Sequence[Pair]) -> None:
 
 
 def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> Evaluation:
-    """One artifact's greedy episodes, in a runtime's own process on this machine."""
+    """Return one artifact's greedy episodes, in a runtime's own process on this machine."""
     from quarl.train.runs.artifact import ArtifactPolicy, find_artifact
 
     precision, runtime = pair
@@ -258,7 +259,7 @@ def play_episodes(copy: Bundle, task: Task, pair: Pair, question: Question) -> E
 
 
 def choose_preset(task: Task, preset: str | None) -> str:
-    """The requested preset, or the task's first.
+    """Return the requested preset, or the task's first.
 
     Raises:
         UsageError: the task has none, or not this one.

@@ -13,7 +13,7 @@ DEADLINE_DIGITS = 3
 
 
 def floor_at_most(low: float | None) -> float | None:
-    """The largest floor in thousandths that this lower bound reaches; None where none above 0 does."""
+    """Return the largest floor in thousandths that this lower bound reaches; None where none above 0 does."""
     if low is None:
         return None
     steps = int(Decimal(str(low)) * FLOOR_STEPS)
@@ -21,19 +21,19 @@ def floor_at_most(low: float | None) -> float | None:
 
 
 def floor_above(low: float | None) -> float | None:
-    """The smallest floor in thousandths that this lower bound misses; None where none up to 1 does."""
+    """Return the smallest floor in thousandths that this lower bound misses; None where none up to 1 does."""
     reached = floor_at_most(low) or 0.0
     steps = round(reached * FLOOR_STEPS) + 1
     return steps / FLOOR_STEPS if steps <= FLOOR_STEPS else None
 
 
 def deadline_at_least(p99_ns: float) -> float:
-    """The shortest deadline of three digits, in ms, that this p99 keeps."""
+    """Return the shortest deadline of three digits, in ms, that this p99 keeps."""
     return float(Context(DEADLINE_DIGITS, ROUND_CEILING).create_decimal(_milliseconds(p99_ns)))
 
 
 def deadline_below(p99_ns: float) -> float:
-    """The longest deadline of three digits, in ms, that this p99 misses."""
+    """Return the longest deadline of three digits, in ms, that this p99 misses."""
     digits = Context(DEADLINE_DIGITS, ROUND_FLOOR)
     return float(digits.next_minus(_milliseconds(p99_ns)))
 
@@ -73,10 +73,10 @@ def episodes_for_mean(quality: Estimate, floor: float, episodes: int) -> int | N
 
 
 def two_digits_up(number: float) -> int:
-    """Two significant digits, rounded up: 1,234 is 1,300."""
+    """Return two significant digits, rounded up: 1,234 is 1,300."""
     return int(Context(2, ROUND_CEILING).create_decimal(Decimal(math.ceil(number))))
 
 
 def number(value: float) -> str:
-    """A number as it is typed: ``0.95``, ``20``, ``0.00171``."""
+    """Return a number as it is typed: ``0.95``, ``20``, ``0.00171``."""
     return f"{value:.15g}" if value >= 1e-4 else f"{value:.15f}".rstrip("0")

@@ -71,7 +71,7 @@ class TimedInFreshProcesses:
             return self.served.time_block(warmup, runs, path)
 
     def report(self, kind: Kind, run: str, **measured: Any) -> Report:
-        """A report on what was served."""
+        """Return a report on what was served."""
         return self.served.report(kind, run, **measured)
 
 

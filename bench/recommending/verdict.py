@@ -74,7 +74,7 @@ class Verdict(Question):
 
     @classmethod
     def of(cls, bundle: Bundle, task: Task, question: Question, measurements: Measurements) -> Verdict:
-        """The verdict on what was measured."""
+        """Return the verdict on what was measured."""
         from quarl.bench.report.machine import this_machine
         from quarl.policy.locate import code_version
 
@@ -112,7 +112,7 @@ class Verdict(Question):
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Verdict:
-        """The verdict that was stored as JSON; what else the document says is left out."""
+        """Return the verdict that was stored as JSON; what else the document says is left out."""
 
         def restore_rows(rows: Iterable[Row]) -> list[Row]:
             return [
@@ -126,19 +126,19 @@ class Verdict(Question):
 
 
 def format_name(artifact: PlayedArtifact | None) -> Row | None:
-    """An artifact in a runtime, by name."""
+    """Return an artifact in a runtime, by name."""
     if artifact is None:
         return None
     return {"name": artifact.name, "precision": artifact.precision, "runtime": artifact.runtime}
 
 
 def row(artifact: PlayedArtifact, **verdict: Any) -> Row:
-    """All that was measured of an artifact in a runtime, and what the verdict says of it."""
+    """Return all that was measured of an artifact in a runtime, and what the verdict says of it."""
     return {"name": artifact.name, **vars(artifact), "runs_as_int8": artifact.runs_as_int8, **verdict}
 
 
 def standing(artifact: DeployableArtifact, decision: Decision) -> Row:
-    """The verdict on a candidate, as JSON values."""
+    """Return the verdict on a candidate, as JSON values."""
     demand, short = decision.demand, decision.demand.short_of_floor(artifact)
     missed = [limit for limit, misses in (("floor", short > 0.0), ("deadline", not demand.in_time(artifact))) if misses]
     met = "chosen" if artifact is decision.recommendation else "meets both"
@@ -151,7 +151,7 @@ def standing(artifact: DeployableArtifact, decision: Decision) -> Row:
 
 
 def change(decision: Decision, question: Question, has_success: bool, training: str) -> Row | None:
-    """The nearest limits with another answer, and what may help without giving way; None where no number does.
+    """Return the nearest limits with another answer, and what may help without giving way; None where no number does.
 
     ``episodes``: after so many a floor may be met that the mean reaches: the floor as it is, or, where nothing would
     meet the higher one, that one. ``training``: the command that may help where the mean does not reach it.
@@ -179,7 +179,7 @@ def change(decision: Decision, question: Question, has_success: bool, training: 
 
 
 def without_its_runtime(decision: Decision) -> Row | None:
-    """The answer without the chosen one's runtime, and the other runtimes; None where there is none."""
+    """Return the answer without the chosen one's runtime, and the other runtimes; None where there is none."""
     if decision.recommendation is None:
         return None
     others = dict.fromkeys(
@@ -189,7 +189,8 @@ def without_its_runtime(decision: Decision) -> Row | None:
 
 
 def training_command(bundle: Bundle) -> str:
-    """The command to train such a policy with 8-bit quantizers; "" where it was trained with some, or was distilled."""
+    """Return the command to train such a policy with 8-bit quantizers; "" where it was trained with some, or was
+    distilled."""
     provenance = bundle.spec.provenance
     method, network = str(provenance.get("algorithm", "")), bundle.spec.network
     is_trained_here = method not in ("", "distill") and not bundle.spec.is_imported  # else no options describe it

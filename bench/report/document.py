@@ -59,7 +59,7 @@ class Where(Enum):
 
 
 def new_run() -> str:
-    """An id that measurements made side by side share."""
+    """Return an id that measurements made side by side share."""
     return uuid.uuid4().hex
 
 
@@ -144,7 +144,7 @@ class Success:
     decide_p50_ns: float | None
 
     def bits(self) -> list[bool]:
-        """Whether each episode, by number, succeeded."""
+        """Return whether each episode, by number, succeeded."""
         packed = base64.b64decode(self.outcomes, validate=True)
         return [bool(packed[k >> 3] >> (7 - (k & 7)) & 1) for k in range(self.episodes)]
 
@@ -193,7 +193,7 @@ class Report:
         return self.artifact.sha256 if self.artifact else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document, checked.
+        """Return the document, checked.
 
         Raises:
             InvalidDocumentError: it is not one that may be stored.
@@ -210,7 +210,7 @@ class Report:
         return data
 
     def to_json(self) -> str:
-        """The document on one line."""
+        """Return the document on one line."""
         return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod

@@ -50,7 +50,7 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, inches; to be called in :func:`style`."""
+    """Return an empty figure, inches; to be called in :func:`style`."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height))
@@ -126,7 +126,7 @@ def panel(
     singles: str = "",
     joined: Callable[[Any], bool] = lambda value: True,
 ) -> Panel:
-    """A panel of rows.
+    """Return a panel of rows.
 
     Args:
         title: above it.
@@ -146,7 +146,7 @@ def panel(
 
 
 def in_order(rows: Sequence[Mapping[str, Any]], x: str) -> list[Any]:
-    """The places of the horizontal axis from the smallest number to the largest, then words."""
+    """Return the places of the horizontal axis from the smallest number to the largest, then words."""
     places = {row[x] for row in rows if row[x] is not None}
     return sorted(places, key=lambda place: (isinstance(place, str), place))
 
@@ -221,7 +221,7 @@ def _draw(axes: Axes, panel: Panel, places: Sequence[Any] | None) -> None:
 
 
 def _beside(panel: Panel, line: Line, place: Any, places: Sequence[Any]) -> float:
-    """Where a line's point stands, beside those of the lines that have one there, too."""
+    """Return where a line's point stands, beside those of the lines that have one there, too."""
     others = [other for other in panel.lines if place in other.points]
     return places.index(place) + DODGE * (others.index(line) - (len(others) - 1) / 2)
 

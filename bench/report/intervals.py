@@ -62,7 +62,7 @@ class Estimate:
 
     @classmethod
     def of_rate(cls, successes: Sequence[bool]) -> Estimate:
-        """A share of successes with Wilson's interval."""
+        """Return a share of successes with Wilson's interval."""
         from quarl.airlearning_envs.flights import wilson_interval
 
         wins = sum(map(bool, successes))
@@ -89,17 +89,17 @@ class Estimate:
         return 0 if self.low is None or self.high is None else (self.low > 0.0) - (self.high < 0.0)
 
     def times(self, factor: float) -> Estimate:
-        """The estimate in another unit: 100 makes percent of a share."""
+        """Return the estimate in another unit: 100 makes percent of a share."""
         if self.low is None or self.high is None:
             return Estimate(factor * self.value)
         return Estimate(factor * self.value, *sorted((factor * self.low, factor * self.high)))
 
     def is_above(self, bound: float = 0.0) -> bool:
-        """Whether the whole interval lies above; of a single value the value itself is compared."""
+        """Return whether the whole interval lies above; of a single value the value itself is compared."""
         return (self.value if self.low is None else self.low) > bound
 
     def is_within(self, bound: float) -> bool:
-        """Whether the whole interval lies at or below; of a single value the value itself is compared."""
+        """Return whether the whole interval lies at or below; of a single value the value itself is compared."""
         return (self.value if self.high is None else self.high) <= bound
 
 

@@ -22,7 +22,7 @@ class StoreError(QuarlError, ValueError):
 
 
 def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
-    """The documents in the order of their lines, without the half line that a killed writer left at the end.
+    """Return the documents in the order of their lines, without the half line that a killed writer left at the end.
 
     Args:
         path: of the file.
@@ -82,13 +82,13 @@ def write(path: Path, lines: Iterable[str]) -> None:
 
 
 def encode(lines: Iterable[str]) -> bytes:
-    """The bytes of a file of these lines."""
+    """Return the bytes of a file of these lines."""
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _repair_last_line(text: bytes) -> tuple[int, bytes]:
-    """Where a last line without an end begins, and what of it stays: nothing where it is half a document, as a writer
-    that was killed leaves it; else all, with an end."""
+    """Return where a last line without an end begins, and what of it stays: nothing where it is half a document, as a
+    writer that was killed leaves it; else all, with an end."""
     start = text.rfind(b"\n") + 1
     last = text[start:]
     try:

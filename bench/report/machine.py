@@ -20,7 +20,7 @@ def this_machine() -> str:
 
 
 def is_this_machine(device: Mapping[str, Any]) -> bool:
-    """Whether a device's description is of the machine that this runs on.
+    """Return whether a device's description is of the machine that this runs on.
 
     A tunnel or a virtual machine is reached over loopback, too, and is another machine.
     """

@@ -20,7 +20,7 @@ EMULATED = (
 
 
 def circumstances(*reports: Report | None) -> list[str]:
-    """What must stand wherever their numbers stand: emulated, virtual, loopback, throttled, invalid."""
+    """Return what must stand wherever their numbers stand: emulated, virtual, loopback, throttled, invalid."""
     names = {Transport.LOOPBACK: "loopback", Transport.SSH: "SSH", Transport.LOCAL_PROCESS: "on the host"}
     circumstance_words = []
     for report in filter(None, reports):
@@ -37,7 +37,7 @@ def circumstances(*reports: Report | None) -> list[str]:
 
 
 def was_throttled(report: Report) -> bool:
-    """Whether the firmware slowed the device down before, after or while it was measured."""
+    """Return whether the firmware slowed the device down before, after or while it was measured."""
     stages = [report.device, *(stage for stage in (report.conditions or {}).values() if stage)]
     return any((stage.get("throttled") or {}).get("now") for stage in stages)
 
@@ -50,7 +50,7 @@ def slow_clock(report: Report) -> str:
 
 
 def dynamics_note(preset: str) -> str:
-    """How the drones fly."""
+    """Return how the drones fly."""
     from quarl.airlearning_envs.config import PRESETS
 
     return (
@@ -59,7 +59,7 @@ def dynamics_note(preset: str) -> str:
 
 
 def machine_notes(reports: Iterable[Report]) -> list[str]:
-    """One sentence for each machine that numbers come from, and what they may not be read as."""
+    """Return one sentence for each machine that numbers come from, and what they may not be read as."""
     notes = []
     by_machine: dict[str, list[Report]] = {}
     for report in reports:
@@ -83,12 +83,12 @@ def versions(reports: Iterable[Report]) -> str:
 
 
 def codes(reports: Iterable[Report]) -> str:
-    """The commits that measured."""
+    """Return the commits that measured."""
     return join_distinct(report.code_version for report in reports)
 
 
 def report_notes(reports: Sequence[Report]) -> list[str]:
-    """The reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
+    """Return the reports' own notes, each kind once, with whom it concerns; of figures in it the greatest."""
     concerned: dict[str, list[str]] = {}
     latest: dict[str, str] = {}
     for report in reports:
@@ -100,7 +100,7 @@ def report_notes(reports: Sequence[Report]) -> list[str]:
 
 
 def _figures(note: str) -> list[float]:
-    """The numbers in it, by which ``load average 12.3`` is more than ``load average 9.5``."""
+    """Return the numbers in it, by which ``load average 12.3`` is more than ``load average 9.5``."""
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", note)]
 
 
@@ -112,7 +112,7 @@ def withheld_notes(reports: Iterable[Report], *names: str) -> list[str]:
 
 
 def percentile(report: Report | None, name: str, base: Report | None = None) -> str:
-    """A percentile for a table's cell; a dash where the number of runs does not support it.
+    """Return a percentile for a table's cell; a dash where the number of runs does not support it.
 
     On an emulator it is a multiple of the base's p50, measured in the same run: a time of its own means nothing.
     """
@@ -122,7 +122,7 @@ def percentile(report: Report | None, name: str, base: Report | None = None) -> 
 
 
 def time_cell(report: Report, value_ns: float | None, base: Report | None = None) -> str:
-    """A time; of an emulated device only its ratio to the base's p50, or a dash where there is no base."""
+    """Return a time; of an emulated device only its ratio to the base's p50, or a dash where there is no base."""
     if not report.device.get("emulated"):
         return nanoseconds(value_ns)
     base_ns = base.latency.percentiles_ns.get("p50") if base is not None and base.latency is not None else None
@@ -130,7 +130,7 @@ def time_cell(report: Report, value_ns: float | None, base: Report | None = None
 
 
 def rate(report: Report | None) -> Estimate | None:
-    """A success; None where there is none."""
+    """Return a success; None where there is none."""
     success = report.success if report else None
     return Estimate(success.rate, success.low, success.high) if success else None
 
@@ -142,12 +142,12 @@ def success_gain(report: Report | None, reference: Report | None) -> Estimate | 
 
 
 def format_episodes(reports: Iterable[Report | None]) -> str:
-    """How many episodes their successes are of: ``300``, ``300 to 3,000``."""
+    """Return how many episodes their successes are of: ``300``, ``300 to 3,000``."""
     return span(report.success.episodes for report in reports if report and report.success)
 
 
 def reports_of(rows: Iterable[Mapping[str, Any]]) -> list[Report]:
-    """The measurements that rows stand on, each once."""
+    """Return the measurements that rows stand on, each once."""
     return list({report.id: report for row in rows for report in row["reports"] if report}.values())
 
 
@@ -164,7 +164,8 @@ def require_rows(rows: Iterable[T], missing: str) -> list[T]:
 
 
 def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the notes under rows name: the machines that executed artifacts, the episodes, the preset's dynamics."""
+    """Return what the notes under rows name: the machines that executed artifacts, the episodes, the preset's
+    dynamics."""
     used, preset = reports_of(rows), rows[0]["preset"]
     machines = machine_notes([report for report in used if report.artifact is not None])
     return {
@@ -176,7 +177,7 @@ def facts_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def ratio_cell(slow: Report | None, fast: Report | None) -> str:
-    """A speed-up with its spread over the turns: ``2.52× [2.48, 2.57]``."""
+    """Return a speed-up with its spread over the turns: ``2.52× [2.48, 2.57]``."""
     if slow is not None and slow is fast:
         return "1 (base)"
     turns = turn_ratios(slow, fast)

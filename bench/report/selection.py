@@ -43,7 +43,7 @@ class Selection:
 
     @classmethod
     def of_target(cls, reports: Iterable[Report], target: str | None = None) -> Selection:
-        """The measurements of a target. Host-side ones stay.
+        """Return the measurements of a target. Host-side ones stay.
 
         When none is named: of the one measured last, of an emulated one only where there is no other.
         """
@@ -65,7 +65,8 @@ class Selection:
         return sorted(measured_precisions, key=precision_order)
 
     def of(self, kind: Kind, **wanted: Any) -> list[Report]:
-        """The reports of a kind whose attributes, and their answer's, equal the wanted ones; None matches anything."""
+        """Return the reports of a kind whose attributes, and their answer's, equal the wanted ones; None matches
+        anything."""
         attributes = {name: value for name, value in wanted.items() if value is not None}
         if kind is Kind.SUCCESS:
             attributes = {"simulator": None, **attributes}  # another one has a table of its own
@@ -77,11 +78,11 @@ class Selection:
         return [report for report in self.reports if report.kind is kind and fits(report)]
 
     def last(self, kind: Kind, **wanted: Any) -> Report | None:
-        """The latest of the reports that :meth:`of` finds; None: there are none."""
+        """Return the latest of the reports that :meth:`of` finds; None: there are none."""
         return next(reversed(self.of(kind, **wanted)), None)
 
     def best_success(self, policy: str, precision: str | None, preset: str, **wanted: Any) -> Report | None:
-        """The success that rests on most episodes (the latest of those), without command latency, all as preset.
+        """Return the success that rests on most episodes (the latest of those), without command latency, all as preset.
 
         What flew on the host with the numpy reference is no measurement of an artifact and is left out, unless it is
         a baseline.
@@ -96,7 +97,7 @@ class Selection:
         return max(candidates, key=lambda each: each[:2])[2] if candidates else None
 
     def fp32_partner(self, report: Report | None) -> Report | None:
-        """The fp32 latency that was measured side by side with this one: same run, runtime and path."""
+        """Return the fp32 latency that was measured side by side with this one: same run, runtime and path."""
         if report is None or report.latency is None:
             return None
         same = {"run": report.run, "policy": report.policy, "runtime": report.runtime, "path": report.latency.path}
@@ -117,7 +118,7 @@ def latency_of_flights(report: Report) -> float | str | None:
 
 
 def keep_todays_flights(reports: Iterable[Report]) -> list[Report]:
-    """All but flights of another task than today's of that name: other dynamics, another arena."""
+    """Return all but flights of another task than today's of that name: other dynamics, another arena."""
     from quarl.airlearning_envs.config import preset
 
     def is_today(success: Success) -> bool:
@@ -141,7 +142,7 @@ def turn_ratios(slow: Report | None, fast: Report | None) -> list[float]:
 
 
 def speed_up(slow: Report | None, fast: Report | None) -> float | None:
-    """How many times as fast: the median of the turns' ratios, which lies between the least and the greatest."""
+    """Return how many times as fast: the median of the turns' ratios, which lies between the least and the greatest."""
     ratios = turn_ratios(slow, fast)
     return statistics.median(ratios) if ratios else None
 
@@ -164,7 +165,7 @@ def pair_successes(a: Report | None, b: Report | None) -> PairedDifference | Non
 
 
 def _episodes_of(success: Success) -> tuple[str, int, dict[str, object], str | None]:
-    """A key that is equal where episode k is the same episode."""
+    """Return a key that is equal where episode k is the same episode."""
     settings = {name: value for name, value in success.settings.items() if name != "latency"}
     return success.preset, success.seed, settings, success.task
 
@@ -190,7 +191,7 @@ class Kept:
     say: Callable[[str], None] = lambda sentence: None
 
     def reports(self, name: str) -> list[Report]:
-        """The measurements that a table stands on, flights of today's task among them.
+        """Return the measurements that a table stands on, flights of today's task among them.
 
         Raises:
             StoreError: there are none.
@@ -202,11 +203,11 @@ class Kept:
         return today
 
     def selection(self, name: str) -> Selection:
-        """The same of one device."""
+        """Return the same of one device."""
         return Selection.of_target(self.reports(name), self.target)
 
     def answer(self, name: str, command: str) -> dict[str, Any]:
-        """The answer that a command kept.
+        """Return the answer that a command kept.
 
         Raises:
             StoreError: there is none; says which command keeps one.

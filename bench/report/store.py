@@ -50,7 +50,7 @@ def add(reports: Iterable[Report], path: Path) -> None:
 
 
 def read_results(path: Path) -> list[Report]:
-    """The measurements of a file, oldest first, each once.
+    """Return the measurements of a file, oldest first, each once.
 
     Raises:
         StoreError: there is none, or it names the line that is not a valid document.
@@ -106,7 +106,7 @@ def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tup
 
 
 def answer_file(name: str) -> Path:
-    """Where ``--keep`` of a command stores what it was answered."""
+    """Return where ``--keep`` of a command stores what it was answered."""
     return RESULTS / f"{name}.json"
 
 
@@ -129,7 +129,7 @@ def write_answer(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_answer(path: Path, command: str) -> dict[str, Any]:
-    """A stored answer.
+    """Return a stored answer.
 
     Raises:
         StoreError: nothing is stored; says which command stores one.
@@ -160,6 +160,7 @@ def _format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def results_for(table: str, folder: Path = RESULTS, own: bool = False) -> Path:
-    """Where a table's measurements are: what was committed, unless there is none or this machine's own are meant."""
+    """Return where a table's measurements are: what was committed, unless there is none or this machine's own are
+    meant."""
     committed = folder / f"{table}.jsonl"
     return committed if committed.exists() and not own else folder / DEFAULT_STORE.name

@@ -37,7 +37,7 @@ def three_digits(value: float) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio: ``4.52×``."""
+    """Return a ratio: ``4.52×``."""
     return NOT_KNOWN if value is None else f"{three_digits(value)}×"
 
 
@@ -52,7 +52,8 @@ def kilobytes(value: float | None) -> str:
 
 
 def percent(rate: Estimate | None, sign: str = "") -> str:
-    """A rate with its interval, percent: ``88.1 [86.9, 89.2]``; of a difference, sign ``+``: ``−0.3 [−0.9, +0.3]``."""
+    """Return a rate with its interval, percent: ``88.1 [86.9, 89.2]``; of a difference, sign ``+``: ``−0.3 [−0.9,
+    +0.3]``."""
     if rate is None:
         return NOT_KNOWN
     ends = (rate.value, rate.low, rate.high)
@@ -61,7 +62,7 @@ def percent(rate: Estimate | None, sign: str = "") -> str:
 
 
 def machine(device: Mapping[str, Any]) -> str:
-    """The machine that a number was measured on, in one clause."""
+    """Return the machine that a number was measured on, in one clause."""
     model, cpu = device.get("model"), device.get("cpu_model")
     real, nominal_mhz = device.get("mhz_firmware") or device.get("mhz_now"), device.get("mhz_nominal")
     clock = f"{real or nominal_mhz:.0f} MHz" if real or nominal_mhz else ""
@@ -102,7 +103,8 @@ def estimate(found: Estimate | None, factor: float = 1.0, sign: str = "") -> str
 
 
 def format_loss(error: Estimate | None, sign: str = "") -> str:
-    """A relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed; likewise a difference."""
+    """Return a relative error in percent: ``0.92 [0.67, 1.17]``, or ``0`` where nothing changed; likewise a
+    difference."""
     ends = () if error is None else (error.value, error.low or 0.0, error.high or 0.0)
     return "0" if ends and max(map(abs, ends)) < NEGLIGIBLE_PERCENT else estimate(error, sign=sign)
 
@@ -118,7 +120,7 @@ def format_fixed(value: float | None, decimals: int = 0) -> str:
 
 
 def figure_words(value: Any) -> str:
-    """A number with at most four significant digits, integers whole; anything else as it is."""
+    """Return a number with at most four significant digits, integers whole; anything else as it is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return NOT_KNOWN if value is None else str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -137,7 +139,8 @@ def span(values: Iterable[int]) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """The environment of templates of sentences and cells; a name that is not there is an error, not an empty place.
+    """Return the environment of templates of sentences and cells; a name that is not there is an error, not an empty
+    place.
 
     Filters: ``several``, ``joined``, ``minus`` (for the hyphen before a number) of words; ``estimate``, ``lost``,
     ``percent``, ``arrow``, ``correlation``; ``average``, ``median``, ``span`` of values; ``machine`` of a device; of
@@ -174,7 +177,7 @@ def environment() -> Environment:
 
 
 def fill_sentences(template: str, **facts: Any) -> tuple[str, ...]:
-    """A template's sentences, one a line, with what was measured in them; see :func:`environment`."""
+    """Return a template's sentences, one a line, with what was measured in them; see :func:`environment`."""
     text = environment().from_string(template).render(**facts)
     return tuple(line for line in text.splitlines() if line.strip())
 
@@ -194,5 +197,5 @@ def correlation(found: Correlation | None) -> str:
 
 
 def arrow(found: Estimate | None) -> str:
-    """Whether the whole interval lies above or below 0."""
+    """Return whether the whole interval lies above or below 0."""
     return {1: " ↑", -1: " ↓", 0: ""}[found.side if found else 0]

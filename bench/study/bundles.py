@@ -44,14 +44,15 @@ CONTINUOUS_SHARE = 0.01
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a bundle as typed: a path; a name of the zoo, whatever stands in artifacts/; or artifacts/NAME."""
+    """Return the folder of a bundle as typed: a path; a name of the zoo, whatever stands in artifacts/; or
+    artifacts/NAME."""
     if "/" in name or name in (".", ".."):
         return Path(name)
     return find_shipped(name) or ARTIFACTS / name
 
 
 def load(name: str) -> Bundle:
-    """The bundle that a subject means.
+    """Return the bundle that a subject means.
 
     Raises:
         UsageError: there is none.
@@ -65,13 +66,13 @@ def load(name: str) -> Bundle:
 
 @functools.lru_cache(maxsize=2)
 def open_bundle(name: str) -> tuple[Bundle, Task]:
-    """A bundle and the task that it was trained on; raises as :func:`load` and :func:`task_of` do."""
+    """Return a bundle and the task that it was trained on; raises as :func:`load` and :func:`task_of` do."""
     bundle = load(name)
     return bundle, task_of(bundle)
 
 
 def task_of(bundle: Bundle) -> Task:
-    """The task that a bundle was trained on.
+    """Return the task that a bundle was trained on.
 
     Raises:
         UsageError: it is not known or not installed here, or its episodes cannot be compared.
@@ -108,7 +109,7 @@ def bundle_identity(name: str) -> str:
 
 
 def quantize_policy(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapping[str, Any]]:
-    """A policy at these widths, None for float, as a function of raw observations; and what it changed.
+    """Return a policy at these widths, None for float, as a function of raw observations; and what it changed.
 
     Measures: ``other action``, the share of golden observations on which the action is not fp32's.
     """

@@ -94,7 +94,7 @@ class Options(command.EpisodesOptions):
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
-    """The conditions: fp32, fp16 and int8 in one runtime."""
+    """Return the conditions: fp32, fp16 and int8 in one runtime."""
     runtime = {} if options.runtime == RUNTIMES[0] else {"runtime": options.runtime}
     return [runtime, *({**runtime, "precision": name} for name in PRECISIONS[1:])]
 
@@ -150,7 +150,7 @@ class JudgedBundle:
     rows: Mapping[str, Mapping[str, Any]]
 
     def value(self, name: str, precision: str) -> Any:
-        """A value of a precision's row; None where that precision was not judged."""
+        """Return a value of a precision's row; None where that precision was not judged."""
         return self.rows.get(precision, {}).get(name)
 
     def error(self, precision: str) -> Estimate | None:
@@ -165,7 +165,7 @@ class JudgedBundle:
 
 
 def collect_bundles(results: Results) -> list[JudgedBundle]:
-    """The bundles that were judged, in the tables' order."""
+    """Return the bundles that were judged, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in results.summary:
@@ -178,7 +178,7 @@ def collect_bundles(results: Results) -> list[JudgedBundle]:
 
 
 def collect_trained_cells(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for every trained cell: the paper's figures, and ours in each precision."""
+    """Yield a row for every trained cell: the paper's figures, and ours in each precision."""
     repeated = {
         subject: played for (played, _), subjects in results.subjects_by_episode_counts.items() for subject in subjects
     }
@@ -199,20 +199,21 @@ def collect_trained_cells(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def open_cells(results: Results) -> list[dict[str, Any]]:
-    """A row for each cell that has no committed policy."""
+    """Return a row for each cell that has no committed policy."""
     trained = bundle_names()
     missing = sorted((cell for cell in load_cells() if cell.bundle_name not in trained), key=order)
     return [facts(cell) for cell in missing]
 
 
 def facts(cell: Cell, steps: int | None = None) -> dict[str, Any]:
-    """What is known of a cell before it is trained: the suite in words, the paper's and other people's figures."""
+    """Return what is known of a cell before it is trained: the suite in words, the paper's and other people's
+    figures."""
     words = {"suite": SUITES[cell.name.suite.value], "target": number(cell.target)}
     return {"cell": cell, **words, "papers": papers(cell), "published": format_published(cell, steps)}
 
 
 def describe_target(each: JudgedBundle) -> str:
-    """Whether the fp32 mean reaches its target, or by how much it misses it."""
+    """Return whether the fp32 mean reaches its target, or by how much it misses it."""
     if each.cell.target is None or each.value(RETURN, "fp32") is None:
         return NOT_KNOWN
     missing = each.cell.target - each.value(RETURN, "fp32").value
@@ -233,12 +234,12 @@ def order(cell: Cell) -> tuple[int, int, str, int, str]:
 
 
 def papers(cell: Cell) -> dict[str, str]:
-    """The paper's figures."""
+    """Return the paper's figures."""
     return {f"paper's {precision}": number((cell.paper or {}).get(precision)) for precision in PRECISIONS}
 
 
 def number(value: float | None) -> str:
-    """A figure of the paper or a target as it is: ``2,553``."""
+    """Return a figure of the paper or a target as it is: ``2,553``."""
     return NOT_KNOWN if value is None else f"{value:,.10g}".replace("-", "−")
 
 
@@ -254,14 +255,14 @@ def format_published(cell: Cell, steps: int | None = None) -> str:
 
 
 def format_sources(cells: Iterable[Cell]) -> str:
-    """A note on whose the published figures are, and where they stand; "" where there are none."""
+    """Return a note on whose the published figures are, and where they stand; "" where there are none."""
     curves = [curve for cell in cells for curve in cell.published]
     sources = dict.fromkeys(f"{curve['name']}: {curve['what']}, {curve['source']}" for curve in curves)
     return f"Published: environment steps in millions. {'; '.join(sources)}." if sources else ""
 
 
 def learning_curves(results: Results) -> Pictures:
-    """How the policies learned, and what they reach."""
+    """Return how the policies learned, and what they reach."""
     curves = (
         curve_of(folder_of(bundle.subject), bundle.cell, bundle.fp32["steps"], bundle.value(RETURN, "fp32"))
         for bundle in collect_bundles(results)
@@ -270,7 +271,7 @@ def learning_curves(results: Results) -> Pictures:
 
 
 def tabulate_trained_cells(results: Results) -> list[Table]:
-    """Every trained cell: the paper's figures, other people's, and ours in each precision."""
+    """Return every trained cell: the paper's figures, other people's, and ours in each precision."""
     rows = list(collect_trained_cells(results))
     lines = [
         {
@@ -295,7 +296,7 @@ def tabulate_trained_cells(results: Results) -> list[Table]:
 
 
 def open_table(results: Results) -> list[Table]:
-    """The cells that have no committed policy, and the command that trains each."""
+    """Return the cells that have no committed policy, and the command that trains each."""
     rows = open_cells(results)
     lines = [
         {
@@ -404,7 +405,7 @@ def cell_name(bundle: Bundle) -> str:
 
 
 def evaluate_bundle(bundle: Bundle, episodes: int) -> Evaluation:
-    """The float policy on the episodes of its own task on which bundles are chosen."""
+    """Return the float policy on the episodes of its own task on which bundles are chosen."""
     from quarl.train.deciding import greedy
 
     task = task_of(bundle)

@@ -49,7 +49,7 @@ class Curve:
 
 
 def curve_of(folder: Path, cell: Cell, steps: int = 0, reached: Estimate | None = None) -> Curve | None:
-    """A bundle's curve; None where it has none."""
+    """Return a bundle's curve; None where it has none."""
     from quarl.train.runs.logs import CURVE_FILE, column, read_rows
 
     if not (folder / CURVE_FILE).exists():
@@ -114,7 +114,7 @@ def draw_panel(axes: Axes, curve: Curve) -> None:
 
 
 def average(series: Series, points: int) -> Series:
-    """A series of at most ``points`` means of neighbours, so that no line is a black band."""
+    """Return a series of at most ``points`` means of neighbours, so that no line is a black band."""
     steps = series[0]
     if len(steps) <= points:
         return series

@@ -81,7 +81,7 @@ def everything(options: Options) -> int:
 
 
 def steps(options: Options) -> list[list[str]]:
-    """The words after ``quarl`` of each command."""
+    """Return the words after ``quarl`` of each command."""
     jobs = str(options.jobs or os.cpu_count())
     output_options = [f"--{name}" for name in ("markdown", "json") if getattr(options, name)]
     if options.quick:

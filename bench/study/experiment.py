@@ -105,7 +105,7 @@ class Experiment:
     in_turns: bool = False
 
     def reference(self, condition: Condition) -> Condition:
-        """The condition that a cell is compared with."""
+        """Return the condition that a cell is compared with."""
         return {name: value for name, value in condition.items() if name in self.within}
 
     @property
@@ -141,7 +141,7 @@ def current(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
 
 
 def in_order(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
-    """The last measurement of each cell, seed and preset; by subject, condition, preset and seed."""
+    """Return the last measurement of each cell, seed and preset; by subject, condition, preset and seed."""
     places = {name: index for index, name in enumerate(experiment.subjects)}
 
     def place(record: Record) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ class Results:
         return [self._row(group) for group in self._groups.values()]
 
     def plain(self) -> list[dict[str, Any]]:
-        """The summary as JSON has it."""
+        """Return the summary as JSON has it."""
         return [
             {
                 name: vars(value.displayed_estimate) if isinstance(value, Estimate) else value
@@ -196,16 +196,16 @@ class Results:
         return list(dict.fromkeys(record["subject"] for record in self.found))
 
     def conditions(self, subject: str) -> set[str]:
-        """The conditions under which a subject was measured, as JSON."""
+        """Return the conditions under which a subject was measured, as JSON."""
         return {condition for name, condition, _ in self._groups if name == subject}
 
     def of(self, subject: str) -> list[dict[str, Any]]:
-        """A subject's rows of the summary on the preset that it was trained on, the first."""
+        """Return a subject's rows of the summary on the preset that it was trained on, the first."""
         mine = [row for row in self.summary if row["subject"] == subject]
         return [row for row in mine if row["preset"] == mine[0]["preset"]]
 
     def records_of(self, subject: str, condition: Condition, preset: str = "") -> list[Record]:
-        """A cell's, one for each seed; none where it was not measured."""
+        """Return a cell's, one for each seed; none where it was not measured."""
         return self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), [])
 
     def collect_outcomes(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
@@ -242,12 +242,12 @@ class Results:
         )
 
     def row(self, subject: str, condition: Condition, preset: str = "") -> dict[str, Any]:
-        """A cell's of the summary; empty where it was not measured."""
+        """Return a cell's of the summary; empty where it was not measured."""
         group = self.records_of(subject, condition, preset)
         return self._row(group) if group else {}
 
     def contrast(self, subject: str, one: Condition, other: Condition, preset: str = "") -> Estimate | None:
-        """How much more one loses than the other: the difference of their relative errors, in percent, paired.
+        """Return how much more one loses than the other: the difference of their relative errors, in percent, paired.
 
         100 · (other − one) / |reference|, whose mean is taken as known: whether the interval holds 0 does not depend
         on it. None where one of them was not measured, or the reference earns 0.
@@ -292,11 +292,11 @@ class Results:
         return Estimate(pair.difference, pair.low, pair.high)
 
     def tables(self) -> list[Table]:
-        """The tables that the experiment declares."""
+        """Return the tables that the experiment declares."""
         return [table for declared in self.experiment.tables for table in declared(self)]
 
     def figures(self) -> dict[str, Figure]:
-        """The pictures that the experiment declares, by the stem of their files."""
+        """Return the pictures that the experiment declares, by the stem of their files."""
         return {stem: figure for declared in self.experiment.figures for stem, figure in declared(self).items()}
 
     @property
@@ -319,5 +319,5 @@ class Results:
 
 
 def load_stored(experiment: Experiment, path: Path | None = None) -> Results:
-    """The records that are kept, here or in another file, without those of other weights."""
+    """Return the records that are kept, here or in another file, without those of other weights."""
     return Results(experiment, in_order(experiment, current(experiment, records.read(path or experiment.path))))

@@ -40,5 +40,5 @@ class Joined:
 
 
 def results_of(experiment: Experiment, folder: Path | None) -> Results:
-    """What a study kept in a folder, or in its own."""
+    """Return what a study kept in a folder, or in its own."""
     return load_stored(experiment, folder and folder / experiment.path.name)

@@ -93,13 +93,13 @@ SUBJECTS: dict[str, PongPolicy | None] = {**POLICIES, CATCH: None}
 
 
 def about(subject: str) -> str:
-    """The policy in words."""
+    """Return the policy in words."""
     policy = look_up(subject, SUBJECTS, "policy")
     return f"policy {subject}: {network_words(policy)}" if policy else "learning Catch"
 
 
 def network_words(policy: PongPolicy) -> str:
-    """The network in words: ``3 conv(128) + FC 128``."""
+    """Return the network in words: ``3 conv(128) + FC 128``."""
     return f"3 conv({policy.filters}) + FC {policy.hidden}"
 
 
@@ -124,7 +124,7 @@ class Options(command.Options):
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
-    """The 16-bit type in each kind of work, float32 being timed in turns with it."""
+    """Return the 16-bit type in each kind of work, float32 being timed in turns with it."""
     both = {"threads": options.threads, "type": options.type, "half": True}
     if subject == CATCH:
         return [{"work": LEARNING, **both}]
@@ -137,7 +137,8 @@ def grid(options: Options, subject: str) -> list[Condition]:
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
-    """A value is a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return (Catch)."""
+    """Yield values: a turn's processor time in ms (update, acting), steps a CPU-second (Pong), or a return
+    (Catch)."""
     from quarl.bench.study.measures import mixed_timing as timing
 
     facts = timing.prepare(condition["threads"], condition["type"])
@@ -187,7 +188,7 @@ def medians(timed: Pairs) -> tuple[float, ...]:
 
 
 def of_policies(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each policy and type: median processor times of float32 and of the 16-bit type timed in turns."""
+    """Yield a row for each policy and type: median processor times of float32 and of the 16-bit type timed in turns."""
     for (name, batch, threads, kind), works in pairs(results).items():
         if name in POLICIES:
             update, acting, pong = (
@@ -198,7 +199,7 @@ def of_policies(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def facts(results: Results) -> dict[str, Any]:
-    """What the notes tell of the policies' measurements."""
+    """Return what the notes tell of the policies' measurements."""
     words: dict[str, list[str]] = {name: [] for name in ("counts", "wall", "steps", "losses")}
     measured: list[Record] = []
     for row in of_policies(results):
@@ -225,14 +226,14 @@ def facts(results: Results) -> dict[str, Any]:
 
 
 def losses_words(full: list[float], half: list[float]) -> str:
-    """How alike the losses of two trainings are, from equal weights and random numbers at the start."""
+    """Return how alike the losses of two trainings are, from equal weights and random numbers at the start."""
     words = f"{fmean(full):.2e} and {fmean(half):.2e}"
     few = len(full) < FEWEST_ROUNDS
     return words if few else f"{words} (correlation over {len(full)} rounds {correlation(full, half):.3f})"
 
 
 def of_catch(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each type and step: the returns of all seeds, of float32 and of the 16-bit type."""
+    """Yield a row for each type and step: the returns of all seeds, of float32 and of the 16-bit type."""
     for (subject, *_, kind), works in pairs(results).items():
         if subject == CATCH:
             curves = [[record["returns"] for record in pair] for pair in works[LEARNING]]
@@ -291,7 +292,7 @@ def _spread(values: list[float]) -> str:
 
 
 def catch_table(results: Results) -> list[Table]:
-    """How Catch is learned in float32 and in 16 bits, step by step."""
+    """Return how Catch is learned in float32 and in 16 bits, step by step."""
     rows = list(of_catch(results))
     if not rows:
         return []

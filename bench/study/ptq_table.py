@@ -57,7 +57,7 @@ class Kept:
 
 
 def load_kept(folder: Path | None) -> Kept:
-    """The rows of both studies, here or in another folder.
+    """Return the rows of both studies, here or in another folder.
 
     Raises:
         BenchError: no bundle has been judged.
@@ -69,7 +69,7 @@ def load_kept(folder: Path | None) -> Kept:
 
 
 def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
-    """Every cell that has a policy: returns, relative errors, the paper's beside."""
+    """Yield every cell that has a policy: returns, relative errors, the paper's beside."""
     for row in cells.collect_bundles(found.judged):
         returns = {name: row.value(RETURN, name) for name in PRECISIONS}
         errors = {name: row.error(name) for name in PRECISIONS}
@@ -184,7 +184,7 @@ def verdict(ours: Estimate | None, papers: float | None) -> str:
 
 
 def single(value: float | None) -> str:
-    """The paper's percentages: ``+7.65``."""
+    """Return the paper's percentages: ``+7.65``."""
     if value is None:
         return NOT_KNOWN
     return f"{value:+.2f}".replace("-", "−") if round(value, 2) else "0"

@@ -30,7 +30,7 @@ def cell(record: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read(path: Path) -> list[Record]:
-    """All records; an empty list where there are none yet.
+    """Return all records; an empty list where there are none yet.
 
     Raises:
         StoreError: names the line that is no record.
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Record]:
 
 
 def parse(line: str) -> Record:
-    """The record of a line.
+    """Return the record of a line.
 
     Raises:
         ValueError: it is none.
@@ -69,7 +69,7 @@ def rewrite(path: Path, ordered: Callable[[list[Record]], Sequence[Record]]) -> 
 
 
 def as_line(record: Record) -> str:
-    """One line of JSON; numbers of six significant digits."""
+    """Return one line of JSON; numbers of six significant digits."""
     return json.dumps(round_numbers(record), ensure_ascii=False, allow_nan=False)
 
 
@@ -86,7 +86,8 @@ def round_numbers(value: Any) -> Any:
 
 
 def rows(records: Iterable[Record], factors: Sequence[str]) -> list[dict[str, Any]]:
-    """One row for each episode: subject, the factors, preset, seed, episode, return, success, and what else was kept.
+    """Return one row for each episode: subject, the factors, preset, seed, episode, return, success, and what else was
+    kept.
 
     Factors that a condition does not set are None; so is a measure that a record lacks, and success where a task has
     none.

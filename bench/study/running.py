@@ -39,7 +39,7 @@ class StudyCell:
 
 
 def cells(experiment: Experiment, options: Any, subjects: Sequence[str]) -> list[StudyCell]:
-    """All requested cells, in order."""
+    """Return all requested cells, in order."""
     requested_cells = [
         StudyCell(subject, condition, experiment.episodes(options, subject))
         for subject in subjects
@@ -56,7 +56,8 @@ def cells(experiment: Experiment, options: Any, subjects: Sequence[str]) -> list
 
 
 def missing(requested: Sequence[StudyCell], found: Iterable[Record], more_will_do: bool = False) -> list[StudyCell]:
-    """The cells whose episodes are not among the records; where more will do, those with fewer seeds or episodes."""
+    """Return the cells whose episodes are not among the records; where more will do, those with fewer seeds or
+    episodes."""
     episodes_by_cell: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for record in found:
         episodes_by_cell.setdefault(records.cell(record), set()).add((record["seed"], len(record["returns"])))

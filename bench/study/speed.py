@@ -63,13 +63,13 @@ CELLS = {
 
 
 def about(subject: str) -> str:
-    """The cell in words."""
+    """Return the cell in words."""
     cell = look_up(subject, CELLS)
     return f"{cell.method} on {cell.task} until {cell.target:g}"
 
 
 def settings_file(cell: SpeedCell) -> Path:
-    """The file of train/settings that ours is trained with.
+    """Return the file of train/settings that ours is trained with.
 
     Raises:
         BenchError: there is none.
@@ -122,7 +122,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
-    """A training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging.
+    """Yield a training of each seed, ours and theirs in turn; a value is its processor time, s, without the judging.
 
     ``load``: the load average of the last quarter of an hour; times on a busy machine are to be known as such.
     """
@@ -150,7 +150,7 @@ def one_core() -> Iterator[None]:
 
 
 def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
-    """One ``quarl train``, and what its bundle says."""
+    """Return one ``quarl train``, and what its bundle says."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
         command = [sys.executable, "-m", "quarl.train", "--task", cell.task, "--method", cell.method]
@@ -170,7 +170,7 @@ def train_ours(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, di
 
 
 def train_sb3(cell: SpeedCell, seed: int, limit: int | None) -> tuple[float, dict[str, Any]]:
-    """One training in .venv-peers, and what it says."""
+    """Return one training in .venv-peers, and what it says."""
     settings = json.loads(ZOO.read_text(encoding="utf-8"))["cells"][f"{cell.method} {cell.task}"]
     job = {**vars(cell), "seed": seed, "episodes": EPISODES, "noise_std": None, **settings}
     job["n_timesteps"] = min(limit or job["n_timesteps"], job["n_timesteps"])
@@ -183,7 +183,7 @@ SIDES = {"ours": None, "SB3": SB3}
 
 
 def sides(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each cell: medians over the seeds, both sides beside each other."""
+    """Yield a row for each cell: medians over the seeds, both sides beside each other."""
     every = rows(results.found, results.experiment.factors)
     for of_cell in group_by(every, lambda run: (run["subject"], run["limit"])).values():
         first = of_cell[0]
@@ -199,7 +199,7 @@ def sides(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def facts(results: Results) -> dict[str, Any]:
-    """What the notes tell of all runs."""
+    """Return what the notes tell of all runs."""
     run_rows = rows(results.found, results.experiment.factors)
     return {
         "episodes": EPISODES,

@@ -80,7 +80,7 @@ def widths(text: str) -> tuple[int | str, ...]:
 
 
 def suite_of(subject: str) -> Suite:
-    """Where a bundle's task comes from."""
+    """Return where a bundle's task comes from."""
     return resolve(str(load(subject).spec.provenance["task"])).suite
 
 
@@ -141,14 +141,15 @@ def grid(options: Options, subject: str) -> list[Condition]:
 
 
 def episodes_of(options: Options, subject: str) -> EpisodePlan:
-    """A hundred of each of the paper's seeds; twenty where they take seconds, of one seed where they take minutes."""
+    """Return a hundred of each of the paper's seeds; twenty where they take seconds, of one seed where they take
+    minutes."""
     suite = suite_of(subject)
     seeds = (0,) if suite is Suite.ATARI else SEEDS
     return EpisodePlan(options.seeds or seeds, options.episodes or (20 if suite in SERIES_OF else 100))
 
 
 def widths_of(condition: Condition, spec: PolicySpec) -> Widths:
-    """The widths that a condition stands for.
+    """Return the widths that a condition stands for.
 
     Activations: in ``quarl`` as many bits as the weights; ``quarl-released`` leaves them float, as its script does; in
     ``symmetric`` 8 bits where the weights have fewer, as the artifacts on devices (or as many as the policy was trained
@@ -167,7 +168,7 @@ def widths_of(condition: Condition, spec: PolicySpec) -> Widths:
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
-    """The policy at these widths, and which ones its activations and observation have."""
+    """Yield the policy at these widths, and which ones its activations and observation have."""
     bundle, task = open_bundle(subject)
     widths = widths_of(condition, bundle.spec) if condition else None
     decide, measures = quantize_policy(bundle, widths)
@@ -183,14 +184,14 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 
 
 def name_of(row: Row) -> str:
-    """A scheme with what else was requested: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
+    """Return a scheme with what else was requested: ``quarl, weights only``, ``symmetric, activations of 4 bits``."""
     bits_by_factor = {factor: row.get(factor) for factor in ("activations", "observation")}
     phrases = (f"{factor} of {bits} bits" for factor, bits in bits_by_factor.items() if bits not in (None, FLOAT))
     return ", ".join([row["scheme"], *(["weights only"] if FLOAT in bits_by_factor.values() else []), *phrases])
 
 
 def series(results: Results) -> list[dict[str, Any]]:
-    """The rows of the summary by subject and preset, then by scheme; without fp32 there are none.
+    """Return the rows of the summary by subject and preset, then by scheme; without fp32 there are none.
 
     ``name`` is the scheme's, ``label`` the policy's, and ``floats`` the row of fp32.
     """
@@ -206,20 +207,21 @@ def series(results: Results) -> list[dict[str, Any]]:
 
 
 def of_several(results: Results) -> list[dict[str, Any]]:
-    """The quantized rows, where there are several policies."""
+    """Return the quantized rows, where there are several policies."""
     rows = [row for row in series(results) if row["name"] not in ("fp32", FP16)]
     return rows if len(results.subjects) > 1 else []
 
 
 def papers_error(results: Results, subject: str, bits: int) -> Estimate | None:
-    """A policy's relative error by the paper's quantizer on its weights alone, on the preset that it was trained on."""
+    """Return a policy's relative error by the paper's quantizer on its weights alone, on the preset that it was trained
+    on."""
     preset = next((row["preset"] for row in results.summary if row["subject"] == subject), "")
     relative_error: Estimate | None = results.row(subject, {**PAPERS, "bits": bits}, preset).get(ERROR)
     return relative_error
 
 
 def executions(rows: Iterable[Row]) -> dict[str, list[str]]:
-    """How a device executes the widths, in words, and which ones: ``symmetric at 2``."""
+    """Return how a device executes the widths, in words, and which ones: ``symmetric at 2``."""
     names_by_execution: dict[str, dict[str, dict[str, None]]] = {}
     for row in rows:
         if row["scheme"]:
@@ -255,7 +257,7 @@ def overview(results: Results) -> list[Table]:
 
 
 def details(results: Results) -> list[Table]:
-    """Every width of one policy, a table for each preset."""
+    """Return every width of one policy, a table for each preset."""
     rows = series(results) if len(results.subjects) == 1 else []
     return [_details(results, of) for of in group_by(rows, lambda row: row["preset"]).values()]
 
@@ -288,7 +290,7 @@ def _details(results: Results, rows: Sequence[Row]) -> Table:
 
 
 def pictures(results: Results) -> Pictures:
-    """A picture of each policy, and one of each task that several policies have."""
+    """Return a picture of each policy, and one of each task that several policies have."""
     every = series(results)
     figures: dict[str, Figure] = {}
     for label, rows in group_by(every, lambda row: row["label"]).items():
@@ -332,7 +334,7 @@ def _picture(rows: Sequence[Row], stem: str, title: str) -> dict[str, Figure]:
 
 
 def _points(rows: Sequence[Row], last_drawn: int) -> Iterator[dict[str, Any]]:
-    """The points of a picture, by measure that the task has."""
+    """Yield the points of a picture, by measure that the task has."""
     for row, (measure, factor, unit) in itertools.product(rows, MEASURES):
         if row["scheme"] and row["floats"][measure] and (row["bits"] <= last_drawn or row["name"] == FP16):
             at = FP16 if row["name"] == FP16 else row["bits"]
@@ -342,7 +344,7 @@ def _points(rows: Sequence[Row], last_drawn: int) -> Iterator[dict[str, Any]]:
 
 
 def style_of(name: str) -> int:
-    """A scheme keeps its colour from picture to picture; all others share one."""
+    """Return a scheme keeps its colour from picture to picture; all others share one."""
     return STYLED.index(name) if name in STYLED else len(STYLED)
 
 

@@ -61,7 +61,7 @@ def identity(cell: Training, *more: object) -> str:
 
 
 def about(subject: str, cells: Mapping[str, Training]) -> str:
-    """One line: what a subject trains."""
+    """Return one line: what a subject trains."""
     cell = look_up(subject, cells)
     return f"{subject}: {cell.method} on {cell.task}"
 
@@ -73,7 +73,7 @@ def of_cells(
     chosen: Callable[[str], Sequence[object]] = lambda subject: (),
     **declared: Any,
 ) -> Experiment:
-    """An experiment whose subjects are cells of trainings, stale where their settings are others.
+    """Return an experiment whose subjects are cells of trainings, stale where their settings are others.
 
     Args:
         cells: by name.
@@ -93,14 +93,14 @@ def of_cells(
 
 
 def settings_of(request: RunRequest) -> dict[str, Any]:
-    """All options of a training but its seed."""
+    """Return all options of a training but its seed."""
     from quarl.policy.spec import network_values
 
     return {**request.settings, "steps": request.steps, "network": network_values(request.network)}
 
 
 def train_once(cell: Training, seed: int, *words: str) -> Bundle:
-    """The bundle of a training; it is trained now where there is none of these settings, seed and code yet.
+    """Return the bundle of a training; it is trained now where there is none of these settings, seed and code yet.
 
     Args:
         cell: what is trained.
@@ -128,7 +128,7 @@ def train_once(cell: Training, seed: int, *words: str) -> Bundle:
 
 
 def make_request(words: list[str]) -> RunRequest:
-    """The request that ``quarl train`` makes of these arguments; nothing is trained."""
+    """Return the request that ``quarl train`` makes of these arguments; nothing is trained."""
     from quarl.train.__main__ import make_request, quantization_settings
     from quarl.train.runs.models import DEFAULT_POLICY
     from quarl.train.runs.presets import load_settings

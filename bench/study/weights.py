@@ -117,8 +117,8 @@ def weights(options: Options) -> int:
 
 
 def picture(bundles: Sequence[Bundle], views: Sequence[Sequence[Parameter]], bits: int, scheme: Scheme) -> Figure:
-    """One bundle: a row for each layer, a column for each kind of parameter. Several: a column for each bundle, all its
-    weights and then those of each layer, where a row shares both axes and the bins."""
+    """Return one bundle: a row for each layer, a column for each kind of parameter. Several: a column for each bundle,
+    all its weights and then those of each layer, where a row shares both axes and the bins."""
     columns: dict[str, dict[str, Parameter]] = {}
     if len(bundles) == 1:
         title = title_of(bundles[0])
@@ -172,7 +172,7 @@ def _grid(title: str, subtitle: str, columns: Mapping[str, Mapping[str, Paramete
 
 
 def _depth(layer: str) -> tuple[int, int]:
-    """All, convolutions, then dense layers, then the head, each by its number."""
+    """Return all, convolutions, then dense layers, then the head, each by its number."""
     kind, _, number = layer.partition("_")
     return (ALL, "conv", "dense", "head").index(kind), int(number or 0)
 

@@ -104,7 +104,7 @@ class Point:
 
 
 def load_points(folder: Path | None) -> list[Point]:
-    """The points of the committed bundles."""
+    """Return the points of the committed bundles."""
     bundles = [Bundle.load(manifest.parent) for manifest in sorted(ZOO.glob("**/manifest.json"))]
     return points(bundles, *(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
 
@@ -137,7 +137,7 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
 
 
 def having(found: Iterable[Point], source: str) -> list[Point]:
-    """The points that have an error of a source."""
+    """Return the points that have an error of a source."""
     return [point for point in found if source in point.errors]
 
 
@@ -152,7 +152,7 @@ def correlations(found: Sequence[Point], source: str) -> dict[str, Correlation]:
 
 
 def verdict(found: Correlation) -> str:
-    """A sentence on what a correlation supports."""
+    """Return a sentence on what a correlation supports."""
     return {
         1: "wider weights go with larger errors",
         -1: "wider weights go with smaller errors, against the paper's claim",
@@ -161,8 +161,8 @@ def verdict(found: Correlation) -> str:
 
 
 def compare_pairs(found: Sequence[Point], source: str) -> tuple[int, int, list[str]]:
-    """The paper's second comparison, of pairs of policies of one task: in how many the wider one's error surely is the
-    larger one, in how many the smaller one; and the task of each pair."""
+    """Return the paper's second comparison, of pairs of policies of one task: in how many the wider one's error surely
+    is the larger one, in how many the smaller one; and the task of each pair."""
     agree = against = 0
     tasks = []
     for one, other in combinations(having(found, source), 2):
@@ -175,7 +175,7 @@ def compare_pairs(found: Sequence[Point], source: str) -> tuple[int, int, list[s
 
 
 def of_sources(found: Sequence[Point]) -> list[dict[str, Any]]:
-    """A row for each policy and source: the point, and its error by that source, None where there is none."""
+    """Return a row for each policy and source: the point, and its error by that source, None where there is none."""
     known_sources = [source for source in SOURCES if having(found, source)]
     return [
         {"point": point, "source": error_source, "error": point.errors.get(error_source)}
@@ -225,7 +225,7 @@ def errors_table(found: Sequence[Point]) -> list[Table]:
 
 
 def pictures(found: Sequence[Point]) -> Pictures:
-    """A picture for each measure of width: the errors of each source, policies from narrow to wide."""
+    """Return a picture for each measure of width: the errors of each source, policies from narrow to wide."""
     labels = {source: ("", sweep.style_of(scheme)) for source, scheme in STYLES.items()}
     figures = {}
     for measure, words in MEASURES.items():

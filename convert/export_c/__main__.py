@@ -56,12 +56,12 @@ def run(options: Options) -> tuple[dict[str, object], str]:
 
 
 def as_json(done: Export) -> dict[str, object]:
-    """What was written, as JSON values."""
+    """Return what was written, as JSON values."""
     return {**vars(done), "precision": done.precision.value, "folder": str(done.folder)}
 
 
 def words_of(done: Export) -> str:
-    """What was written, and what to type next."""
+    """Return what was written, and what to type next."""
     note = " (the artifact was made for it)" if done.made else ""
     sizes = f"{done.artifact_bytes:,} bytes of constant data, {done.memory_bytes:,} bytes of RAM"
     folder = shorten_path(done.folder)

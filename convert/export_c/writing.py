@@ -126,7 +126,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def c_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
-    """Every file of the folder by its name.
+    """Return every file of the folder by its name.
 
     Args:
         bundle: has the artifact.
@@ -209,7 +209,7 @@ def _golden(bundle: Bundle, entry: ArtifactEntry, rows: np.ndarray) -> list[dict
 
 
 def _float(value: float) -> str:
-    """A float32 as C reads it back to the bit."""
+    """Return a float32 as C reads it back to the bit."""
     return f"{float(value).hex()}f"
 
 

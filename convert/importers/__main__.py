@@ -29,7 +29,7 @@ def run(options: ImportOptions) -> tuple[dict[str, Any], str]:
 
 
 def as_json(done: Any) -> dict[str, Any]:
-    """What was read and found, as JSON values."""
+    """Return what was read and found, as JSON values."""
     from quarl.convert.importers.returns import advise_bits
 
     policy = done.policy

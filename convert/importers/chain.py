@@ -242,7 +242,7 @@ def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
 
 
 def count_outputs(policy: ForeignPolicy) -> int:
-    """How many numbers the policy gives, states left out."""
+    """Return how many numbers the policy gives, states left out."""
     outputs = run(policy, np.zeros((1, sum(math.prod(part.shape) for part in policy.inputs))))
     return int(outputs.shape[1]) - state_size(policy.steps)
 
@@ -289,14 +289,14 @@ def state_sizes(step: Step) -> tuple[int, ...]:
 
 
 def exclude_states(inputs: Iterable[Input]) -> tuple[Input, ...]:
-    """The inputs without the states of recurrent layers."""
+    """Return the inputs without the states of recurrent layers."""
     return tuple(part for part in inputs if part.memory is None or part.memory.of is not Remembered.STATE)
 
 
 def state_inputs(
     steps: Iterable[Step], inputs: Iterable[Input], initial: Iterable[Doubles] | None = None
 ) -> tuple[Input, ...]:
-    """The inputs with those of the recurrent layers' states behind them.
+    """Return the inputs with those of the recurrent layers' states behind them.
 
     Args:
         steps: of the chain.
@@ -322,7 +322,8 @@ def _next_state(step: Recurrent, x: Doubles, state: Doubles) -> Doubles:
 
 
 def rows_channels_last(kernel: np.ndarray, image: tuple[int, int, int]) -> np.ndarray:
-    """A dense kernel's rows (C, H, W), as PyTorch flattens an image (H, W, C), in the order (H, W, C) of a chain."""
+    """Return a dense kernel's rows (C, H, W), as PyTorch flattens an image (H, W, C), in the order (H, W, C) of a
+    chain."""
     height, width, channels = image
     rows = kernel.reshape(channels, height, width, -1).transpose(1, 2, 0, 3)
     return np.ascontiguousarray(rows.reshape(len(kernel), -1))

@@ -97,7 +97,7 @@ class Recurrent(torch.nn.Module):
         self.before, self.cells, self.after = before, cells, after
 
     def begin(self) -> tuple[torch.Tensor, ...]:
-        """The states at the start of an episode."""
+        """Return the states at the start of an episode."""
         zero = torch.zeros(self.cells.num_layers, 1, self.cells.hidden_size)
         return (zero, zero) if self.cells.mode == "LSTM" else (zero,)
 
@@ -143,7 +143,7 @@ def normalise(mean: torch.Tensor, divisor: torch.Tensor, clip: float = 0.0) -> l
 
 
 def brief(error: Exception) -> str:
-    """The last line of an error."""
+    """Return the last line of an error."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1][:200]}"
 
 
@@ -207,7 +207,7 @@ def write_graph_and_pairs(options: argparse.Namespace) -> list[str]:
 
 
 def open_policy(options: argparse.Namespace) -> tuple[str, Callable[[], Any], list[str]]:
-    """The policy's name, what loads it on the CPU in float32 as it decides, and what was found."""
+    """Return the policy's name, what loads it on the CPU in float32 as it decides, and what was found."""
     path, (module, _, attribute) = Path(options.file), options.file.partition(":")
     if attribute and not path.exists():
         try:
@@ -250,7 +250,7 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
 
 
 def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: str) -> tuple[Any, list[str]]:
-    """The actor whose tensors a checkpoint holds, and what was found; RefusedError lists the tensors."""
+    """Return the actor whose tensors a checkpoint holds, and what was found; RefusedError lists the tensors."""
     actor = {name: value for name, value in tensors.items() if value.ndim and not IGNORED.fullmatch(name)}
     for layout in LAYOUTS:
         names = [name[:-7] for name in actor if re.fullmatch(rf"({layout.layers})\.weight", name)]
@@ -304,7 +304,7 @@ def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: st
 
 
 def cells_of(weights: Mapping[str, torch.Tensor]) -> Any:
-    """The LSTM or GRU with these weights."""
+    """Return the LSTM or GRU with these weights."""
     rows, units = weights["weight_hh_l0"].shape
     layers, bias = sum(name.startswith("weight_ih_l") for name in weights), "bias_ih_l0" in weights
     try:
@@ -317,7 +317,8 @@ def cells_of(weights: Mapping[str, torch.Tensor]) -> Any:
 
 
 def statistics(tensors: Mapping[str, torch.Tensor], size: int) -> tuple[str, torch.Tensor | None]:
-    """The name of a normaliser's mean, and its standard deviations (size,); "" and None: there is no normaliser."""
+    """Return the name of a normaliser's mean, and its standard deviations (size,); "" and None: there is no
+    normaliser."""
     for name, mean in tensors.items():
         for end, power in (("var", 0.5), ("variance", 0.5), ("std", 1.0)) if name.endswith("mean") else ():
             spread = tensors.get(name[:-4] + end)
@@ -371,7 +372,8 @@ def answers_of(policy: Any, rows: torch.Tensor, starts: np.ndarray) -> np.ndarra
 
 
 def expose_recurrent_state(module: Any, rows: torch.Tensor, starts: np.ndarray, answers: np.ndarray) -> Recurrent:
-    """The module with its LSTM's or GRU's state as inputs and outputs; trying finds the order of its other parts."""
+    """Return the module with its LSTM's or GRU's state as inputs and outputs; trying finds the order of its other
+    parts."""
     recurrent_modules = [
         candidate
         for candidate in module.named_modules()

@@ -54,7 +54,7 @@ class Folded:
 
 
 def fold(policy: ForeignPolicy, observations: np.ndarray, *, may_normalise: bool = True) -> Folded:
-    """The chain's normaliser, layers and head.
+    """Return the chain's normaliser, layers and head.
 
     Args:
         policy: its ``actions`` are known.
@@ -87,7 +87,7 @@ def _fields(policy: ForeignPolicy) -> tuple[ObservationField, ...]:
 
 
 def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
-    """The policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
+    """Return the policy whose network is an ONNX graph; what stands behind it becomes a part of the graph."""
     after = [later_step for later_step in policy.steps[1:] if isinstance(later_step, Affine | Clip)]
     data, behind = finish_graph(step, after, policy.actions)
     network = NetworkSpec((), opaque=OpaqueProgram(len(data), step.reason, step.states))
@@ -105,7 +105,7 @@ def _opaque(policy: ForeignPolicy, step: Opaque) -> Folded:
 
 
 def _from_observations(first: Layer, observations: np.ndarray) -> Prefix:
-    """A normaliser for a policy that has none, and the first layer that undoes it: nothing changes but int8.
+    """Return a normaliser for a policy that has none, and the first layer that undoes it: nothing changes but int8.
 
     All elements share one int8 scale: an angle beside a speed would have few levels. x W = ((x − m) / s) (s W) + m W.
     """

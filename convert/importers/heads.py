@@ -46,7 +46,7 @@ def head_of(policy: ForeignPolicy, last: Layer, after: list[Step], rows: Doubles
 
 
 def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
-    """The head, given what follows the last layer, which takes up the maps before the squashing."""
+    """Return the head, given what follows the last layer, which takes up the maps before the squashing."""
     outputs = len(last.bias)
     steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
     if not last.is_linear:
@@ -104,7 +104,7 @@ def _fold_squash(step: Activate, last: Layer) -> tuple[float, float]:
 
 
 def _limit(step: Clip) -> float:
-    """The one largest |y| that a clip before the squashing lets through."""
+    """Return the one largest |y| that a clip before the squashing lets through."""
     limit = float(np.max(step.high))
     if (np.asarray(step.high) != limit).any() or (np.asarray(step.low) != -limit).any():
         raise ForeignError("the clip before the squashing has other bounds than −x … x, the same for all actions.")
@@ -127,7 +127,7 @@ def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actio
 
 
 def _fit_head(head: ContinuousHead, last: Layer, reached: Doubles) -> ContinuousHead:
-    """A head whose −1 … 1 is about what its actions reach, (n, outputs): so each has its share of the 8 bits.
+    """Return a head whose −1 … 1 is about what its actions reach, (n, outputs): so each has its share of the 8 bits.
 
     Bounds that no action comes near become a limit of the raw outputs, L: centre ± L · (half width / L).
     """

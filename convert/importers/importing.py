@@ -239,7 +239,7 @@ def with_task(
     actions: str | None,
     bounds: tuple[tuple[float, float], ...],
 ) -> ForeignPolicy:
-    """The policy with what task and user know of its observation and its actions."""
+    """Return the policy with what task and user know of its observation and its actions."""
     if task is not None and not fields:
         fields = tuple(Input(part.name, part.shape, part.unit, part.element_names) for part in task.observation)
     if task is not None and policy.actions is None and actions is None and task.is_discrete:
@@ -269,7 +269,7 @@ def check_outputs(policy: ForeignPolicy, task: Task) -> None:
 def build_spec(
     arguments: ImportOptions, name: str, policy: ForeignPolicy, folded: Folded, task: Task | None
 ) -> PolicySpec:
-    """The bundle's contract."""
+    """Return the bundle's contract."""
     period = arguments.period or policy.period_s or (task.control_period_s if task else 0.0)
     head = folded.head
     if isinstance(head, DiscreteHead) and task is not None and isinstance(task.head, DiscreteHead):

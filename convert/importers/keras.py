@@ -52,7 +52,7 @@ def _convert_file(path: Path, output: str | None, folder: Path) -> dict[str, Any
 
 
 def read_keras(path: Path, output: str | None = None) -> ForeignPolicy:
-    """The policy in a file that ``model.save`` wrote.
+    """Return the policy in a file that ``model.save`` wrote.
 
     Args:
         path: a .keras, .h5 or .hdf5 file.

@@ -50,7 +50,7 @@ def check(data: bytes, name: str) -> None:
 
 
 def _check_hdf5(data: bytes, what: str) -> tuple[Any, Any]:
-    """The config of the model that an HDF5 file holds, and Keras's version, if there is one."""
+    """Return the config of the model that an HDF5 file holds, and Keras's version, if there is one."""
     import h5py
 
     size, seen = 0, set[int]()
@@ -76,7 +76,7 @@ def _check_hdf5(data: bytes, what: str) -> tuple[Any, Any]:
 
 
 def _modern(found: dict[str, Any]) -> dict[str, Any]:
-    """A part of a config with the shape of a Sequential model's input as Keras 3 reads it in the first layer."""
+    """Return a part of a config with the shape of a Sequential model's input as Keras 3 reads it in the first layer."""
     if (shape := found.get("batch_input_shape")) and "sparse" not in found:  # as it is in an InputLayer
         return {**{key: found[key] for key in found if key != "batch_input_shape"}, "input_shape": shape[1:]}
     return found

@@ -40,7 +40,7 @@ class Graph:
         self.layer, self.shape = "", tuple[Any, ...]()
 
     def add(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """The name of a new node's output, or several; inputs that are no names are constants."""
+        """Return the name of a new node's output, or several; inputs that are no names are constants."""
         names = []
         for value in inputs:
             if not isinstance(value, str):
@@ -74,7 +74,7 @@ def _array(weight: Any) -> Floats:
 
 
 def _node(operator: str, **attributes: tuple[str, float]) -> Emit:
-    """One operator, whose attributes are the layer's of these names, or these numbers where it has none."""
+    """Return one operator, whose attributes are the layer's of these names, or these numbers where it has none."""
 
     def emit(graph: Graph, op: Any, *xs: Any) -> Any:
         values = ((key, type(default)(getattr(op, name, default))) for key, (name, default) in attributes.items())
@@ -130,7 +130,7 @@ def _dense(graph: Graph, op: Any, x: str) -> Any:
 
 
 def _windows(graph: Graph, op: Any, operator: str, x: str, *others: Any, size: Any, **settings: Any) -> Any:
-    """A convolution or pooling; ONNX has channels first."""
+    """Return a convolution or pooling; ONNX has channels first."""
     sides = range(1, len(size) + 1)
     if op.padding == "causal" or op.data_format != "channels_last":
         raise graph.refusal("is causal, or has channels first")
@@ -291,7 +291,7 @@ def walk(model: Any, names: list[str], graph: Graph) -> list[str]:
 
 
 def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
-    """The model in a checked file, in float32, its outputs by name, or one alone; other types that layers have.
+    """Return the model in a checked file, in float32, its outputs by name, or one alone; other types that layers have.
 
     An output's name is its key in a dictionary, else its layer's. Raise ForeignError for what is no such model.
     """
@@ -325,7 +325,7 @@ def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
 
 
 def convert(model: Any) -> onnx.ModelProto:
-    """A model's ONNX graph. Raise ForeignError if a layer has none."""
+    """Return a model's ONNX graph. Raise ForeignError if a layer has none."""
 
     def declare_value(name: str, x: Any) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, [x.shape[0] or "batch", *x.shape[1:]])

@@ -61,7 +61,7 @@ class Layer:
 
 
 def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
-    """The layers, with what stands between them folded in, and the steps behind the last one."""
+    """Return the layers, with what stands between them folded in, and the steps behind the last one."""
     last = max((at for at, step in enumerate(steps) if isinstance(step, Dense)), default=None)
     if last is None:
         raise ForeignError("the policy has no dense layer, so that it has no outputs of a network.")
@@ -98,7 +98,7 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
 
 
 def _fed(step: Dense | Convolution | Recurrent, waiting: tuple[Doubles, Doubles] | None) -> Layer:
-    """A layer that takes up the affine map of what it is fed: Σ (s x + o) W + b = Σ x (s W) + (o W + b)."""
+    """Return a layer that takes up the affine map of what it is fed: Σ (s x + o) W + b = Σ x (s W) + (o W + b)."""
     kernel, bias = step.kernel.astype(np.float64), step.bias.astype(np.float64)
     if waiting is not None:
         channels = kernel.shape[-2]
@@ -114,7 +114,7 @@ def _fed(step: Dense | Convolution | Recurrent, waiting: tuple[Doubles, Doubles]
 
 
 def _try_merge(layers: list[Layer], layer: Layer) -> bool:
-    """Whether the layer went into the one before it: two without an activation are one, if that is no larger."""
+    """Return whether the layer went into the one before it: two without an activation are one, if that is no larger."""
     if not layers or layer.cell is not None:
         return False
     before = layers[-1]
@@ -151,7 +151,7 @@ def _check_norm(step: LayerNorm, layer: Layer) -> None:
 
 
 def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
-    """The layers as the contract has them, and their weights by the bundle's names.
+    """Return the layers as the contract has them, and their weights by the bundle's names.
 
     Raises:
         ForeignError: an order of layers, or a mixture of kinds, that the contract does not have.
@@ -197,7 +197,7 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
 
 
 def describe_step(step: Step) -> str:
-    """A step in words."""
+    """Return a step in words."""
     if isinstance(step, Activate):
         return f"the activation {step.activation.value}"
     return {

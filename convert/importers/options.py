@@ -127,7 +127,7 @@ class ImportOptions:
     json: bool = False
 
     def to_command(self) -> str:
-        """The command that says the same."""
+        """Return the command that says the same."""
         words = ["quarl", "import", str(self.file)]
         for field in dataclasses.fields(self)[1:]:
             value = getattr(self, field.name)

@@ -25,7 +25,7 @@ class Prefix:
 
     @classmethod
     def of(cls, size: int, steps: list[Affine | Clip]) -> Prefix:
-        """All of these steps as one, on ``size`` elements."""
+        """Return all of these steps as one, on ``size`` elements."""
         a, b = np.ones(size), np.zeros(size)
         low, high = np.full(size, -np.inf), np.full(size, np.inf)
         for step in steps:
@@ -67,7 +67,7 @@ class Prefix:
         return (np.float64(np.float32(mean)) - mean) * a
 
     def normaliser(self) -> Normaliser:
-        """The normaliser of sign · z, to :attr:`rounding_excess`; scale 1 and mean 0 for constant elements."""
+        """Return the normaliser of sign · z, to :attr:`rounding_excess`; scale 1 and mean 0 for constant elements."""
         fixed, sign = np.isfinite(self.constants), self.signs
         mean, a = self._means()
         turned = np.where(fixed, np.inf, self.low * sign), np.where(fixed, np.inf, self.high * sign)

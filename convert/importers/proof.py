@@ -63,7 +63,8 @@ def far_from(observations: Floats, seed: int = 0) -> Floats:
 
 
 def original_of(policy: ForeignPolicy) -> tuple[str, Callable[[Floats], np.ndarray]]:
-    """What computes the original's outputs, and its name: the file's own program, else the steps that were read."""
+    """Return what computes the original's outputs, and its name: the file's own program, else the steps that were
+    read."""
     if policy.original is not None:
         return "its own runtime", policy.original
     return "the steps as read, in float64, before anything was folded", lambda rows: run(policy, rows)
@@ -152,7 +153,7 @@ def _largest(
 def _measure_episode_error(
     spec: PolicySpec, weights: Weights, rows: Floats, original: Callable[[Floats], np.ndarray]
 ) -> float:
-    """The largest difference of an output in an episode: roundings may add up, a tolerance in each period."""
+    """Return the largest difference of an output in an episode: roundings may add up, a tolerance in each period."""
     ends = np.cumsum([field.size for field in spec.observation])
     step_inputs = [
         np.arange(end - field.row_size, end)

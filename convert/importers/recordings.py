@@ -79,12 +79,13 @@ class Pairs:
 
 
 def decider(policy: ForeignPolicy) -> Decide:
-    """The foreign policy as a function of what each period brings; the chain itself decides, nothing folded."""
+    """Return the foreign policy as a function of what each period brings; the chain itself decides, nothing folded."""
     return deciding(flying(policy), lambda observations: run(policy, flat(observations)).astype(np.float32))
 
 
 def flying(policy: ForeignPolicy) -> PolicySpec:
-    """What whoever flies a chain has to know of it, before it is folded: its fields, its states and its actions."""
+    """Return what whoever flies a chain has to know of it, before it is folded: its fields, its states and its
+    actions."""
     outputs = count_outputs(policy)
     ones = (1.0,) * outputs
     free = ContinuousHead(tuple(-one for one in ones), ones, Squash.NONE)
@@ -114,7 +115,7 @@ def record_task_episodes(policy: ForeignPolicy, task: Task, ranges: ElementRange
 
 
 def load_recording(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()) -> Recorded:
-    """The array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
+    """Return the array ``observations`` of an npz file: (n, size), or (n, height, width, channels) of images.
 
     Of a policy that remembers, a row may also be what one period brings, period after period of one recording, of
     several episodes where an array ``episode_starts`` says where they begin. Without an array ``observations``, there
@@ -212,7 +213,7 @@ def cut_outliers(policy: ForeignPolicy, rows: Floats) -> tuple[Floats, Floats, t
 
 
 def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
-    """The arrays ``observations`` and ``outputs`` of an npz file.
+    """Return the arrays ``observations`` and ``outputs`` of an npz file.
 
     Raises:
         ForeignError: they are missing, of other sizes, or not finite.

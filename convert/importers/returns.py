@@ -59,13 +59,13 @@ def compare_returns(
 
 
 def fell(row: Mapping[str, Any]) -> bool:
-    """Whether the return is lower than the original's, beyond the interval of the difference."""
+    """Return whether the return is lower than the original's, beyond the interval of the difference."""
     interval = row["minus_original_interval"]
     return interval is not None and bool(interval[1] < 0.0)
 
 
 def describe_int8_loss(returns: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence where int8 does not keep the original's return."""
+    """Return a sentence where int8 does not keep the original's return."""
     if not fell(returns["int8"]):
         return ()
     less = -returns["int8"]["minus_original"]

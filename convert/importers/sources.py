@@ -27,7 +27,7 @@ ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
 
 def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple[float, float], ...]) -> ForeignPolicy:
-    """The policy with what --actions and --bounds say of its outputs.
+    """Return the policy with what --actions and --bounds say of its outputs.
 
     Args:
         policy: as read.
@@ -65,7 +65,7 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
 
 
 def append_steps(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolicy:
-    """The policy with more steps behind its outputs, and behind what its own program computes."""
+    """Return the policy with more steps behind its outputs, and behind what its own program computes."""
     original = policy.original
     if not added:
         return policy
@@ -81,7 +81,8 @@ def append_steps(policy: ForeignPolicy, added: tuple[Step, ...]) -> ForeignPolic
 
 
 def centre_outputs(policy: ForeignPolicy, outputs: int) -> ForeignPolicy:
-    """A discrete policy whose outputs have the mean over the actions subtracted: no action changes, and int8 is finer.
+    """Return a discrete policy whose outputs have the mean over the actions subtracted: no action changes, and int8 is
+    finer.
 
     Action values of one state are close to each other and far from those of another: most levels would be spent on
     what all actions have in common.
@@ -102,7 +103,7 @@ def centre_rows(actions: Discrete, outputs: np.ndarray) -> np.ndarray:
 
 
 def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPolicy:
-    """The policy with names, shapes and units of --fields or of a task.
+    """Return the policy with names, shapes and units of --fields or of a task.
 
     Raises:
         ForeignError: they have another size.

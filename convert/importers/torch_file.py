@@ -66,7 +66,7 @@ def _torchscript(what: str) -> ForeignError:
 
 
 def read_torch(data: bytes, what: str) -> dict[str, np.ndarray]:
-    """The tensors, arrays and numbers of a file, by name.
+    """Return the tensors, arrays and numbers of a file, by name.
 
     Nested dictionaries and lists are joined with dots: ``{"model": {"actor.weight": …}, "iter": 3}`` has the names
     ``model.actor.weight`` and ``iter``, numbers being arrays of shape (). What is neither (text, None, objects) is left
@@ -217,7 +217,7 @@ class _Reader:
         return values.astype(bool) if is_bool else values.astype(storage.dtype.newbyteorder("="))
 
     def _storage(self, node: Node, what: str) -> tuple[np.ndarray, bool, bool]:
-        """A storage's elements (n,), whether they are bfloat16, and whether they are truth values."""
+        """Return a storage's elements (n,), whether they are bfloat16, and whether they are truth values."""
         kind, key, count = _parse_storage(node, what)
         code: Any = np.dtype(self.order + _STORAGES[kind])
         if key not in self.storages:

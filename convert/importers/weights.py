@@ -92,7 +92,7 @@ def _read(path: Path, spec_path: Path) -> ForeignPolicy:
 
 
 def tensors_of(path: Path) -> Tensors:
-    """The tensors of a file, by name.
+    """Return the tensors of a file, by name.
 
     Raises:
         ForeignError: it is missing, too large, or none of these files.
@@ -165,7 +165,7 @@ class _Reading:
         }
 
     def step(self, item: Any) -> list[Step]:
-        """The steps that one line of the spec means."""
+        """Return the steps that one line of the spec means."""
         if not isinstance(item, dict) or len(item) != 1 or next(iter(item)) not in self.kinds:
             raise ForeignError(
                 f"the spec has the step {abbreviate(item)}; allowed is one of {', '.join(self.kinds)} with its value."
@@ -181,7 +181,7 @@ class _Reading:
             ) from None
 
     def _tensor(self, name: Any, sides: int | None = None) -> np.ndarray:
-        """A tensor by name, or numbers that stand in the spec; float64, finite."""
+        """Return a tensor by name, or numbers that stand in the spec; float64, finite."""
         if isinstance(name, str):
             if name not in self.tensors:
                 known = ", ".join(sorted(self.tensors)[:12])
@@ -258,7 +258,7 @@ class _Reading:
         return [LayerNorm(gamma, beta, float(value["epsilon"]))]
 
     def _take(self, value: Any) -> list[Step]:
-        """The first so many outputs of the dense step before it: of a head that also gives deviations."""
+        """Return the first so many outputs of the dense step before it: of a head that also gives deviations."""
         last = self.steps.pop() if self.steps else None
         if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
             raise ForeignError(f"the spec's take {abbreviate(value)}: it stands behind a dense step of more outputs.")

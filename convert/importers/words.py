@@ -81,7 +81,7 @@ def describe_squash(head: ContinuousHead) -> str:
 
 
 def words(done: Imported) -> str:
-    """What was read, what was left out, how far it is from the original, and what to type next."""
+    """Return what was read, what was left out, how far it is from the original, and what to type next."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     spec, head = done.spec, done.spec.head
     actions = head.describe()

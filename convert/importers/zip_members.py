@@ -28,7 +28,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def read_untrusted(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The bytes of a file that a command was given.
+    """Return the bytes of a file that a command was given.
 
     Raises:
         ForeignError: it is missing, no regular file, larger than ``most_bytes``, or cannot be read.
@@ -53,7 +53,7 @@ class Members:
     archive: zipfile.ZipFile
 
     def read(self, name: str, most_bytes: int = MOST_BYTES) -> bytes:
-        """A member's bytes, whose checksum holds.
+        """Return a member's bytes, whose checksum holds.
 
         Raises:
             ForeignError: there is none of this name, or it is damaged, or has more bytes than ``most_bytes``.
@@ -72,7 +72,7 @@ class Members:
         return tuple(name.removesuffix(".npy") for name in self.names)
 
     def array(self, name: str, most_bytes: int = MOST_BYTES) -> np.ndarray:
-        """An array of an npz file, allocated once its header matches the member's size.
+        """Return an array of an npz file, allocated once its header matches the member's size.
 
         Raises:
             ForeignError: as :meth:`read`, or it is no array, holds objects, or has more bytes than ``most_bytes``,
@@ -109,7 +109,7 @@ class Members:
 
 
 def open_zip(data: bytes, what: str) -> Members:
-    """The members of a zip file in memory; none is unpacked yet.
+    """Return the members of a zip file in memory; none is unpacked yet.
 
     Raises:
         ForeignError: it is no zip file; has two members of one name, a name that leads out of a folder, more than

@@ -47,7 +47,7 @@ class LayerRecord:
     cell: int = 0
 
     def pack_record(self) -> bytes:
-        """The layer's 128 bytes as they lie in the file."""
+        """Return the layer's 128 bytes as they lie in the file."""
         return struct.pack("<11I3i6I2f2ifII20x", *astuple(self))
 
 
@@ -78,7 +78,7 @@ class FileRecord:
     state: int = 0
 
     def pack_record(self) -> bytes:
-        """The head's 128 bytes as they lie in the file."""
+        """Return the head's 128 bytes as they lie in the file."""
         return struct.pack("<8sI12IfiifiifiI32x", MAGIC, VERSION, *astuple(self))
 
 

@@ -54,7 +54,7 @@ class _File:
 
 
 def native_artifact(spec: PolicySpec, network: IntegerNetwork) -> bytes:
-    """The file's bytes: exactly the integers and scales of ``network``.
+    """Return the file's bytes: exactly the integers and scales of ``network``.
 
     Raises:
         QuantizationError: a layer of more than 65,535 inputs.
@@ -151,7 +151,8 @@ def _layer(
 
 
 def _base(layer: IntegerLayer) -> int:
-    """The level that is stored as 0: that of zero, if no result lies below it; of gates and states the lowest."""
+    """Return the level that is stored as 0: that of zero, if no result lies below it; of gates and states the
+    lowest."""
     if layer.cell is not None or layer.name.startswith("recurrent_"):
         return INT8_MIN
     zero = layer.result.zero_point
@@ -188,14 +189,14 @@ def pack_rows(matrix: NDArray[np.signedinteger[Any]], bits: int) -> tuple[NDArra
 
 
 def _pad_with_zeros(values: np.ndarray, size: int, kind: str) -> np.ndarray:
-    """An array with zeros behind it."""
+    """Return an array with zeros behind it."""
     result = np.zeros(size, kind)
     result[: len(values)] = values
     return result
 
 
 def _actions(spec: PolicySpec, output: Affine) -> np.ndarray:
-    """The action of every output for each of the 256 levels, float32 (outputs, 256)."""
+    """Return the action of every output for each of the 256 levels, float32 (outputs, 256)."""
     levels = np.arange(INT8_MIN, INT8_MAX + 1)
     raw = np.repeat(dequantize_affine(levels, output)[:, None], spec.output_size, axis=1)
     return np.ascontiguousarray(apply_head(spec, raw, exact=True).T.astype("<f4"))

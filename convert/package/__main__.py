@@ -74,7 +74,7 @@ def run(options: Options) -> tuple[dict[str, object], str]:
 
 
 def as_json(done: Package) -> dict[str, object]:
-    """What was written, as JSON values."""
+    """Return what was written, as JSON values."""
     return {
         "policy": done.policy,
         "format": done.format.value,
@@ -86,7 +86,7 @@ def as_json(done: Package) -> dict[str, object]:
 
 
 def words_of(done: Package) -> str:
-    """The files, and what to type next."""
+    """Return the files, and what to type next."""
     import jinja2
 
     folder = shorten_path(done.folder)

@@ -8,7 +8,8 @@ from quarl.policy.spec import ContinuousHead, Head, Squash
 
 
 def action_bounds(head: Head) -> list[tuple[float, float]]:
-    """The least and the largest value of each element of an action, in its unit; none where actions have no bounds."""
+    """Return the least and the largest value of each element of an action, in its unit; none where actions have no
+    bounds."""
     if not isinstance(head, ContinuousHead):
         return []
     pairs = list(zip(head.low, head.high, strict=True))

@@ -28,7 +28,7 @@ _MARKS = re.compile(r"([\\`*\[\]<>|])")
 
 
 def card(spec: PolicySpec, manifest: Manifest, parameters: int, vectors: int, folder: str) -> str:
-    """The text of a model card, Markdown behind YAML front matter.
+    """Return the text of a model card, Markdown behind YAML front matter.
 
     Args:
         spec: the policy's.
@@ -126,7 +126,7 @@ def normaliser_words(normaliser: Normaliser) -> str:
 
 
 def field_rows(spec: PolicySpec) -> Iterator[dict[str, str]]:
-    """A row for each field of the observation; mean and scale are the least and the largest of its elements'."""
+    """Yield a row for each field of the observation; mean and scale are the least and the largest of its elements'."""
     start = 0
     for field in spec.observation:
         places = slice(start, start + field.size)
@@ -145,7 +145,7 @@ def field_rows(spec: PolicySpec) -> Iterator[dict[str, str]]:
 
 
 def fallback_words(spec: PolicySpec) -> str:
-    """The action to take where none can be computed."""
+    """Return the action to take where none can be computed."""
     if not spec.fallback:
         return "not said"
     if isinstance(spec.head, DiscreteHead):
@@ -180,14 +180,14 @@ def result_rows(origin: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def number(value: object) -> str:
-    """A number of the provenance with four significant digits, integers whole; anything else as it is."""
+    """Return a number of the provenance with four significant digits, integers whole; anything else as it is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return NONE if value is None else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def span(values: Sequence[float]) -> str:
-    """The least and the largest of some numbers; of none, as of a state that no normaliser touches, a dash."""
+    """Return the least and the largest of some numbers; of none, as of a state that no normaliser touches, a dash."""
     if not values:
         return NONE
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"

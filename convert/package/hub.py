@@ -14,7 +14,7 @@ from quarl.policy.spec import Precision
 
 
 def filter_manifest(bundle: Bundle, precisions: Collection[Precision]) -> Manifest:
-    """The manifest of the bundle with the artifacts of these precisions alone."""
+    """Return the manifest of the bundle with the artifacts of these precisions alone."""
     artifacts = bundle.manifest.artifacts
     chosen = {name: entry for name, entry in artifacts.items() if entry.precision in precisions}
     left = {entry.golden_file for entry in artifacts.values()} - {entry.golden_file for entry in chosen.values()}
@@ -23,7 +23,7 @@ def filter_manifest(bundle: Bundle, precisions: Collection[Precision]) -> Manife
 
 
 def hub_files(bundle: Bundle, precisions: Collection[Precision], folder: str) -> dict[str, bytes]:
-    """The files of the folder by name, each as the bundle's manifest says.
+    """Return the files of the folder by name, each as the bundle's manifest says.
 
     Args:
         bundle: has the artifacts.

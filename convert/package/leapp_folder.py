@@ -33,7 +33,7 @@ INITIAL = "_initial_values.safetensors"
 
 
 def leapp_files(bundle: Bundle, entry: ArtifactEntry) -> dict[str, bytes]:
-    """The files of the folder by name: description, model, and initial values where there is state.
+    """Return the files of the folder by name: description, model, and initial values where there is state.
 
     Args:
         bundle: has the artifact.
@@ -65,7 +65,7 @@ def _earlier(field: ObservationField) -> int:
 
 
 def with_fields(spec: PolicySpec, data: bytes) -> bytes:
-    """A copy of an ONNX artifact that takes each field of the observation as an input of its own.
+    """Return a copy of an ONNX artifact that takes each field of the observation as an input of its own.
 
     Args:
         spec: the policy's.
@@ -133,8 +133,8 @@ def _build_slice_node(graph: onnx.GraphProto, x: str, start: int, end: int, outp
 
 
 def input_names(spec: PolicySpec, data: bytes) -> list[str]:
-    """The fields' names as inputs: a slash, which LEAPP puts between node and input, becomes an underscore, and a name
-    that the artifact's graph has already, or another field, is followed by ``_in``."""
+    """Return the fields' names as inputs: a slash, which LEAPP puts between node and input, becomes an underscore, and
+    a name that the artifact's graph has already, or another field, is followed by ``_in``."""
     graph = onnx.load_from_string(data).graph
     used_names = {output for node in graph.node for output in node.output} | {
         constant.name for constant in graph.initializer
@@ -153,7 +153,7 @@ def input_names(spec: PolicySpec, data: bytes) -> list[str]:
 
 
 def description(spec: PolicySpec, entry: ArtifactEntry, model: bytes) -> dict[str, Any]:
-    """What stands in NAME.yaml.
+    """Return what stands in NAME.yaml.
 
     Args:
         spec: the policy's.

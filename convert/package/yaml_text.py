@@ -18,7 +18,7 @@ _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
 def document(values: Mapping[str, Any]) -> str:
-    """A mapping as a YAML document; a blank line stands between its members.
+    """Return a mapping as a YAML document; a blank line stands between its members.
 
     Args:
         values: mappings, sequences, strings, finite numbers, truth values and None.

@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
 
 def options_of(arguments: list[str]) -> Options:
-    """The options, as a release's starter types them: ``--name value`` or ``--name=value``.
+    """Return the options, as a release's starter types them: ``--name value`` or ``--name=value``.
 
     Raises:
         SystemExit: they are wrong, or ask for help; argparse says so. It is loaded for that alone: it takes a megabyte.

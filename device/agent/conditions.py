@@ -69,7 +69,7 @@ class Conditions:
 
 
 def read_text(path: Path) -> str | None:
-    """The file's text without trailing white space and NULs (device tree), or None."""
+    """Return the file's text without trailing white space and NULs (device tree), or None."""
     try:
         return path.read_bytes().decode("utf-8", "replace").rstrip("\0 \n") or None
     except OSError:
@@ -77,7 +77,7 @@ def read_text(path: Path) -> str | None:
 
 
 def number(text: str | None) -> float | None:
-    """The text's number, or None."""
+    """Return the text's number, or None."""
     try:
         return float(text or "")
     except ValueError:
@@ -85,7 +85,7 @@ def number(text: str | None) -> float | None:
 
 
 def read_number(path: Path) -> float | None:
-    """The file's number, or None."""
+    """Return the file's number, or None."""
     return number(read_text(path))
 
 
@@ -100,7 +100,7 @@ def read_cpuinfo(root: Path) -> dict[str, str]:
 
 
 def look(root: Path = ROOT) -> Conditions:
-    """The conditions now. ``root`` is where proc and sys are; only the real one asks vcgencmd."""
+    """Return the conditions now. ``root`` is where proc and sys are; only the real one asks vcgencmd."""
     return Conditions(
         mhz_now=mhz_now(root),
         mhz_firmware=_firmware_mhz(root),
@@ -120,7 +120,7 @@ def mhz_now(root: Path = ROOT) -> float | None:
 
 
 def read_throttled(root: Path = ROOT) -> Throttled | None:
-    """The firmware's throttle word: from the Raspberry Pi kernel's sysfs, else from vcgencmd."""
+    """Return the firmware's throttle word: from the Raspberry Pi kernel's sysfs, else from vcgencmd."""
     text = read_text(root / "sys/devices/platform/soc/soc:firmware/get_throttled")
     if text is None and root == ROOT:
         text = _vcgencmd("get_throttled")
@@ -155,7 +155,7 @@ def _vcgencmd(*arguments: str) -> str | None:
 
 
 def hottest(zones: Iterable[str | None]) -> float | None:
-    """The largest temperature in °C of what thermal zones read, or None."""
+    """Return the largest temperature in °C of what thermal zones read, or None."""
     # Millidegrees; a sensor that is off reads zero or nonsense.
     degrees = [value / 1000.0 for value in map(number, zones) if value is not None]
     return max((value for value in degrees if 0.0 < value < 150.0), default=None)

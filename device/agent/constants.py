@@ -80,7 +80,7 @@ def _powers_of_ten() -> list[str]:
 
 
 def _operations() -> list[str]:
-    """Each operation with its fields, and their defaults that are integers."""
+    """Return each operation with its fields, and their defaults that are integers."""
     entries, lines = [], []
     for name, operation in operations.OPERATIONS.items():
         entries.append(f"X({', '.join([name, *map(_literal, operation.fields), '0'])})")
@@ -91,7 +91,7 @@ def _operations() -> list[str]:
 
 
 def _loop_options() -> list[str]:
-    """The ranges of a loop's options, their defaults, and what help says of them."""
+    """Return the ranges of a loop's options, their defaults, and what help says of them."""
     defaults = vars(options.LoopOptions())
     typed = {name: name.replace("_", "-") for name in defaults}
     ranges = " ".join(

@@ -19,13 +19,14 @@ class Executor(Protocol):
     """A loaded artifact."""
 
     def input(self, values: Sequence[float]) -> Input:
-        """A raw observation (N,) as the runtime takes it: of a float32 ``memoryview`` a view, of others a copy."""
+        """Return a raw observation (N,) as the runtime takes it: of a float32 ``memoryview`` a view, of others a
+        copy."""
 
     def is_finite(self, observation: Input) -> bool:
-        """Whether an input holds neither NaN nor infinity."""
+        """Return whether an input holds neither NaN nor infinity."""
 
     def decide(self, observation: Input) -> Any:
-        """One decision, with as little around the runtime as possible.
+        """Return one decision, with as little around the runtime as possible.
 
         Args:
             observation: of :meth:`input`, or float32 (1, N) of numpy, C-contiguous.
@@ -38,8 +39,8 @@ class Executor(Protocol):
         """Outputs (A,) of the last decision: logits, or the continuous action. A copy."""
 
     def state(self) -> Row:
-        """What the recurrent layers remember of the last decision, (S,), the last elements of the next observation; of
-        a policy without them nothing. A copy."""
+        """Return what the recurrent layers remember of the last decision, (S,), the last elements of the next
+        observation; of a policy without them nothing. A copy."""
 
 
 def choice_values(choice: Any) -> Any:
@@ -48,7 +49,7 @@ def choice_values(choice: Any) -> Any:
 
 
 def results(executor: Executor) -> list[float]:
-    """All that the last decision made: its outputs, and behind them the next state."""
+    """Return all that the last decision made: its outputs, and behind them the next state."""
     values: list[float] = executor.outputs().tolist() + executor.state().tolist()
     return values
 

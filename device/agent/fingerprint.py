@@ -34,7 +34,7 @@ QEMU_BOGOMIPS = 125.0
 
 
 def fingerprint(root: Path = ROOT) -> dict[str, Any]:
-    """The DEVICE of the protocol. ``root`` is where proc, sys and etc are."""
+    """Return the DEVICE of the protocol. ``root`` is where proc, sys and etc are."""
     cpuinfo = read_cpuinfo(root)
     system = os.uname()
     emulated, virtualised, evidence = emulation(root, cpuinfo, system.machine, system.release)
@@ -72,7 +72,7 @@ def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
 
 
 def mhz_nominal(root: Path, cpuinfo: dict[str, str]) -> float | None:
-    """The clock that the first core is made for, MHz."""
+    """Return the clock that the first core is made for, MHz."""
     khz = read_number(root / CPU / "cpu0/cpufreq/cpuinfo_max_freq")
     if khz is not None:
         return khz / 1000.0

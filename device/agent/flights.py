@@ -59,7 +59,7 @@ class TimedPilot:
         self._flying = ~mask
 
     def __call__(self, values: NDArray[np.float32]) -> NDArray[Any]:
-        """What this period brings of each drone, (E, …) float32, to actions: int64 (E,), or float32 (E, A)."""
+        """Return what this period brings of each drone, (E, …) float32, to actions: int64 (E,), or float32 (E, A)."""
         observations = values if self._histories is None else self._histories.observe(values)
         decided, clock = [], time.perf_counter_ns
         rows = np.flatnonzero(self._flying)

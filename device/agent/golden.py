@@ -100,11 +100,11 @@ def _error(computed: float, wanted: float) -> float:
 
 
 def _choose_action(spec: PolicySpec, made: list[float]) -> Any:
-    """What results choose."""
+    """Return what results choose."""
     return spec.head.choose(made[: spec.output_size])
 
 
 def _in_words(error: float, entry: ArtifactEntry, output: int) -> str:
-    """An error of an output in its unit, and in steps of its scale where it has one."""
+    """Return an error of an output in its unit, and in steps of its scale where it has one."""
     steps = f" ({error / entry.output_step[output]:.3f} steps)" if entry.output_step else ""
     return f"{error:.5g}{steps}"

@@ -169,7 +169,7 @@ class _Found(NamedTuple):
 
 
 def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> _Found:
-    """The tensors of a graph, told apart by type and shape, which every converter keeps; states by their names.
+    """Return the tensors of a graph, told apart by type and shape, which every converter keeps; states by their names.
 
     Raises:
         AgentError: RUNTIME: the graph is not one of this policy; says what it has and what is wanted.

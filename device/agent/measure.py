@@ -46,7 +46,7 @@ class Statistics:
 
     @classmethod
     def of(cls, sorted_ns: Sequence[int]) -> Statistics:
-        """The statistics of at least one run time, sorted, in ns."""
+        """Return the statistics of at least one run time, sorted, in ns."""
         runs = len(sorted_ns)
         mean = math.fsum(sorted_ns) / runs
         variance = math.fsum((value - mean) ** 2 for value in sorted_ns) / max(runs - 1, 1)
@@ -93,7 +93,8 @@ def compute_required_runs(quantile: float) -> int:
 
 
 def percentile(sorted_values: Sequence[int], quantile: float) -> int:
-    """The smallest value that at least ``quantile`` of all values do not exceed: x₍⌈qn⌉₎, a value that occurred."""
+    """Return the smallest value that at least ``quantile`` of all values do not exceed: x₍⌈qn⌉₎, a value that
+    occurred."""
     # 0.55 · 20 is 11.000000000000002 in floats: the ceiling is taken a hair below.
     rank = max(math.ceil(quantile * len(sorted_values) - 1e-9), 1)
     return sorted_values[rank - 1]
@@ -183,7 +184,7 @@ def time_calls(
 
 
 def timer_overhead() -> dict[str, Any]:
-    """What reading the clock twice costs, ns (median of TIMER_PAIRS), and the clock's resolution."""
+    """Return what reading the clock twice costs, ns (median of TIMER_PAIRS), and the clock's resolution."""
     clock = time.perf_counter_ns
     pairs = [0] * TIMER_PAIRS
     for index in range(len(pairs)):

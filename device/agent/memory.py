@@ -45,7 +45,7 @@ def parse_status(text: str) -> Resident:
 
 
 def read() -> Resident:
-    """The memory of this process now."""
+    """Return the memory of this process now."""
     try:
         resident = parse_status(STATUS.read_text())
     except OSError:
@@ -112,7 +112,7 @@ class MemoryLog:
         self.lifetime_peak = max(filter(None, (self.lifetime_peak, resident.peak)), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """The MEMORY of the protocol."""
+        """Return the MEMORY of the protocol."""
         resident = read()
         self._remember(resident)
         return {

@@ -94,7 +94,8 @@ def _finite(value: Any) -> bool:
 
 
 def _field(read: Callable[[str, Any], Any], text: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a request: how it is read, what help says of it, and what it is when absent, where it may be."""
+    """Return a field of a request: how it is read, what help says of it, and what it is when absent, where it may
+    be."""
     keywords: dict[str, Any] = {} if default is dataclasses.MISSING else {"default_factory": lambda: default}
     return dataclasses.field(**keywords, metadata={"read": read, "text": text})
 
@@ -212,7 +213,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def parse_request(data: Mapping[str, Any]) -> Request:
-    """A JSON object as a validated request.
+    """Return a JSON object as a validated request.
 
     Raises:
         AgentError: names the operation or field that is unknown, missing or out of its range.
@@ -244,7 +245,7 @@ def parse_request(data: Mapping[str, Any]) -> Request:
 
 
 def help_reply() -> dict[str, Any]:
-    """What ``help`` replies."""
+    """Return what ``help`` replies."""
     return {
         "protocol": PROTOCOL_VERSION,
         "ops": {

@@ -117,14 +117,14 @@ class AgentError(PolicyError):
 
 
 def bad_field(name: str, value: object, allowed: str) -> AgentError:
-    """The error for a field whose value is not allowed."""
+    """Return the error for a field whose value is not allowed."""
     return AgentError(
         ErrorCode.BAD_FIELD, f"{name!r} is {short(value)}; allowed is {allowed}.", 'Type {"op": "help"} for examples.'
     )
 
 
 def short(value: object) -> str:
-    """A received value, cut to what fits in a message."""
+    """Return a received value, cut to what fits in a message."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -222,5 +222,6 @@ def request_id(data: Mapping[str, Any]) -> str | int | None:
 
 
 def encode(reply: Mapping[str, Any]) -> bytes:
-    """A reply as one line of strict JSON (NaN and infinity would be a defect of the agent and raise ValueError)."""
+    """Return a reply as one line of strict JSON (NaN and infinity would be a defect of the agent and raise
+    ValueError)."""
     return _encode(reply).encode() + b"\n"

@@ -35,7 +35,7 @@ PACKAGES = {
 
 
 def find_installed_runtimes() -> dict[RuntimeName, str]:
-    """The runtimes that are installed here with their versions, in order of preference; none is imported."""
+    """Return the runtimes that are installed here with their versions, in order of preference; none is imported."""
     versions: dict[RuntimeName, str] = {}
     for name in PREFERENCE:
         if name is RuntimeName.NATIVE:
@@ -58,7 +58,8 @@ def _distribution_version(folder: Path, distribution: str) -> str:
 
 
 def find_imported_runtime() -> RuntimeName | None:
-    """The runtime that this process has imported, if any; one whose import failed leaves its package, but is none."""
+    """Return the runtime that this process has imported, if any; one whose import failed leaves its package, but is
+    none."""
     return next((name for name in PREFERENCE if _module_of(name) in sys.modules), None)
 
 
@@ -69,7 +70,7 @@ def _module_of(name: RuntimeName) -> str:
 
 
 def import_runtime(name: RuntimeName) -> Any:
-    """The runtime's module. onnxruntime is kept from reporting to its maker: this one place imports it.
+    """Return the runtime's module. onnxruntime is kept from reporting to its maker: this one place imports it.
 
     Raises:
         AgentError: UNAVAILABLE: it is not installed or cannot be loaded here; says why and which ones are installed.

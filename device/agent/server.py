@@ -84,7 +84,7 @@ class Agent:
             return encode({"ok": False, "op": name and name[:60], **identity, "error": error_reply(error)})
 
     def answer(self, request: Request) -> dict[str, Any]:
-        """The body of the reply to a valid request.
+        """Return the body of the reply to a valid request.
 
         Raises:
             PolicyError: the request is refused.
@@ -286,7 +286,7 @@ class Agent:
 
 
 def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
-    """What the bundle says of itself; other files than its spec are verified when something is loaded from it.
+    """Return what the bundle says of itself; other files than its spec are verified when something is loaded from it.
 
     Raises:
         BundleError: the manifest or the spec is missing, damaged or unreadable, or the manifest has another sha256.
@@ -298,7 +298,7 @@ def describe_bundle(path: Path, sha256: str = "") -> dict[str, Any]:
 
 
 def describe_policy(path: Path, spec: PolicySpec, artifacts: Sequence[ArtifactEntry]) -> dict[str, Any]:
-    """The bundle of the protocol's hello, with these of its artifacts."""
+    """Return the bundle of the protocol's hello, with these of its artifacts."""
     return {
         "path": str(path),
         "policy": spec.name,
@@ -321,7 +321,7 @@ def describe_policy(path: Path, spec: PolicySpec, artifacts: Sequence[ArtifactEn
 
 
 def error_reply(error: Exception) -> dict[str, str]:
-    """The "error" of a reply. What nobody foresaw is logged with its place and reported as internal."""
+    """Return the "error" of a reply. What nobody foresaw is logged with its place and reported as internal."""
     if isinstance(error, AgentError):
         return error.to_json()
     if isinstance(error, PolicyError):
@@ -336,7 +336,7 @@ def error_reply(error: Exception) -> dict[str, str]:
 
 
 def notes(looks: list[conditions.Conditions]) -> list[str]:
-    """What a reader of the figures should know although it does not make them invalid."""
+    """Return what a reader of the figures should know although it does not make them invalid."""
     notes = []
     cpuinfo = conditions.read_cpuinfo(conditions.ROOT)
     emulated, _, evidence = emulation(conditions.ROOT, cpuinfo, os.uname().machine, os.uname().release)

@@ -69,11 +69,11 @@ class Serving:
     decisions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The LOADED of the protocol."""
+        """Return the LOADED of the protocol."""
         return describe_loaded(self.bundle.spec, self.entry, self.runtime, self.runtime_version, self.threads)
 
     def finite_outputs(self, where: str) -> list[float]:
-        """The outputs of the decision that was just made: argmax of NaN is an action, too, and none to act on.
+        """Return the outputs of the decision that was just made: argmax of NaN is an action, too, and none to act on.
 
         Raises:
             AgentError: NOT_FINITE: names the observation. A next state that is not finite is refused likewise.
@@ -91,7 +91,7 @@ class Serving:
         return outputs
 
     def read_observation(self, values: Any, where: str = "observation") -> Input:
-        """One raw observation from JSON as the executor takes it.
+        """Return one raw observation from JSON as the executor takes it.
 
         Raises:
             AgentError: BAD_OBSERVATION: the length, or the name of the first element that is no finite float32.
@@ -110,7 +110,7 @@ class Serving:
         return self.executor.input(values)
 
     def observe_period(self, values: list[Any], start: bool) -> Input:
-        """The observation, as the executor takes it, of this period's values and of what came before.
+        """Return the observation, as the executor takes it, of this period's values and of what came before.
 
         Args:
             values: from JSON: a row of each field that does not remember actions.
@@ -143,13 +143,14 @@ class Serving:
         self.history.record_action(self.executor.outputs(), self.executor.state())
 
     def request_line(self, row: Sequence[float]) -> bytes:
-        """How a controller asks for an observation's action: of a policy that remembers, what the period brings."""
+        """Return how a controller asks for an observation's action: of a policy that remembers, what the period
+        brings."""
         fields = self.bundle.spec.observation
         inputs = {"period": extract_step_inputs(fields, list(row))} if remembers(fields) else {"observation": list(row)}
         return json.dumps({"op": "act", **inputs, "outputs": False}).encode()
 
     def example(self, count: int) -> str:
-        """The first numbers of a golden observation, as one would type them."""
+        """Return the first numbers of a golden observation, as one would type them."""
         numbers = [f"{value:.3g}" for value in self.rows[0][:count]]
         return f"[{', '.join(numbers)}{', …' if self.bundle.spec.observation_size > count else ''}]"
 
@@ -157,7 +158,7 @@ class Serving:
 def describe_loaded(
     spec: PolicySpec, entry: ArtifactEntry, runtime: RuntimeName, version: str, threads: int
 ) -> dict[str, Any]:
-    """The LOADED of the protocol, of an artifact in a runtime."""
+    """Return the LOADED of the protocol, of an artifact in a runtime."""
     return {
         "policy": spec.name,
         "file": entry.file,
@@ -174,7 +175,7 @@ def describe_loaded(
 
 
 def _are_finite(values: list[Any]) -> bool:
-    """Whether all are numbers that float32 holds. On the decide path: the whole list at a time."""
+    """Return whether all are numbers that float32 holds. On the decide path: the whole list at a time."""
     good = {*map(type, values)} <= _NUMBERS and min(values) >= -_LARGEST and max(values) <= _LARGEST
     return good and math.isfinite(sum(values))  # the sum finds a NaN, which compares as it likes
 
@@ -302,7 +303,7 @@ def check_simulator(spec: PolicySpec) -> None:
 
 
 def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tuple[RuntimeName, ArtifactEntry]:
-    """The runtime and the artifact that a request means.
+    """Return the runtime and the artifact that a request means.
 
     Raises:
         AgentError: the runtime is not installed, or another one is in use in this process.

@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 
 
 def agent_command(folder: str, policy: str, arguments: Sequence[str] = ()) -> str:
-    """The shell command that starts what will verify a release's folder and become its agent.
+    """Return the shell command that starts what will verify a release's folder and become its agent.
 
     It first says its process id; ``exec`` all the way makes that the agent's own. Then it reads verify.sh.
     Where setpriv exists (util-linux), the kernel kills the agent when the SSH session's process dies, so that a lost
@@ -151,13 +151,13 @@ class AgentSession:
         return self._pid
 
     def stderr_lines(self, last: int = 20) -> list[str]:
-        """The last lines of the agent's log."""
+        """Return the last lines of the agent's log."""
         return self._process.stderr_lines(last) if self._process else []
 
     def request(
         self, op: str, *, timeout: float | None = None, progress: Progress | None = None, **fields: Any
     ) -> dict[str, Any]:
-        """One request, one reply.
+        """Return one request, one reply.
 
         Args:
             op: hello, load, latency, memory, episodes, act.
@@ -206,7 +206,7 @@ class AgentSession:
         return reply
 
     def act(self, observation: ArrayLike) -> Any:
-        """What the loaded policy does on one raw observation: the action's number, or a list of floats.
+        """Return what the loaded policy does on one raw observation: the action's number, or a list of floats.
 
         Raises:
             AgentError: nothing is loaded, or the observation is not one of the policy's.

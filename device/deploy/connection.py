@@ -101,7 +101,7 @@ class Connection:
         return bool(self._transport.is_active())
 
     def build_lost_error(self, doing: str) -> ConnectionLostError:
-        """The error for a connection that ended while ``doing`` something."""
+        """Return the error for a connection that ended while ``doing`` something."""
         return ConnectionLostError(
             f"The connection to {self.name} was lost while {doing}.",
             "Look at the network and the device, then run the same command again: what was half done is discarded.",

@@ -107,7 +107,7 @@ def deploy(
 
 
 def wheels_for(facts: TargetFacts, runtimes: Sequence[RuntimeName], without_python: bool = False) -> WheelSet:
-    """The interpreter and the wheels of a device; no wheels for an agent without Python.
+    """Return the interpreter and the wheels of a device; no wheels for an agent without Python.
 
     Raises:
         UnsupportedDeviceError, WheelError: as ``deploy``.
@@ -122,7 +122,7 @@ def gather_payload(
     wheel_set: WheelSet,
     without_python: bool = False,
 ) -> Payload:
-    """The release for every device that has this interpreter and these wheels.
+    """Return the release for every device that has this interpreter and these wheels.
 
     Raises:
         BundleError, UnsupportedDeviceError, VerificationError: as ``deploy``.
@@ -232,7 +232,7 @@ def _prune(session: Device, serving: str, previous: str | None) -> tuple[tuple[s
 
 
 def _find_known_release(session: Device, same: str | None, signing: Signing) -> tuple[str | None, Mapping[str, Any]]:
-    """A release on the device that has this very content and is still whole, and what its check found.
+    """Return a release on the device that has this very content and is still whole, and what its check found.
 
     One that has the content no longer is marked, so that nobody goes back to it. One that another key signed than the
     named one is not the same.
@@ -257,7 +257,8 @@ def _blocks(size: int) -> int:
 
 
 def estimate_needed_bytes(payload: Payload, wheels: Mapping[Wheel, Path]) -> int:
-    """What the deployment will write at most: the release, the unpacked wheels, and one packed wheel at a time."""
+    """Return what the deployment will write at most: the release, the unpacked wheels, and one packed wheel at a
+    time."""
     need = RESERVE + sum(_blocks(len(file.data)) for file in payload.files)
     for path in wheels.values():
         with zipfile.ZipFile(path) as archive:
@@ -297,7 +298,7 @@ class _Upload:
         self.reused = len(reused)
 
     def _adder(self, name: str, total: int) -> Callable[[int], None]:
-        """A progress callback for bytes that come in pieces."""
+        """Return a progress callback for bytes that come in pieces."""
         done = 0
 
         def add(count: int) -> None:

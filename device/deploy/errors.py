@@ -147,5 +147,5 @@ class AgentError(HostError):
         self.exit_status = exit_status
 
     def to_json(self) -> dict[str, str]:
-        """The error as a program reads it, with the agent's own code."""
+        """Return the error as a program reads it, with the agent's own code."""
         return {**super().to_json(), "agent_code": self.agent_code}

@@ -61,7 +61,7 @@ def _why_not_own(path: Path) -> str:
 
 
 def accept_command(target: Target, fingerprint: str) -> str:
-    """The command with which a person accepts a host key after comparing its fingerprint."""
+    """Return the command with which a person accepts a host key after comparing its fingerprint."""
     return f"quarl accept-host-key --target {shlex.quote(str(target))} --fingerprint {shlex.quote(fingerprint)}"
 
 

@@ -53,12 +53,12 @@ def device_names(devices: int) -> list[str]:
 
 
 def device_folder(root: Path, name: str) -> LocalFolder:
-    """The folder of one device of the fleet in ``root``."""
+    """Return the folder of one device of the fleet in ``root``."""
     return LocalFolder(root / name, root)
 
 
 def fleet_text(names: Sequence[str]) -> str:
-    """What ``fleet.toml`` says: one group with every device."""
+    """Return what ``fleet.toml`` says: one group with every device."""
     first, last = names[0].rpartition("-")[2], names[-1].rpartition("-")[2]
     targets = f"device-[{first}-{last}]" if len(names) > 1 else names[0]
     return f'# Written at each start of the embedded fleet.\n[groups.all]\ntargets = ["{targets}"]\n'

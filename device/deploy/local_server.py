@@ -57,7 +57,7 @@ class Door(asyncssh.SSHServer):
             self._connections.discard(self._own)
 
     def begin_auth(self, username: str) -> bool:
-        """A key has to be shown."""
+        """Return whether a key has to be shown."""
         return True
 
     def password_auth_supported(self) -> bool:
@@ -77,12 +77,12 @@ class Files(asyncssh.SFTPServer):
         self._home = os.fsencode(home)
 
     def map_path(self, path: bytes) -> bytes:
-        """Where a path that a client named is on this machine."""
+        """Return where a path that a client named is on this machine."""
         return posixpath.join(self._home, path)  # an absolute path stays as it is
 
 
 def prepare_key(path: Path) -> asyncssh.SSHKey:
-    """The private key in a file, made when it is missing."""
+    """Return the private key in a file, made when it is missing."""
     if path.exists():
         return asyncssh.read_private_key(str(path))
     key = asyncssh.generate_private_key("ssh-ed25519", comment=path.name)
@@ -110,7 +110,7 @@ def prepare(folder: LocalFolder) -> tuple[asyncssh.SSHKey, asyncssh.SSHKey]:
 
 
 def device_environment(folder: LocalFolder) -> dict[str, str]:
-    """What a command on the device finds in its environment; nothing of the host's."""
+    """Return what a command on the device finds in its environment; nothing of the host's."""
     user = user_name()
     return {
         "HOME": str(folder.home),
@@ -139,7 +139,7 @@ class LocalServer:
         return _public(self._host_key)
 
     def options(self, host_key: asyncssh.SSHKey) -> dict[str, Any]:
-        """How asyncssh serves a connection to this device."""
+        """Return how asyncssh serves a connection to this device."""
         return {
             "server_factory": lambda: Door(self._connections),
             "server_host_keys": [host_key],
@@ -271,7 +271,7 @@ async def _input_ends() -> None:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
+    """Return an event that SIGTERM, SIGINT and SIGHUP set from now on, instead of ending this process at once."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -156,7 +156,7 @@ class Systemd:
                 )
 
     def unit_text(self) -> str:
-        """The unit as it is now; empty where there is none."""
+        """Return the unit as it is now; empty where there is none."""
         return self.device.run(f"cat {self.file} 2> /dev/null", check=False)
 
     def write_unit(self, text: str) -> None:
@@ -166,7 +166,7 @@ class Systemd:
         self._control("daemon-reload")
 
     def warnings(self) -> list[str]:
-        """What the unit asks for and this machine does not do."""
+        """Return what the unit asks for and this machine does not do."""
         if "memory" in self.device.run("cat /sys/fs/cgroup/cgroup.controllers 2> /dev/null", check=False).split():
             return []
         return [
@@ -198,7 +198,7 @@ class Systemd:
         }
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines that it wrote."""
         return self.device.run(
             f"journalctl --user --unit={self.unit} --lines=8 --output=cat --no-pager 2> /dev/null", check=False
         )
@@ -259,7 +259,7 @@ class Supervised:
         return known.strip() in (self.device.state.facts["home"], self.device.state.facts["HOME"])
 
     def command(self) -> str:
-        """What keeps the loop running."""
+        """Return what keeps the loop running."""
         settings = self._settings or settings_of(self.device.state, self.policy, self.device.connection.name)
         assert settings is not None
         services = shlex.quote(f"{self.root}/services")
@@ -329,7 +329,7 @@ class Supervised:
         return state
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the last lines that it wrote."""
         return self.device.run(f"tail -c 2000 services/{self.policy}.log 2> /dev/null", check=False)
 
     def remove(self) -> None:

@@ -124,7 +124,8 @@ def build_payload(
 
 
 def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequence[RuntimeName]) -> list[PayloadFile]:
-    """The device's part of a bundle, each file compared with the manifest's hash; raises as :func:`build_payload`."""
+    """Return the device's part of a bundle, each file compared with the manifest's hash; raises as
+    :func:`build_payload`."""
     manifest = read_file(bundle.path / MANIFEST_FILE, LARGEST_MANIFEST)
     names = {name: bundle.manifest.files[name] for name in DEVICE_FILES}
     for precision, runtime in executions(precisions, runtimes):
@@ -161,7 +162,7 @@ class OwnModules(ModuleFinder):
 
 
 def code_files(root: Path = IMPORTED_FROM) -> list[PayloadFile]:
-    """The agent's code: every module of the package that ``python -m quarl.device.agent`` may come to import.
+    """Return the agent's code: every module of the package that ``python -m quarl.device.agent`` may come to import.
 
     Args:
         root: the folder that holds the package ``quarl``.
@@ -209,7 +210,7 @@ def compile_module(file: PayloadFile) -> PayloadFile:
 
 
 def starter(python: str, environments: Sequence[str], *, isolated: bool) -> str:
-    """The script that starts a release's agent, for the host and for a person who types to it.
+    """Return the script that starts a release's agent, for the host and for a person who types to it.
 
     Args:
         python: the device's interpreter.

@@ -108,7 +108,7 @@ class TargetFacts:
         return self.pythons[0] if self.pythons else PythonFacts("", (0, 0, 0), 0)
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         glibc = f"glibc {self.glibc[0]}.{self.glibc[1]}" if self.glibc else "no glibc"
         pythons = ", ".join(".".join(map(str, python.version)) for python in self.pythons) or "none"
         conditions = [] if self.temperature_c is None else [f"{self.temperature_c:.0f} °C"]
@@ -187,7 +187,8 @@ def probe(connection: Connection) -> TargetFacts:
 
 
 def is_emulated(connection: Connection, facts: TargetFacts) -> bool:
-    """Whether the device's processor is imitated in software, as its agent would say; False where that is unknown.
+    """Return whether the device's processor is imitated in software, as its agent would say; False where that is
+    unknown.
 
     Nothing is left on the device.
 

@@ -114,7 +114,7 @@ class RemoveResult:
 
 
 def list_releases(connection: Connection) -> DeviceReleases:
-    """What is deployed on the device. Changes nothing and needs no lock."""
+    """Return what is deployed on the device. Changes nothing and needs no lock."""
     with open_device(connection) as session:
         report = session.show()
     releases: DeviceReleases = _read(connection, DeviceReleases, report)
@@ -122,7 +122,7 @@ def list_releases(connection: Connection) -> DeviceReleases:
 
 
 def serving_record(deployed: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is known of the release that serves; None: none does.
+    """Return what is known of the release that serves; None: none does.
 
     Args:
         deployed: of one policy, as the device replies it: ``current``, and ``releases``.
@@ -131,7 +131,7 @@ def serving_record(deployed: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _read(connection: Connection, kind: Any, found: Any) -> Any:
-    """The device's report on its releases, checked."""
+    """Return the device's report on its releases, checked."""
     try:
         return read(kind, found, "releases")
     except (JsonValueError, KeyError) as error:
@@ -215,8 +215,8 @@ def _first_good(
     warnings: list[str],
     tell: Progress,
 ) -> tuple[str, tuple[GoldenCheck, ...]]:
-    """The first candidate that passes its check; those before it are named in the warnings, and marked bad where what
-    is wrong is their own."""
+    """Return the first candidate that passes its check; those before it are named in the warnings, and marked bad where
+    what is wrong is their own."""
     for wanted in candidates:
         try:
             return wanted, _check_release(connection, session, policy, wanted, tell)
@@ -255,8 +255,8 @@ def _check_release(
 
 
 def _before(known: Sequence[Release], serving: str | None, policy: str, connection: Connection) -> list[str]:
-    """The good releases before the one that serves, newest first; where none is older, as after an old content was
-    deployed again, the newer ones."""
+    """Return the good releases before the one that serves, newest first; where none is older, as after an old content
+    was deployed again, the newer ones."""
     names = [release.name for release in known]
     older = known[: names.index(serving)] if serving in names else known
     for some in (older, known):

@@ -38,7 +38,8 @@ class NoReplyError(HostError):
 
 
 def program_of(modules: Mapping[str, str], then: str) -> bytes:
-    """A Python program for a device on which nothing is installed: modules as text, entered by name, then what to do.
+    """Return a Python program for a device on which nothing is installed: modules as text, entered by name, then what
+    to do.
 
     Args:
         modules: text by name, each after those that it imports.
@@ -90,7 +91,7 @@ class RemoteProcess:
             self._stderr.append(_log_line(rest))
 
     def stderr_lines(self, last: int = _STDERR_LINES) -> list[str]:
-        """The last lines the process wrote to standard error."""
+        """Return the last lines the process wrote to standard error."""
         return list(self._stderr)[-last:]
 
     def send(self, data: bytes, timeout: float = 30.0) -> None:
@@ -113,7 +114,7 @@ class RemoteProcess:
                 raise EndOfOutputError("the process no longer reads") from None
 
     def read_line(self, timeout: float) -> bytes:
-        """The next line of standard output, without its end.
+        """Return the next line of standard output, without its end.
 
         Raises:
             LineTimeoutError: no whole line within ``timeout`` seconds.
@@ -163,7 +164,7 @@ class RemoteProcess:
                 return reply
 
     def read_rest(self, timeout: float) -> bytes:
-        """All of standard output to its end.
+        """Return all of standard output to its end.
 
         Raises:
             LineTimeoutError: it has not ended within ``timeout`` seconds.
@@ -196,7 +197,7 @@ class RemoteProcess:
             self._channel.shutdown_write()
 
     def wait(self, timeout: float) -> int | None:
-        """The exit status; -1 when a signal ended it, None when it still runs after ``timeout`` seconds."""
+        """Return the exit status; -1 when a signal ended it, None when it still runs after ``timeout`` seconds."""
         if not self._channel.status_event.wait(timeout):
             return None
         self._drain.join(1.0)

@@ -156,7 +156,7 @@ class DeviceState:
         return Accepted.parse(self.content("trust/accepted"), self.content("trust/accepted.json"))
 
     def content(self, path: str) -> str:
-        """The content of a file; empty where there is none."""
+        """Return the content of a file; empty where there is none."""
         item = self.items.get(path)
         return item.content if item is not None and item.kind == "file" else ""
 
@@ -189,7 +189,7 @@ class DeviceState:
         return {}
 
     def of(self, policy: str) -> Policy:
-        """A policy's state; an empty one where nothing of it is here."""
+        """Return a policy's state; an empty one where nothing of it is here."""
         return self.policies.get(policy, Policy())
 
     @property

@@ -111,7 +111,7 @@ def switch_on(
 
 
 def _serves_now(connection: Connection, lost: bool, policy: str, silence_s: int) -> str | None:
-    """The release that serves, read under the lock: no switch of ours can be on its way any more."""
+    """Return the release that serves, read under the lock: no switch of ours can be on its way any more."""
     with contextlib.ExitStack() as stack:
         line = stack.enter_context(connection.again()) if lost else connection
         fresh = stack.enter_context(open_device(line))

@@ -89,7 +89,7 @@ class Target:
 
 
 def port_in(text: str) -> int:
-    """The number of a port; 0 where a text is none."""
+    """Return the number of a port; 0 where a text is none."""
     port = int(text) if _PORT.match(text) else 0
     return port if port <= 65535 else 0
 
@@ -118,7 +118,7 @@ def user_name() -> str:
 
 
 def check_policy_name(name: str) -> str:
-    """A policy's name becomes a folder on the device: the rule of ``policy.json_values``.
+    """Return a policy's name becomes a folder on the device: the rule of ``policy.json_values``.
 
     Raises:
         VerificationError: it has other signs.

@@ -6,7 +6,8 @@ from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with every sign that a terminal acts on, or that hides another, written out: ESC becomes ``\\x1b``.
+    """Return the text with every sign that a terminal acts on, or that hides another, written out: ESC becomes
+    ``\\x1b``.
 
     Args:
         text: from a device: a reply, a log line, a name of a file.
@@ -23,7 +24,7 @@ def _escape_character(sign: str) -> str:
 
 
 def printable_reply(value: Any) -> Any:
-    """A reply with every text in it made printable, line breaks and tabs kept."""
+    """Return a reply with every text in it made printable, line breaks and tabs kept."""
     if isinstance(value, str):
         return printable(value, "\n\t")
     if isinstance(value, dict):
@@ -32,5 +33,6 @@ def printable_reply(value: Any) -> Any:
 
 
 def may_act(line: bytes) -> bool:
-    """Whether a line of JSON can hold a text that is not printable; most cannot, and need not be gone through."""
+    """Return whether a line of JSON can hold a text that is not printable; most cannot, and need not be gone
+    through."""
     return b"\\" in line or not line.isascii() or b"\x7f" in line

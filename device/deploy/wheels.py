@@ -83,7 +83,7 @@ class WheelSet:
 
 
 def load_pins(path: Path = PINS_FILE) -> tuple[Wheel, ...]:
-    """All pinned wheels."""
+    """Return all pinned wheels."""
     return tuple(Wheel(**row) for row in json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -104,7 +104,7 @@ def parse_runtimes(text: str) -> tuple[RuntimeName, ...]:
 
 
 def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[Wheel] | None = None) -> WheelSet:
-    """The first interpreter of the device that has wheels for all ``runtimes``, and these wheels.
+    """Return the first interpreter of the device that has wheels for all ``runtimes``, and these wheels.
 
     Raises:
         UnsupportedDeviceError: there is none; says for each interpreter what is missing, and what is supported.
@@ -157,7 +157,8 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
 
 
 def unseen(machine: str, python: str) -> TargetFacts:
-    """What is assumed of a device that cannot be asked. Its C library is taken to be new enough; deployment looks.
+    """Return what is assumed of a device that cannot be asked. Its C library is taken to be new enough; deployment
+    looks.
 
     Args:
         machine: as ``uname -m`` says it on the device, e.g. ``aarch64``. On ``armv7l`` numpy is the device's own.
@@ -177,7 +178,7 @@ def unseen(machine: str, python: str) -> TargetFacts:
 
 
 def describe_supported_runtimes(pins: Sequence[Wheel]) -> str:
-    """What is supported, in a sentence."""
+    """Return what is supported, in a sentence."""
     table: dict[tuple[str, str], list[str]] = {}
     for pin in pins:
         if pin.distribution != NUMPY:
@@ -189,7 +190,7 @@ def describe_supported_runtimes(pins: Sequence[Wheel]) -> str:
 def fetch(
     wheels: Sequence[Wheel], cache: Path | None = None, progress: Callable[[Wheel], None] | None = None
 ) -> dict[Wheel, Path]:
-    """The wheels as files of the host. What the cache has, with the right hash, touches no network.
+    """Return the wheels as files of the host. What the cache has, with the right hash, touches no network.
 
     Args:
         wheels: which.

@@ -43,7 +43,7 @@ class BuildError(PolicyError):
 
 
 def library(machine: str | None = None) -> Path:
-    """The shared library for a processor: the one that a wheel brings, else compiled if it is not there yet.
+    """Return the shared library for a processor: the one that a wheel brings, else compiled if it is not there yet.
 
     Args:
         machine: one of ``TARGETS``; default this one.
@@ -79,7 +79,7 @@ def fingerprint(*more: str) -> str:
 
 
 def compile_engine(machine: str, options: Sequence[str], more_sources: Sequence[Path] = ()) -> bytes:
-    """What the compiler makes of the sources.
+    """Return what the compiler makes of the sources.
 
     Args:
         machine: one of ``TARGETS``.
@@ -95,7 +95,7 @@ def compile_engine(machine: str, options: Sequence[str], more_sources: Sequence[
 def compile_in_folder(
     folder: Path, sources: Sequence[str], options: Sequence[str], machine: str | None = None
 ) -> bytes:
-    """What the compiler makes of sources in a folder.
+    """Return what the compiler makes of sources in a folder.
 
     Args:
         folder: where they are.

@@ -126,7 +126,7 @@ class Engine:
         """
 
     def _open_memory(self) -> _Room:
-        """The memory of an engine of this artifact."""
+        """Return the memory of an engine of this artifact."""
         artifact = self._artifact
         memory = _Room(max(self._c.native_memory(artifact.address, artifact.size), LINE))
         error = self._c.native_open(memory.address, memory.size, artifact.address, artifact.size)
@@ -168,7 +168,7 @@ class Engine:
         return decide, has_moved, self._engine
 
     def _bind_decide(self) -> Callable[[Any], int]:
-        """The engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
+        """Return the engine's function for this artifact as one of the interpreter's own: see ``python.c``."""
         bound = _Bound(self._engine.value, self.outputs.buffer_info()[0], 4 * self._observation_size)
         function = ctypes.cast(self._c.native_python_decide, ctypes.c_void_p)
         method = _Method(b"decide", function, _METH_O, None)
@@ -182,7 +182,7 @@ class Engine:
         return decide
 
     def levels(self, observation: Any, layers: int) -> array[int]:
-        """The levels, int8, behind the first ``layers`` layers, flat; of the input for 0."""
+        """Return the levels, int8, behind the first ``layers`` layers, flat; of the input for 0."""
         self._take(observation)
         fed = self._begun.buffer_info()[0]
         levels = array("b", bytes(self._c.native_levels(self._engine, fed, layers, None, 0)))
@@ -229,7 +229,7 @@ class Engine:
 
 @functools.cache
 def library() -> Path:
-    """The shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
+    """Return the shared library: the release's, or in a checkout one that is compiled now if it is not there yet."""
     if (path := find_shipped_library(SHIPPED)) is not None:
         return path
     from quarl.device.engine import building  # no release has it
@@ -244,12 +244,12 @@ def memory_needed(library: Path, artifact: bytes) -> int:
 
 
 def kernels_here(library: Path) -> tuple[str, ...]:
-    """The sets of kernels that run on this processor, the fastest first."""
+    """Return the sets of kernels that run on this processor, the fastest first."""
     return kernels_of(_declare_signatures(ctypes.CDLL(str(library))))
 
 
 def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
-    """The sets of kernels that run here, of a library that is loaded, the fastest first."""
+    """Return the sets of kernels that run here, of a library that is loaded, the fastest first."""
     kernels: list[str] = []
     while (name := loaded.native_kernels(len(kernels))) is not None:
         kernels.append(name.decode())
@@ -257,7 +257,7 @@ def kernels_of(loaded: ctypes.CDLL) -> tuple[str, ...]:
 
 
 def _python(name: str, *arguments: Any) -> Callable[..., Any]:
-    """A function of the interpreter that makes an object."""
+    """Return a function of the interpreter that makes an object."""
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)((name, ctypes.pythonapi))
 
 

@@ -104,7 +104,7 @@ def _faster(usual: Mode, times: tuple[float, float]) -> Mode:
 def _fastest(
     engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: list[int], clock: Clock
 ) -> list[float]:
-    """Each layer's shorter time, ns, of two decisions: the first one's caches are cold."""
+    """Return each layer's shorter time, ns, of two decisions: the first one's caches are cold."""
     both = [_times(engine, observation, modes, repeats, clock) for _ in range(2)]
     return [min(pair) for pair in zip(*both)]
 
@@ -122,7 +122,7 @@ def _times(engine: Engine, observation: Any, modes: tuple[Mode, ...], repeats: l
 
 
 def find_kept_file(bundle: Path) -> Path | None:
-    """Where the measurements of a bundle's policy are kept; None of a bundle that lies in no release."""
+    """Return where the measurements of a bundle's policy are kept; None of a bundle that lies in no release."""
     release = bundle.resolve().parent
     lies_in_one = release.parent.name == "releases" and (release / "release").is_file()
     return release.parent.parent / KEPT_FILE if lies_in_one else None
@@ -135,7 +135,7 @@ def key_of(engine: Engine, library: Path, artifact: str) -> dict[str, str]:
 
 
 def read_kept_modes(path: Path | None, key: dict[str, str], layers: int) -> tuple[Mode, ...] | None:
-    """The modes that were measured before; None where none were, or what is there cannot be used."""
+    """Return the modes that were measured before; None where none were, or what is there cannot be used."""
     for entry in _entries(path):
         modes = entry.get("modes")
         if {name: entry.get(name) for name in key} != key or not isinstance(modes, list) or len(modes) != layers:
@@ -169,7 +169,7 @@ def keep_modes(path: Path | None, key: dict[str, str], measured: Sequence[Measur
 
 
 def _entries(path: Path | None) -> list[dict[str, Any]]:
-    """The entries of the file; none where it is missing, damaged, or no file."""
+    """Return the entries of the file; none where it is missing, damaged, or no file."""
     if path is None:
         return []
     try:

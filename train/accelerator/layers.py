@@ -225,7 +225,7 @@ class Learning:
         return {name.removeprefix(prefix): value for name, value in state[group].items() if name.startswith(prefix)}
 
     def perceptron(self, state: State, group: str) -> Perceptron:
-        """The network of a group, on this one's grid."""
+        """Return the network of a group, on this one's grid."""
         scales = state.get(QUANTIZER) if self._fake is not None else None
         return Perceptron(self._arrays(state, group), scales, self._fake)
 
@@ -242,13 +242,13 @@ class Learning:
         self._control.clip_in_place(self.network.weights.views)
 
     def vectors(self) -> dict[str, Vector]:
-        """The vectors that a learner keeps of it, by group."""
+        """Return the vectors that a learner keeps of it, by group."""
         moments = {f"{self._group}_{name}": vector for name, vector in self.optimiser.moments.items()}
         return {self._group: self.network.weights, **moments}
 
 
 def arrays_of(*networks: Learning) -> dict[str, dict[str, Floats]]:
-    """The arrays of a learner by group, under the names that they came with."""
+    """Return the arrays of a learner by group, under the names that they came with."""
     state: dict[str, dict[str, Floats]] = {}
     for network in networks:
         for group, vector in network.vectors().items():

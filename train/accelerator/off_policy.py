@@ -41,7 +41,7 @@ class Followed(Learning):
 
 
 def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
-    """The round: (state, batches, updates before, rate) → (state, metrics, errors); as in ``dqn.py``."""
+    """Return the round: (state, batches, updates before, rate) → (state, metrics, errors); as in ``dqn.py``."""
     groups = {"online": "online", "target": "online_target", "first": "online_first", "second": "online_second"}
 
     def update(
@@ -78,7 +78,7 @@ def dqn_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
 
 
 def ddpg_update(settings: Any, fake: FakeQuantization | None = None) -> Update:
-    """The round: (state, batches, updates before, share of the rates) → (state, metrics); as in ``ddpg.py``."""
+    """Return the round: (state, batches, updates before, share of the rates) → (state, metrics); as in ``ddpg.py``."""
 
     def learn_critics(
         actor: Followed, critics: list[Followed], batch: Mapping[str, NDArray[Any]], step: int, rate: float

@@ -107,7 +107,7 @@ class GaussianScore:
 def score_of(
     policy: Perceptron, parts: Sequence[slice] = ()
 ) -> CategoricalScore | MultiCategoricalScore | GaussianScore:
-    """The score of the distribution whose weights the policy has, or which has these components."""
+    """Return the score of the distribution whose weights the policy has, or which has these components."""
     if parts:
         return MultiCategoricalScore(parts)
     return GaussianScore(policy) if LOG_STD in policy.weights.views else CategoricalScore()
@@ -116,7 +116,7 @@ def score_of(
 def ppo_update(
     settings: Any, fake: FakeQuantization | None = None, parts: Sequence[slice] = ()
 ) -> Callable[..., tuple[Any, Floats]]:
-    """The update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
+    """Return the update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     As ``train.algorithms.ppo.make_update`` describes it; ``parts`` are the components of several choices at once.
     """
@@ -163,7 +163,7 @@ def ppo_update(
 def a2c_update(
     settings: Any, fake: FakeQuantization | None = None, parts: Sequence[slice] = ()
 ) -> Callable[..., tuple[Any, Floats]]:
-    """The update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
+    """Return the update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     As ``train.algorithms.a2c.make_update``; ``parts`` as of :func:`ppo_update`.
     """

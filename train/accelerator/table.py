@@ -31,7 +31,7 @@ UPDATES: dict[str, Callable[..., Callable[..., tuple[Any, ...]]]] = {
 def build_accelerated_update(
     method: str, settings: Any, network: NetworkSpec, head: Head | None = None
 ) -> Callable[..., tuple[Any, ...]] | None:
-    """The update by hand that a run shall use; None where TensorFlow computes it.
+    """Return the update by hand that a run shall use; None where TensorFlow computes it.
 
     Args:
         method, settings, network: of the run.

@@ -63,7 +63,8 @@ def _refuse_silent(address: str) -> None:
 
 
 def _wants_token(address: str, environment: dict[str, str]) -> bool:
-    """Whether the cluster answers, but not to somebody without its token; what else is wrong, ray.init says better."""
+    """Return whether the cluster answers, but not to somebody without its token; what else is wrong, ray.init says
+    better."""
     asking = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         done = subprocess.run(
@@ -75,7 +76,7 @@ def _wants_token(address: str, environment: dict[str, str]) -> bool:
 
 
 def no_cluster(address: str, why: str) -> ClusterError:
-    """What to type where no cluster answers."""
+    """Return what to type where no cluster answers."""
     return ClusterError(
         f"no Ray cluster answers at --address {address} ({why}). Start one: ray start --head --port=6379, and on "
         "further machines: ray start --address=HOST:6379. Without --address everything runs here."

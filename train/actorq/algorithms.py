@@ -45,7 +45,7 @@ class NoisyActions:
         self._shape = (1, task.outputs)
 
     def start(self) -> Choice:
-        """An action without a policy: uniform, or the noise alone."""
+        """Return an action without a policy: uniform, or the noise alone."""
         noise = self._noise(self._generator, self._settings.noise_first)
         if not self._settings.noise_only_start:
             noise = self._generator.uniform(-1.0, 1.0, self._shape).astype(np.float32)
@@ -53,7 +53,8 @@ class NoisyActions:
         return Choice(unit[0], self._range.physical(unit), unit[0])
 
     def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
-        """An action for what ``decide`` and ``outputs`` of the artifact gave; ``share`` of all steps are made."""
+        """Return an action for what ``decide`` and ``outputs`` of the artifact gave; ``share`` of all steps are
+        made."""
         greedy = self._range.unit(decided)
         sigma = noise_scale(self._settings.noise_first, self._settings.noise_last, share)
         unit = (greedy + self._noise(self._generator, sigma)).clip(-1.0, 1.0)
@@ -91,7 +92,7 @@ class RandomActions:
 
 
 def make_explorer(plan: Plan, task: Task, generator: np.random.Generator) -> NoisyActions | RandomActions:
-    """How an actor turns what its artifact says into actions."""
+    """Return how an actor turns what its artifact says into actions."""
     kind = NoisyActions if plan.request.method == "d4pg" else RandomActions
     return kind(plan.settings, task, generator)
 
@@ -131,12 +132,12 @@ class Algorithm:
         return self.learner.groups[self._deployed]
 
     def greedy(self, inputs: Floats) -> NDArray[Any]:
-        """The fp32 policy's choice for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
+        """Return the fp32 policy's choice for normalised observations: actions (rows,), or tanh outputs (rows, k)."""
         outputs = mlp(self.policy, inputs)
         return np.tanh(outputs) if self._is_continuous else outputs.argmax(axis=1)
 
     def learn(self, columns: Mapping[str, NDArray[Any]], share: float) -> tuple[Floats, Floats | None]:
-        """One round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
+        """Return one round: metrics (updates, …) and, for prioritized replay, errors (updates, minibatch).
 
         A transition's priority is D4PG's loss on it, as in the paper, or DQN's error.
 
@@ -185,7 +186,7 @@ def cut_at_disagreement(
 
 
 def mismatch(learner: NDArray[Any], actors: NDArray[Any]) -> dict[str, float]:
-    """How far what actors chose is from what the learner would choose in the same states.
+    """Return how far what actors chose is from what the learner would choose in the same states.
 
     Args:
         learner, actors: actions (rows,), or (rows, k) in −1 … 1.

@@ -60,12 +60,12 @@ class Cluster:
         self._started: list[Any] = []
 
     def learner(self, checkpoint: Checkpoint | None) -> Any:
-        """A new learner process, which goes on from a checkpoint if there is one."""
+        """Return a new learner process, which goes on from a checkpoint if there is one."""
         remote_class = ray.remote(LearnerProcess).options(max_concurrency=4, num_cpus=self._cpus)
         return self._register_process(remote_class.remote(self._plan, self.shards, self.server, checkpoint))
 
     def actor(self, index: int, life: int) -> Any:
-        """A new actor process; on a cluster they are spread over its machines."""
+        """Return a new actor process; on a cluster they are spread over its machines."""
         remote_class = ray.remote(ActorProcess).options(num_cpus=self._cpus, scheduling_strategy="SPREAD")
         return self._register_process(
             remote_class.remote(self._plan, index, life, self.shards[index % len(self.shards)], self.server)
@@ -165,13 +165,13 @@ def reach(address: str, **options: Any) -> None:
 
 
 def ready(references: Sequence[Any], timeout_s: float) -> list[Any]:
-    """The references that have an answer or an error within ``timeout_s``."""
+    """Return the references that have an answer or an error within ``timeout_s``."""
     done, _ = ray.wait(list(references), num_returns=len(references), timeout=timeout_s)
     return list(done)
 
 
 def outcome(reference: Any) -> Any:
-    """The answer behind a reference.
+    """Return the answer behind a reference.
 
     Raises:
         GoneError: the process died.

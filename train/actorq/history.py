@@ -98,7 +98,7 @@ def sum_over_actors(facts: Sequence[Mapping[str, Any]], name: str) -> int:
 
 
 def breakdown(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All actors together: steps, pulls and renewals, and microseconds per step by part.
+    """Return all actors together: steps, pulls and renewals, and microseconds per step by part.
 
     ``other`` is what no part accounts for: the actor's own Python.
     """

@@ -213,7 +213,7 @@ class LearnerLoop:
         }
 
     def state(self) -> Checkpoint:
-        """The learner's part of a checkpoint, between two rounds."""
+        """Return the learner's part of a checkpoint, between two rounds."""
         with self._lock:
             groups = {**self._algorithm.learner.groups, CALIBRATION: {"rows": self._calibration}}
             arrays, facts = gather_state(groups, {"normaliser": self._normaliser}, self.updates, self._generator)

@@ -53,7 +53,7 @@ class ParameterServer:
             self._told["versions_put"] += 1
 
     def latest(self, known: int) -> Published | None:
-        """The newest version that is ready, or None where it is not newer than ``known``.
+        """Return the newest version that is ready, or None where it is not newer than ``known``.
 
         Building the newest begins here, if it has not.
 
@@ -98,7 +98,7 @@ class ParameterServer:
         return published
 
     def newest(self) -> Pushed | None:
-        """What the learner handed over last."""
+        """Return what the learner handed over last."""
         return self._pushed
 
     def forget(self) -> None:

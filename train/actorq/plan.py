@@ -57,12 +57,12 @@ class Plan:
     source: str = ""
 
     def make_task(self) -> Task:
-        """The task, again."""
+        """Return the task, again."""
         return make_task(self.request.task, self.preset, self.task_options)
 
 
 def make_plan(options: Options) -> Plan:
-    """The plan that the options of ``quarl actorq`` and the settings file describe.
+    """Return the plan that the options of ``quarl actorq`` and the settings file describe.
 
     Raises:
         SettingsError, TaskError: something is refused; they say what to type.

@@ -159,7 +159,7 @@ class Sampler:
         self._shards[self._last].update_priorities.remote(rows, errors)
 
     def recent(self, count: int) -> Columns:
-        """The newest rows of all shards together."""
+        """Return the newest rows of all shards together."""
         share = max(count // len(self._shards), 1)
         parts = [part for shard in self._shards if (part := call_process(shard.recent, share))]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
@@ -185,7 +185,7 @@ class Inserter:
 
 
 def onward(before: Reply, reply: Reply) -> Reply:
-    """A reply whose steps are no fewer than before: a shard that started over does not know them yet."""
+    """Return a reply whose steps are no fewer than before: a shard that started over does not know them yet."""
     return reply._replace(step=max(reply.step, before.step))
 
 
@@ -217,13 +217,13 @@ def pull_parameters(server: Any, known: int, reference: Any = None) -> Published
 
 
 def reason(error: Exception) -> str:
-    """The line of Ray's report that says why; of a process that could not be built, what its building raised."""
+    """Return the line of Ray's report that says why; of a process that could not be built, what its building raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[-1] if "creation task" in lines[0] else lines[0]
 
 
 def cause_of(error: RayTaskError) -> Exception:
-    """What a process itself raised, without Ray's report around it; a process that another missed is gone."""
+    """Return what a process itself raised, without Ray's report around it; a process that another missed is gone."""
     cause = error.cause
     if isinstance(cause, RayError):
         return GoneError(f"a process of the run is gone: {reason(cause)}")

@@ -180,7 +180,7 @@ class Supervisor:
         self._step = max(sum(shard["step"] for shard in self._shards), self._step)
 
     def _began_anew(self, name: str, before: dict[str, Any], process: Any) -> dict[str, Any]:
-        """A replay or parameter process that Ray started again, empty; what it knows from the one before."""
+        """Return a replay or parameter process that Ray started again, empty; what it knows from the one before."""
         if name == SERVER:
             self._deaths.note(name, self._step)
             self._past = add_sums(self._past, sums_of({}, before, []))
@@ -225,7 +225,7 @@ class Supervisor:
         }
 
     def _decide(self, observation: Any) -> Any:
-        """The learner's policy in full precision, as it handed it over last when this judgement began."""
+        """Return the learner's policy in full precision, as it handed it over last when this judgement began."""
         if self._judging != self._reported:
             self._judging = self._reported
             self._fetch()
@@ -271,7 +271,7 @@ class Supervisor:
         return Trained(self._best.policy(self._policy), self._step, self.notes())
 
     def _policy(self) -> Policy:
-        """The policy that the learner handed over last."""
+        """Return the policy that the learner handed over last."""
         assert self._newest is not None
         return Policy(self._newest.weights, self._newest.spec.normaliser)
 

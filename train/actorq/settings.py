@@ -105,5 +105,5 @@ class ActorQSettings:
 
 
 def option(name: str) -> str:
-    """A setting as it is typed: ``--n-actors``."""
+    """Return a setting as it is typed: ``--n-actors``."""
     return f"--{name.replace('_', '-')}"

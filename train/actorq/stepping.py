@@ -79,7 +79,7 @@ class Window:
             self._steps.popleft()
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """The transitions that are ready, as columns, rows first; they are forgotten here.
+        """Return the transitions that are ready, as columns, rows first; they are forgotten here.
 
         observation, next_observation (rows, size) · action, greedy (rows,) int32 or (rows, k) · return, discount
         (rows,) · updates (rows,) int64; and with ``follows``, for the n − 1 later steps: following (rows, n − 1, size),

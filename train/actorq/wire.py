@@ -146,7 +146,7 @@ def pack_weights(
 
 
 def unpack_artifact(published: Published) -> bytes:
-    """The artifact that an actor opens: the data itself, or made of the weights in it.
+    """Return the artifact that an actor opens: the data itself, or made of the weights in it.
 
     Raises:
         WireError: the data is no safetensors file of weights.

@@ -71,7 +71,7 @@ def loss_parts(
     values: Any,
     batch: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The three parts of the loss for one batch (Mnih et al. 2016, section 4).
+    """Return the three parts of the loss for one batch (Mnih et al. 2016, section 4).
 
     policy_loss = −E[log π(a|s) · A], A fixed;  value_loss = ½ E[(R − V(s))²];  entropy = E[H(π(·|s))]
 
@@ -94,7 +94,7 @@ def rmsprop_step(
     decay: float,
     epsilon: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One step of RMSProp without momentum (Mnih et al. 2016, equations 8 and 9): new weights and moments.
+    """Return one step of RMSProp without momentum (Mnih et al. 2016, equations 8 and 9): new weights and moments.
 
     g ← α g + (1 − α) Δθ²;  θ ← θ − η Δθ / √(g + ε)
 
@@ -112,7 +112,7 @@ def rmsprop_step(
 
 
 def make_update(settings: A2CSettings, network: NetworkSpec, distribution: Distribution) -> Update:
-    """The compiled update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
+    """Return the compiled update: (state, batch, count, learning rate, entropy coefficient) → (state, metrics (5,)).
 
     XLA compiles it for multilayer perceptrons; its convolutions on a CPU are slower than TensorFlow's own.
     """

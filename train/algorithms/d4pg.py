@@ -88,7 +88,7 @@ class D4PGSettings(DeterministicSettings):
 def project_distribution(
     returns: tf.Tensor, discounts: tf.Tensor, probabilities: tf.Tensor, support: Floats
 ) -> tf.Tensor:
-    """The distribution of R + γ' Z on the atoms again, (batch, atoms) (Bellemare et al. 2017, equation 7).
+    """Return the distribution of R + γ' Z on the atoms again, (batch, atoms) (Bellemare et al. 2017, equation 7).
 
     mᵢ = Σⱼ [1 − |clip(R + γ' zⱼ, z₀, z₋₁) − zᵢ| / Δz]⁺ pⱼ
 
@@ -142,7 +142,8 @@ class AtomWatch:
         self._settings, self._told = settings, False
 
     def look(self, metrics: Floats, returns: NDArray[Any], updates: int) -> str | None:
-        """The sentence, the first time that a round's metrics (updates, …) and the returns R of its rows want it.
+        """Return the sentence, the first time that a round's metrics (updates, …) and the returns R of its rows want
+        it.
 
         Before some copies of the target networks, so many ``updates``, their first guess is what is clipped.
         """
@@ -190,7 +191,7 @@ def copy_where(renew: tf.Tensor, target: Mapping[str, Any], learned: Mapping[str
 
 
 def make_update(settings: D4PGSettings, fake: FakeQuantization | None = None, with_losses: bool = False) -> Update:
-    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+    """Return the compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
     the columns of ``Experience.draw``, and ``weight`` where transitions count differently; metrics are (updates, 5),

@@ -104,7 +104,7 @@ def target_action_noise(generator: np.random.Generator, shape: tuple[int, ...], 
 
 
 def make_update(settings: DDPGSettings, fake: FakeQuantization | None = None) -> Update:
-    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+    """Return the compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor and its target compute, where the state has scales for it; ``batches`` are
     the columns of ``Experience.draw``, and ``target_noise`` where it is on; metrics are (updates, 4).

@@ -94,7 +94,8 @@ def divergence(teacher_logits: tf.Tensor, student_logits: tf.Tensor, temperature
 
 
 def activity(network: NetworkSpec, weights: Mapping[str, Any], hidden: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """How many of the weights behind hidden layers a decision needs: (what a penalty lowers, active share), scalars.
+    """Return how many of the weights behind hidden layers a decision needs: (what a penalty lowers, active share),
+    scalars.
 
     Of each hidden layer's outputs h (batch, …) before rounding: mean h / √(mean h²), of which the root has no gradient,
     so that making everything smaller gains nothing; and the share of the h that are not rounded to 0. A layer counts by
@@ -149,7 +150,7 @@ class Answers:
         return {"observation": self._observations[rows], "teacher": self._logits[rows], **images}
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The filled part of the memory."""
+        """Return the filled part of the memory."""
         held = min(self._written, len(self._observations))
         written = np.array([self._written], np.int64)
         images = {"images": self._images[:held]} if self._image else {}
@@ -170,7 +171,7 @@ class Answers:
 def make_update(
     settings: DistillSettings, network: NetworkSpec, shape: tuple[int, ...], fake: FakeQuantization | None = None
 ) -> Update:
-    """The compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 4)).
+    """Return the compiled round: (state, batches, updates before, learning rate) → (state, metrics (updates, 4)).
 
     ``shape`` is that of an image, where the batches have any; see :meth:`Answers.sample`. ``fake`` is the student's
     grid, which it computes on as soon as the state has the scales.
@@ -223,7 +224,7 @@ class Teacher:
         return cls(spec, bundle.manifest.files[WEIGHTS_FILE].sha256, bundle.weights())
 
     def weights_for(self, network: NetworkSpec, drawn: Weights) -> Weights:
-        """The teacher's weights, for a student of its own network that would begin with the ones drawn.
+        """Return the teacher's weights, for a student of its own network that would begin with the ones drawn.
 
         Raises:
             SettingsError: the student's network is another one, or sees something else.
@@ -238,13 +239,13 @@ class Teacher:
         return dict(self.weights)
 
     def logits(self, observations: Floats) -> Floats:
-        """The teacher's logits (batch, actions) for raw observations (batch, size)."""
+        """Return the teacher's logits (batch, actions) for raw observations (batch, size)."""
         return forward_float(self.spec, self.weights, observations)
 
 
 def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
-    """The teacher's, where both see the same. Else an image is divided by its upper bound, so that it is 0 … 1 as
-    :class:`Answers` keeps it, and the fields behind it are normalised as the teacher's fields of their names.
+    """Return the teacher's, where both see the same. Else an image is divided by its upper bound, so that it is 0 … 1
+    as :class:`Answers` keeps it, and the fields behind it are normalised as the teacher's fields of their names.
 
     Raises:
         TaskError: an image of a task without bounds, or a field that the teacher does not see.

@@ -120,7 +120,8 @@ def fresh_learner(
 
 
 def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
-    """The compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as drawn).
+    """Return the compiled round: (state, batches, updates before, rate) → (state, metrics (updates, 3), errors as
+    drawn).
 
     ``batches`` are the columns of ``Experience.draw`` with the shape (updates, minibatch, …). Perceptrons are compiled
     by XLA; convolutions are not, since oneDNN's are faster, except for Adam's many small operators.
@@ -132,7 +133,8 @@ def make_update(settings: DQNSettings, network: NetworkSpec) -> Update:
     def descend(
         weights: Any, gradients: Any, first: Any, second: Any, steps: tf.Tensor, rate: tf.Tensor
     ) -> tuple[Any, Any, Any, tf.Tensor]:
-        """One step of Adam along the clipped gradients: new weights and moments, and the norm before clipping."""
+        """Return one step of Adam along the clipped gradients: new weights and moments, and the norm before
+        clipping."""
         gradients, norm = clip_by_global_norm(gradients, settings.gradient_norm)
         moved, first, second = adam(control.decay_weights(weights, rate), gradients, first, second, steps, rate)
         return control.clip_weights(moved), first, second, norm

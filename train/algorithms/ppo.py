@@ -111,13 +111,14 @@ def value_loss(values: tf.Tensor, returns: tf.Tensor) -> tf.Tensor:
 
 
 def shuffle_minibatches(generator: np.random.Generator, rows: int, minibatch: int, epochs: int) -> NDArray[np.int32]:
-    """A fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch, minibatch)."""
+    """Return a fresh permutation of the rows for every epoch, cut into minibatches: (epochs × rows / minibatch,
+    minibatch)."""
     order = np.concatenate([generator.permutation(rows) for _ in range(epochs)])
     return order.reshape(-1, minibatch).astype(np.int32)
 
 
 def make_update(settings: PPOSettings, network: NetworkSpec, distribution: Distribution) -> Update:
-    """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
+    """Return the compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     ``order`` (minibatches, rows) int32 names the rows of every minibatch of every epoch; ``metrics``
     (minibatches, 7) has the columns of ``METRICS``, in which a NaN betrays the minibatch that made it.

@@ -110,7 +110,7 @@ class RecurrentRollout(Rollout):
 
 
 def make_update(settings: RecurrentPPOSettings, network: NetworkSpec, distribution: Distribution) -> Update:
-    """The compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
+    """Return the compiled update: (state, batch, order, count, learning rate, entropy coefficient) → (state, metrics).
 
     ``batch`` has columns of sequences, (sequences, unroll, …), ``order`` (minibatches, sequences) int32.
     """
@@ -142,7 +142,7 @@ def make_update(settings: RecurrentPPOSettings, network: NetworkSpec, distributi
 
 
 def gather_sequences(column: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """The chosen sequences (n,) of a column (sequences, unroll, …), (unroll, n, …)."""
+    """Return the chosen sequences (n,) of a column (sequences, unroll, …), (unroll, n, …)."""
     subset = tf.gather(column, chosen)
     return tf.transpose(subset, (1, 0, *range(2, len(subset.shape))))
 

@@ -184,7 +184,7 @@ def draws(generator: np.random.Generator, shape: tuple[int, ...]) -> dict[str, F
 
 
 def make_update(settings: SACSettings, fake: FakeQuantization | None = None) -> Update:
-    """The compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
+    """Return the compiled round: (state, batches, updates before, share of the learning rates) → (state, metrics).
 
     ``fake`` is the grid on which the actor computes, where the state has scales for it; ``batches`` are the columns of
     ``Experience.draw`` and of :func:`draws`; metrics are (updates, 6).

@@ -74,7 +74,7 @@ def image_and_kernel(images: Any, kernel: Any) -> tuple[Any, Any]:
 
 
 def apply_hidden_layers(weights: Mapping[str, Any], values: Any, seen: list[Any] | None = None) -> Any:
-    """The fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β).
+    """Return the fully connected hidden layers: h ← relu(h W + b), or relu(γ (h W + b − mean) / √(var + ε) + β).
 
     ``seen``: see :func:`features`.
     """
@@ -89,7 +89,7 @@ def apply_hidden_layers(weights: Mapping[str, Any], values: Any, seen: list[Any]
 
 
 def fake_quantize_output(weights: Mapping[str, Any], layer: str, values: Any, seen: list[Any] | None = None) -> Any:
-    """A hidden layer's output on the levels that the weights bring along for it, if they do.
+    """Return a hidden layer's output on the levels that the weights bring along for it, if they do.
 
     ``seen``, where it is given, gets the output as it was.
     """
@@ -114,7 +114,7 @@ def product(values: Any, kernel: Any) -> Any:
 
 
 def is_half(values: Any) -> bool:
-    """Whether an array's or tensor's type has 16 bits."""
+    """Return whether an array's or tensor's type has 16 bits."""
     return values.dtype.name in ("bfloat16", "float16")
 
 

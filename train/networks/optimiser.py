@@ -31,7 +31,7 @@ def adam_step(
     learning_rate: Any,
     epsilon: float = ADAM_EPSILON,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """One step of Adam (Kingma & Ba 2015, algorithm 1): new weights and moments.
+    """Return one step of Adam (Kingma & Ba 2015, algorithm 1): new weights and moments.
 
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²
     θ ← θ − α · m / (1 − β₁ᵗ) / (√(v / (1 − β₂ᵗ)) + ε)

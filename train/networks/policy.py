@@ -40,7 +40,7 @@ class Policy:
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]]) -> Policy:
-        """The policy that :meth:`state` took.
+        """Return the policy that :meth:`state` took.
 
         Raises:
             KeyError: a part of it is missing.

@@ -66,7 +66,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return np.tanh(x) if is_array(x) else tf.tanh(x)
 
 
@@ -78,17 +78,17 @@ def join_arrays(parts: list[Any], axis: int) -> Any:
 
 
 def reshape_array(x: Any, shape: tuple[int, ...]) -> Any:
-    """An array or a tensor in another shape."""
+    """Return an array or a tensor in another shape."""
     return x.reshape(shape) if is_array(x) else tf.reshape(x, shape)
 
 
 def is_array(x: Any) -> bool:
-    """Whether it is numpy's, not a tensor."""
+    """Return whether it is numpy's, not a tensor."""
     return isinstance(x, np.ndarray)
 
 
 def are_trainable(network: NetworkSpec) -> bool:
-    """Whether a network's recurrent layers are all GRUs, which is what is trained here."""
+    """Return whether a network's recurrent layers are all GRUs, which is what is trained here."""
     return all(layer.cell is Cell.GRU for layer in network.recurrences)
 
 

@@ -18,7 +18,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def orthogonal(generator: np.random.Generator, shape: tuple[int, int], gain: float) -> NDArray[np.float32]:
-    """A random (in, out) matrix with orthogonal rows or columns times ``gain`` (Saxe et al. 2014)."""
+    """Return a random (in, out) matrix with orthogonal rows or columns times ``gain`` (Saxe et al. 2014)."""
     rows, columns = shape
     gaussian = generator.standard_normal((max(shape), min(shape)))
     q, r = np.linalg.qr(gaussian)
@@ -53,7 +53,7 @@ def initial_weights(
 
 
 def is_gates(layer: str) -> bool:
-    """Whether a layer's outputs are the gates of a recurrent layer, which no ReLU halves."""
+    """Return whether a layer's outputs are the gates of a recurrent layer, which no ReLU halves."""
     return layer.startswith(("recurrent_", STATE))
 
 

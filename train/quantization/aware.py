@@ -67,7 +67,7 @@ class QuantizationAware:
         return {QUANTIZER: self._scales} if self._scales else {}
 
     def acting(self, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The weights to act and to judge with; the same object for the same weights."""
+        """Return the weights to act and to judge with; the same object for the same weights."""
         if not self._scales:
             return weights
         of, scales, acting_weights = self._acting
@@ -101,7 +101,8 @@ class QuantizationAware:
             self._scales = scales_of(ranges, self.fake.bits)
 
     def policy(self, weights: Weights, normaliser: Normaliser) -> Policy:
-        """The policy as it computes now: these weights, quantized on the ranges of now if the quantizers are active."""
+        """Return the policy as it computes now: these weights, quantized on the ranges of now if the quantizers are
+        active."""
         trained = None
         if self.fake is not None and self.active:
             trained = TrainedQuantization(self.fake.bits, dict(self._ranges), self.fake.weight_range)
@@ -136,7 +137,7 @@ class QuantizationAware:
 
 
 def fake_quantization(bits: int, network: NetworkSpec) -> FakeQuantization | None:
-    """The grid of so many bits for a network; None for 32."""
+    """Return the grid of so many bits for a network; None for 32."""
     if bits == FULL_BITS:
         return None
     weight_range = WeightRange.MEAN if bits <= MEAN_RANGE_BITS else WeightRange.LARGEST

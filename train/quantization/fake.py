@@ -47,7 +47,7 @@ class FakeQuantization:
 
     @classmethod
     def of(cls, trained: TrainedQuantization, network: NetworkSpec) -> FakeQuantization:
-        """The grid that a policy was trained on."""
+        """Return the grid that a policy was trained on."""
         return cls(trained.bits, trained.weight_range, nudged=not network.layer_norm)
 
     @property
@@ -57,7 +57,7 @@ class FakeQuantization:
 
 
 def scales_of(ranges: Mapping[str, tuple[float, float]], bits: int) -> dict[str, Floats]:
-    """The group ``quantizer`` for monitored ranges.
+    """Return the group ``quantizer`` for monitored ranges.
 
     Of the input: (scale, zero point), 8 bits. Of every hidden layer: (scale,).
     """
@@ -74,7 +74,7 @@ def scales_of(ranges: Mapping[str, tuple[float, float]], bits: int) -> dict[str,
 def fake_quantize_weights(
     weights: Mapping[str, Any], scales: Mapping[str, Any], fake: FakeQuantization | None
 ) -> Mapping[str, Any]:
-    """The weights to compute with: rounded, with what rounds the layers' outputs; unchanged without ``scales``.
+    """Return the weights to compute with: rounded, with what rounds the layers' outputs; unchanged without ``scales``.
 
     Args:
         weights: float32 master weights by the bundle's names, arrays or tensors; further names pass.
@@ -103,7 +103,8 @@ def fake_quantize_weights(
 
 
 def select_scales(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The scales in a learner's state by their name, which an update does not change; empty where there are none."""
+    """Return the scales in a learner's state by their name, which an update does not change; empty where there are
+    none."""
     return {QUANTIZER: state[QUANTIZER]} if QUANTIZER in state else {}
 
 

@@ -48,7 +48,7 @@ class Compute(StrEnum):
 
 
 def parse_compute(text: str) -> Compute:
-    """The number type of that name.
+    """Return the number type of that name.
 
     Raises:
         ValueError: says which there are.
@@ -59,7 +59,8 @@ def parse_compute(text: str) -> Compute:
 
 
 def slower_here(compute: Compute, cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """One sentence if this processor, of which the kernel speaks in ``cpuinfo``, emulates the type; else None."""
+    """Return one sentence if this processor, of which the kernel speaks in ``cpuinfo``, emulates the type; else
+    None."""
     if not compute.is_mixed or not cpuinfo.is_file():
         return None
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -83,7 +84,7 @@ def check_compute(compute: str, engine: str = "tensorflow") -> None:
 
 
 def cast(weights: Mapping[str, Any], compute: Compute) -> dict[str, Any]:
-    """The weights in the type that is computed in; to be called inside the tape that watches the master weights.
+    """Return the weights in the type that is computed in; to be called inside the tape that watches the master weights.
 
     In float32 they are the very same tensors. γ and β of a layer normalisation stay float32.
     """
@@ -122,7 +123,7 @@ def gradients_of(tape: Any, loss: Any, weights: Any, loss_scale: Mapping[str, An
 
 
 def next_loss_scale(loss_scale: Mapping[str, Any], finite: Any) -> dict[str, Any]:
-    """The scale for the next update: half after an overflow, double after many good updates, else the same."""
+    """Return the scale for the next update: half after an overflow, double after many good updates, else the same."""
     scale, good = loss_scale["scale"], loss_scale["good"] + 1.0
     grown = good >= GROWTH_INTERVAL
     larger = tf.where(grown, tf.minimum(2.0 * scale, LARGEST_SCALE), scale)
@@ -134,7 +135,8 @@ def next_loss_scale(loss_scale: Mapping[str, Any], finite: Any) -> dict[str, Any
 def apply_if_finite(
     new: Mapping[str, Any], old: Mapping[str, Any], finite: Any, key: str = "loss_scale"
 ) -> dict[str, Any]:
-    """The groups of a learner after a step: ``new``, or those of ``old`` if a gradient overflowed; and the next scale.
+    """Return the groups of a learner after a step: ``new``, or those of ``old`` if a gradient overflowed; and the next
+    scale.
 
     ``old`` has all groups of ``new``, and the scale under ``key`` where there is one; ``finite`` is as
     :func:`gradients_of` gives it.

@@ -47,7 +47,7 @@ class WeightControl:
         return {name: value * keep if is_kernel(name) else value for name, value in weights.items()}
 
     def clip_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """The kernels among tensors by name cut to ±κ / √fan_in, after the optimiser's step."""
+        """Return the kernels among tensors by name cut to ±κ / √fan_in, after the optimiser's step."""
         if not self.clip:
             return weights
         cut = dict(weights)
@@ -80,5 +80,5 @@ OFF = WeightControl()
 
 
 def is_kernel(name: str) -> bool:
-    """Whether weights of this name are a layer's kernel."""
+    """Return whether weights of this name are a layer's kernel."""
     return name.endswith("/kernel")

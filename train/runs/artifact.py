@@ -26,7 +26,8 @@ BATCH_TIMEOUT_S = 600.0
 
 
 def find_artifact(bundle: Bundle, name_or_path: str, precision: Precision, runtime: RuntimeName) -> ArtifactEntry:
-    """The bundle's artifact of this precision that this runtime executes; ``name_or_path`` is the bundle as typed.
+    """Return the bundle's artifact of this precision that this runtime executes; ``name_or_path`` is the bundle as
+    typed.
 
     Raises:
         BundleError: it was not made yet, or was not verified in this runtime; says what to type.

@@ -36,7 +36,7 @@ class BestPolicy:
         self._policy, self._value, self._step = None, -math.inf, 0
 
     def policy(self, last: Callable[[], Policy]) -> Policy:
-        """The best policy, or the ``last`` where none was offered yet."""
+        """Return the best policy, or the ``last`` where none was offered yet."""
         return self._policy or last()
 
     def notes(self) -> dict[str, Any]:

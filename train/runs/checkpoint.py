@@ -51,7 +51,7 @@ class Checkpoint:
     facts: dict[str, Any]
 
     def group(self, name: str) -> dict[str, NDArray[Any]]:
-        """The arrays under ``name/``, by the rest of their names."""
+        """Return the arrays under ``name/``, by the rest of their names."""
         prefix = name + "/"
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 

@@ -54,7 +54,7 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
 
 
 def record_observation_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
-    """The newest picture of every observation of one judged episode, enlarged; and the episode's return."""
+    """Return the newest picture of every observation of one judged episode, enlarged; and the episode's return."""
     frames: list[Frame] = []
 
     def decide_and_record(observation: Observations) -> Actions:
@@ -68,7 +68,7 @@ def record_observation_frames(task: Task, decide: Decide, seed: int, preset: str
 
 
 def record_rendered_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], float]:
-    """The environment's own pictures of one episode, and the episode's return."""
+    """Return the environment's own pictures of one episode, and the episode's return."""
     if task.draw is None:
         raise TaskError(f"the task {task.name} has no pictures of itself. Leave out --video.")
     frames: list[Frame] = []
@@ -85,7 +85,7 @@ def record_rendered_frames(task: Task, decide: Decide, seed: int) -> tuple[list[
 
 
 def render_frame(task: Task, draw: Callable[[], Any]) -> Frame:
-    """One picture (height, width, 3).
+    """Return one picture (height, width, 3).
 
     Raises:
         TaskError: the environment cannot draw; the usual reason for MuJoCo is a machine without OpenGL.

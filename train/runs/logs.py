@@ -36,7 +36,7 @@ def crc32c(data: bytes) -> int:
 
 
 def mask_crc(crc: int) -> int:
-    """The CRC rotated right by 15 bits plus a constant, as records keep it."""
+    """Return the CRC rotated right by 15 bits plus a constant, as records keep it."""
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -114,13 +114,13 @@ class CurveLog:
 
 
 def read_rows(text: str) -> list[dict[str, str]]:
-    """The rows of a curve; a last line that an interruption cut short is dropped."""
+    """Return the rows of a curve; a last line that an interruption cut short is dropped."""
     rows = list(csv.DictReader(io.StringIO(text)))
     return [row for row in rows if None not in row.values() and row.get(STEP, "").isdigit()]
 
 
 def read_curve(text: str) -> list[dict[str, float]]:
-    """The same rows as numbers, without what was not measured."""
+    """Return the same rows as numbers, without what was not measured."""
     return [{name: float(value) for name, value in row.items() if value} for row in read_rows(text)]
 
 
@@ -131,7 +131,8 @@ def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], l
 
 
 def thin_curve(text: str, most: int = 1000) -> str:
-    """A curve of at most about ``most`` rows for a bundle: every evaluation, and of the other rows every so many.
+    """Return a curve of at most about ``most`` rows for a bundle: every evaluation, and of the other rows every so
+    many.
 
     Where episodes are so long that few rows end one, all of those are kept too.
     """
@@ -156,7 +157,7 @@ def thin_curve(text: str, most: int = 1000) -> str:
 
 
 def draw_curve(text: str, title: str) -> bytes:
-    """The learning curve as a PNG: success (or return) while exploring and judged greedily, against steps."""
+    """Return the learning curve as a PNG: success (or return) while exploring and judged greedily, against steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -53,7 +53,7 @@ def parse_model(text: str) -> NetworkSpec:
 def choose_network(
     task: Task, policy: str | None, model: str | None, layer_norm: bool, found: Mapping[str, Any]
 ) -> tuple[str, NetworkSpec]:
-    """The name of the network for titles and provenance, and the network.
+    """Return the name of the network for titles and provenance, and the network.
 
     What was typed (``--policy`` or ``--model``, ``--layer-norm``) wins over the settings file's ``network``: ``found``,
     whose ``model`` and ``layer_norm`` are both optional. Images need convolutions and vectors have none.

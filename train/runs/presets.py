@@ -49,14 +49,14 @@ class TaskSettings:
 
 
 def settings_path(name: TaskName, method: str, folder: Path = FOLDER) -> Path | None:
-    """The data file of a task and a method, or None; see the module's docstring."""
+    """Return the data file of a task and a method, or None; see the module's docstring."""
     stems = dict.fromkeys((name.file_name, name.short_name, name.suite.value))
     paths = (folder / name.suite.value / f"{stem}-{method}.json" for stem in stems)
     return next((path for path in paths if path.is_file()), None)
 
 
 def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) -> TaskSettings:
-    """The settings of a task (any name of it), a method and a policy of the case study; defaults without a file.
+    """Return the settings of a task (any name of it), a method and a policy of the case study; defaults without a file.
 
     Raises:
         SettingsError: the file is no JSON or has a key that means nothing.
@@ -97,7 +97,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def build(kind: type[T], values: Mapping[str, Any]) -> T:
-    """An instance of a settings dataclass from JSON values.
+    """Return an instance of a settings dataclass from JSON values.
 
     Raises:
         SettingsError: names a value that is unknown, of the wrong type, or refused by the dataclass.

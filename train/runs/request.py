@@ -62,7 +62,7 @@ class RunRequest:
         return self.output_path.parent / TRAINING_FOLDER / self.output_path.name
 
     def identity(self) -> dict[str, Any]:
-        """The facts that a checkpoint must agree on to be resumed to the same curve."""
+        """Return the facts that a checkpoint must agree on to be resumed to the same curve."""
         plain = ("task", "policy", "method", "steps", "seed", "evaluate_every", "evaluate_episodes")
         values = {name: getattr(self, name) for name in plain}
         return {**values, "network": network_values(self.network), "settings": dict(self.settings)}

@@ -49,7 +49,8 @@ class EnoughError(Exception):
 
 
 def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash = Squash.TANH) -> PolicySpec:
-    """The contract of what was trained, its provenance still empty; ``squash`` is of a continuous task's outputs."""
+    """Return the contract of what was trained, its provenance still empty; ``squash`` is of a continuous task's
+    outputs."""
     head = task.head
     if isinstance(head, ContinuousHead):
         head = dataclasses.replace(head, squash=squash)
@@ -67,7 +68,7 @@ def policy_spec(request: RunRequest, task: Task, policy: Policy, squash: Squash 
 
 
 def states_of(network: NetworkSpec) -> tuple[ObservationField, ...]:
-    """The observation's fields of a network's recurrent layers, which are zero at the start of an episode."""
+    """Return the observation's fields of a network's recurrent layers, which are zero at the start of an episode."""
     return tuple(
         ObservationField(name, (1, layer.state_size), "1", memory=Memory(Remembered.STATE, (0.0,) * layer.state_size))
         for name, layer in network.states.items()
@@ -75,7 +76,7 @@ def states_of(network: NetworkSpec) -> tuple[ObservationField, ...]:
 
 
 def bundle_name(request: RunRequest) -> str:
-    """The bundle's folder names the policy: on a device, policies of one name replace each other.
+    """Return the bundle's folder names the policy: on a device, policies of one name replace each other.
 
     Signs that a device's folder may not have become ``-``.
     """
@@ -146,7 +147,7 @@ def record_images(task: Task, decide: Decide, seed: int, purpose: str, rows: int
 
 
 def provenance(run: Run, trained: Trained, settings_source: str) -> dict[str, Any]:
-    """Where the policy came from, as JSON values."""
+    """Return where the policy came from, as JSON values."""
     request = run.request
     last = {name: round(value, 6) for name, value in run.last_row.items() if value == value}
     return {

@@ -76,7 +76,7 @@ def put_aside(folder: Path) -> None:
 
 
 def different(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
-    """The name and the two values of what differs: of two mappings the first member that does."""
+    """Return the name and the two values of what differs: of two mappings the first member that does."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):

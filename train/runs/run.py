@@ -192,7 +192,7 @@ class Run:
             self.progress.say(f"step {step:,}: {sentence}")
 
     def _judge_when_due(self, step: int, iteration_steps: int, decide: Decide) -> tuple[dict[str, float], str | None]:
-        """A row of greedy returns and successes, NaN where none was due; and which of the goals was reached."""
+        """Return a row of greedy returns and successes, NaN where none was due; and which of the goals was reached."""
         began = time.process_time()
         request = self.request
         every = request.evaluate_every
@@ -306,7 +306,7 @@ class Run:
 
 
 def describe(result: Evaluation) -> str:
-    """One line: success or return with its interval."""
+    """Return one line: success or return with its interval."""
     name = f"{result.preset}: " if result.preset else ""
     if result.success is None or result.interval is None:
         interval = brackets(result.return_interval, ".2f")

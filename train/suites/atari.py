@@ -90,7 +90,7 @@ class AtariEpisodes:
         return channels_last(observation)
 
     def step(self, actions: Actions) -> StepResult:
-        """One step of four frames; see ``train.suites.episodes.Episodes``."""
+        """Return one step of four frames; see ``train.suites.episodes.Episodes``."""
         observation, reward, terminated, truncated, info = self._vector.step(np.asarray(actions, np.int64))
         lost = info["lives"] < self._lives  # a bonus life is no loss
         self._lives = info["lives"].copy()
@@ -137,7 +137,7 @@ def games() -> frozenset[str]:
 
 
 def action_names(game: str) -> tuple[str, ...]:
-    """The game's minimal action set in the emulator's order, e.g. ("NOOP", "FIRE", "RIGHT", …)."""
+    """Return the game's minimal action set in the emulator's order, e.g. ("NOOP", "FIRE", "RIGHT", …)."""
     import ale_py
     from ale_py import roms
 
@@ -148,7 +148,7 @@ def action_names(game: str) -> tuple[str, ...]:
 
 
 def atari_task(game: str, options: Mapping[str, Any]) -> Task:
-    """The task of a game of :func:`games`, e.g. ``pong``; ``options`` override :data:`DEFAULTS`.
+    """Return the task of a game of :func:`games`, e.g. ``pong``; ``options`` override :data:`DEFAULTS`.
 
     Raises:
         TaskError: the game or an option is not known.

@@ -51,6 +51,6 @@ class Cell:
 
 
 def load_cells(path: Path = FILE) -> tuple[Cell, ...]:
-    """All cells, in the data file's order."""
+    """Return all cells, in the data file's order."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return tuple(Cell(**{**values, "published": tuple(values.get("published", ()))}) for values in cells)

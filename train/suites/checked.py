@@ -40,7 +40,7 @@ class Checked:
         self._episodes[place], self._steps[place] = episode, 0
 
     def reset(self, call: Callable[[], Any]) -> Any:
-        """The first observation, by a call of ``reset``.
+        """Return the first observation, by a call of ``reset``.
 
         Raises:
             EnvironmentFaultError: the environment raises, or returns something else than Gymnasium's interface says.
@@ -48,7 +48,7 @@ class Checked:
         return self._check_observation("reset", self._parts("reset", call)[0])
 
     def step(self, call: Callable[[], Any]) -> tuple[Any, NDArray[np.float64], Any, Any, dict[str, Any]]:
-        """What a call of ``step`` returns, the reward as (environments,); raises as :meth:`reset` does."""
+        """Return what a call of ``step`` returns, the reward as (environments,); raises as :meth:`reset` does."""
         self._steps = [step + 1 for step in self._steps]
         observation, reward, terminated, truncated, info = self._parts("step", call)
         for text, flag in (("terminated", terminated), ("truncated", truncated)):
@@ -106,7 +106,7 @@ class Checked:
 
 
 def message_of(error: Exception) -> str:
-    """An error of somebody's own program, and its place there."""
+    """Return an error of somebody's own program, and its place there."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
     own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -33,11 +33,11 @@ class Physics:
     limit: int
 
     def begin(self, state: State) -> State:
-        """The first state as the environment keeps it."""
+        """Return the first state as the environment keeps it."""
         return state
 
     def move(self, state: State, actions: Actions) -> Moved:
-        """One step; actions are (environments,) int64 or (environments, 1) float32."""
+        """Return one step; actions are (environments,) int64 or (environments, 1) float32."""
         raise NotImplementedError
 
     def observe(self, state: State) -> Floats:
@@ -105,7 +105,8 @@ class MountainCar(Physics):
         return state, np.full(len(ended), -1.0), ended
 
     def roll(self, position: NDArray[np.float64], speed: NDArray[np.float64]) -> tuple[State, NDArray[np.bool_]]:
-        """The state after a step with that speed, and whether the goal is reached; the left end stops the car."""
+        """Return the state after a step with that speed, and whether the goal is reached; the left end stops the
+        car."""
         speed = np.clip(speed, -self.FASTEST, self.FASTEST)
         position = np.clip(position + speed, self.LEFT, self.RIGHT)
         speed = np.where((position == self.LEFT) & (speed < 0), 0.0, speed)
@@ -213,7 +214,7 @@ class ClassicEpisodes:
         return self.physics.observe(self.state)
 
     def step(self, actions: Actions) -> StepResult:
-        """One step of every environment."""
+        """Return one step of every environment."""
         self.state, reward, terminated = self.physics.move(self.state, actions)
         self._lengths += 1
         cut = (self._lengths >= self.physics.limit) & ~terminated

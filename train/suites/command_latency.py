@@ -17,7 +17,7 @@ ALLOWED = (
 
 
 def read_command_latency(text: str) -> CommandLatency:
-    """The latency of an option's value.
+    """Return the latency of an option's value.
 
     A number is so many seconds for every command. Two numbers are the least and the most: each episode has one of its
     own, as each device has. A file is what ``bench/latency.py --json`` printed: each command has one of the measured
@@ -58,7 +58,7 @@ def _of_report(path: Path) -> CommandLatency:
 
 
 def _samples_ns(report: dict[str, Any]) -> list[float]:
-    """The measured times of a device's artifact; none of Keras on the host, which is measured beside it."""
+    """Return the measured times of a device's artifact; none of Keras on the host, which is measured beside it."""
     if report.get("policy") is None or report.get("artifact") is None or not report.get("latency"):
         return []
     return list(report["latency"]["samples_ns"])

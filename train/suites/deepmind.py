@@ -45,7 +45,7 @@ def task_names() -> dict[str, tuple[str, str]]:
 
 
 def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
-    """One environment of the suite, without the warnings that some of its models give when they are compiled."""
+    """Return one environment of the suite, without the warnings that some of its models give when they are compiled."""
     suite = import_suite()
     with suppress_output():
         return suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
@@ -72,11 +72,11 @@ class DeepMindEpisodes(OneByOne):
         return self._checked[place].reset(lambda: (flat(self.playing[place].reset().observation), {}))
 
     def convert_actions(self, actions: Actions) -> Any:
-        """The actions clipped to the suite's bounds."""
+        """Return the actions clipped to the suite's bounds."""
         return np.clip(actions.astype(np.float64), *self._bounds)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
-        """One control step; a discount of 1 at the end says that only the time is over."""
+        """Return one control step; a discount of 1 at the end says that only the time is over."""
 
         def step_environment() -> tuple[Any, ...]:
             step = self.playing[place].step(action)
@@ -86,13 +86,13 @@ class DeepMindEpisodes(OneByOne):
         return observation, float(reward[0]), terminated, truncated
 
     def picture(self) -> NDArray[np.uint8]:
-        """The picture of the first environment as it is now, (240, 320, 3)."""
+        """Return the picture of the first environment as it is now, (240, 320, 3)."""
         picture: NDArray[np.uint8] = self.playing[0].physics.render(240, 320, camera_id=0)
         return picture
 
 
 def flat(observation: Mapping[str, Any]) -> NDArray[Any]:
-    """The entries of an observation one after the other."""
+    """Return the entries of an observation one after the other."""
     return np.concatenate([np.ravel(value) for value in observation.values()])
 
 
@@ -103,12 +103,13 @@ def bounds_of(environment: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def fields_of(specification: Mapping[str, Any]) -> tuple[ObservationField, ...]:
-    """The fields of the suite's observation specification; a single number has the shape (1,)."""
+    """Return the fields of the suite's observation specification; a single number has the shape (1,)."""
     return tuple(ObservationField(name, tuple(part.shape) or (1,), "1") for name, part in specification.items())
 
 
 def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
-    """The task whose target is ``DOMAIN_TASK``; ``options`` are ``task_kwargs`` of ``suite.load``, e.g. ``time_limit``.
+    """Return the task whose target is ``DOMAIN_TASK``; ``options`` are ``task_kwargs`` of ``suite.load``, e.g.
+    ``time_limit``.
 
     Raises:
         TaskError: the suite has no such task; says which are near.

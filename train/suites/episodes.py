@@ -111,10 +111,10 @@ class OneByOne(ABC):
 
     @abstractmethod
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
-        """One step of one environment: observation, reward, terminated, truncated."""
+        """Return one step of one environment: observation, reward, terminated, truncated."""
 
     def convert_actions(self, actions: Actions) -> Any:
-        """The actions as :meth:`move` takes them, one after the other."""
+        """Return the actions as :meth:`move` takes them, one after the other."""
         return actions
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
@@ -143,7 +143,7 @@ class OneByOne(ABC):
 
 
 def episode_of(seed: np.random.SeedSequence) -> int:
-    """The episode whose seed it is, see :class:`OneByOne`."""
+    """Return the episode whose seed it is, see :class:`OneByOne`."""
     return int(np.ravel(np.asarray(seed.entropy))[-1])
 
 
@@ -266,7 +266,7 @@ class EpisodeStream:
                 self._tally.news.append(news)
 
     def take_tally(self) -> Tally:
-        """The episodes that ended since the last call."""
+        """Return the episodes that ended since the last call."""
         tally, self._tally = self._tally, Tally()
         if self._progression is not None:
             tally.figures = self._progression.figures()

@@ -114,12 +114,12 @@ class GymnasiumEpisodes(OneByOne):
         return observation, float(reward[0]), bool(terminated), bool(truncated)
 
     def picture(self) -> NDArray[np.uint8]:
-        """The first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
+        """Return the first environment as it is now, (height, width, 3); made with ``render_mode="rgb_array"``."""
         return np.asarray(self.playing[0].render())
 
 
 def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environment:
-    """An environment as it is played: with a limit of steps, its observations flattened to a Box."""
+    """Return an environment as it is played: with a limit of steps, its observations flattened to a Box."""
     environment = make_from_registry(environment_id, options)
     if not isinstance(environment.observation_space, Box):
         environment = gymnasium.wrappers.FlattenObservation(environment)
@@ -127,7 +127,7 @@ def make_environment(environment_id: str, options: Mapping[str, Any]) -> Environ
 
 
 def is_endless(environment: Environment) -> bool:
-    """Whether Gymnasium truncates none of its episodes."""
+    """Return whether Gymnasium truncates none of its episodes."""
     return environment.spec is None or environment.spec.max_episode_steps is None
 
 
@@ -157,7 +157,7 @@ def loading_mujoco() -> Iterator[None]:
 
 
 def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
-    """The task of a Gymnasium id, e.g. ``CartPole-v1``.
+    """Return the task of a Gymnasium id, e.g. ``CartPole-v1``.
 
     Raises:
         TaskError: Gymnasium does not know the id, or its spaces are none that training takes.
@@ -205,7 +205,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
 
 
 def draw_classic(environment_id: str, seed: int) -> tuple[Episodes, Callable[[], Any]]:
-    """One environment of ``train.suites.classic``, and Gymnasium's picture of it."""
+    """Return one environment of ``train.suites.classic``, and Gymnasium's picture of it."""
     episodes = ClassicEpisodes(environment_id, 1, seed)
     screen = make_environment(environment_id, {"render_mode": "rgb_array"})
     screen.reset(seed=0)
@@ -241,12 +241,14 @@ def import_own_module(environment_id: str) -> None:
 
 
 def shows_images(inputs: gymnasium.Space[Any]) -> bool:
-    """Whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a grid."""
+    """Return whether observations are images: uint8 with three axes. Floats with three axes are vectors that lie in a
+    grid."""
     return inputs.dtype == np.uint8 and len(inputs.shape or ()) == 3
 
 
 def fields_of(environment_id: str, inputs: gymnasium.Space[Any]) -> tuple[ObservationField, ...]:
-    """The fields of an observation: those of a Dict or a Tuple by their keys, named ones, or one ``observation``.
+    """Return the fields of an observation: those of a Dict or a Tuple by their keys, named ones, or one
+    ``observation``.
 
     An image (height, width, channels) keeps its shape; anything else, three axes of floats too, is flattened as
     ``gymnasium.spaces.utils.flatten`` does.
@@ -346,7 +348,7 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
 
 
 def format_box(low: NDArray[Any], high: NDArray[Any]) -> str:
-    """What to type for a Box of float32."""
+    """Return what to type for a Box of float32."""
     if (low == low.flat[0]).all() and (high == high.flat[0]).all():
         return f"Box({low.flat[0]:g}, {high.flat[0]:g}, {low.shape}, numpy.float32)"
     return f"Box(numpy.float32({low.tolist()}), numpy.float32({high.tolist()}))"
@@ -371,7 +373,7 @@ def control_period(environment: Environment | gymnasium.vector.VectorEnv[Any, An
 
 
 def unknown_task(text: str, reason: str) -> str:
-    """The message for a name that nothing answers to, with the names that are near it."""
+    """Return the message for a name that nothing answers to, with the names that are near it."""
     known = list_task_words() + sorted(gymnasium.registry)
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.6) or difflib.get_close_matches(
         text.lower(), known, n=3, cutoff=0.6

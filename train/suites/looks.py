@@ -32,7 +32,7 @@ class LookingBack:
         self.environments = episodes.environments
 
     def __getattr__(self, name: str) -> Any:
-        """What else the episodes have, as ``replayable`` or ``progression``."""
+        """Return what else the episodes have, as ``replayable`` or ``progression``."""
         return getattr(self._episodes, name)
 
     def reset(self, mask: NDArray[np.bool_], episode_ids: NDArray[np.int64]) -> Observations:
@@ -42,7 +42,7 @@ class LookingBack:
         return self._histories.observe(observation, mask)
 
     def step(self, actions: Actions) -> StepResult:
-        """One step; see :class:`train.suites.episodes.Episodes`."""
+        """Return one step; see :class:`train.suites.episodes.Episodes`."""
         result = self._episodes.step(actions)
         return replace(result, observation=self._histories.observe(result.observation))
 
@@ -64,12 +64,12 @@ class Looking:
         begin(self._decide, mask)
 
     def __call__(self, values: Observations) -> Actions:
-        """What this period brings, (n, values_size), to actions."""
+        """Return what this period brings, (n, values_size), to actions."""
         return self._decide(self._histories.observe(values))
 
 
 def with_looks(task: Task, looks: int) -> Task:
-    """The task with its last ``looks`` observations as one.
+    """Return the task with its last ``looks`` observations as one.
 
     Raises:
         TaskError: it shows images, whose frames it stacks itself, or that are no looks.
@@ -95,6 +95,6 @@ def with_looks(task: Task, looks: int) -> Task:
 
 
 def as_brought(task: Task, decide: Decide) -> Decide:
-    """A function of a task's whole observations as one of what each period brings: for who judges it."""
+    """Return a function of a task's whole observations as one of what each period brings: for who judges it."""
     remembers = any(field.memory is not None for field in task.observation)
     return Looking(task.observation, decide) if remembers else decide

@@ -30,7 +30,7 @@ BATCHED = (Suite.NAVIGATION, Suite.ATARI)
 
 
 def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] | None = None, workers: int = 1) -> Task:
-    """The task of that name; see :func:`train.suites.names.resolve`.
+    """Return the task of that name; see :func:`train.suites.names.resolve`.
 
     Args:
         preset: to train on, for a task that has presets; None is the task's own default.
@@ -89,5 +89,5 @@ def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[
 def make_episodes(
     name: str, preset: str | None, options: Mapping[str, Any] | None, environments: int, seed: int
 ) -> Episodes:
-    """The training episodes of a task that is made again, for another process; see :func:`make_task`."""
+    """Return the training episodes of a task that is made again, for another process; see :func:`make_task`."""
     return make_task(name, preset, options).make(environments, seed)

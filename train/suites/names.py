@@ -106,7 +106,7 @@ IDS = {
 
 
 def resolve(name: str) -> TaskName:
-    """The task that a name means, whether or not it exists or is installed.
+    """Return the task that a name means, whether or not it exists or is installed.
 
     Args:
         name: a word (``breakout``), a suite's word and the suite's own name (``gym,CartPole-v1``, ``atari,freeway``,
@@ -127,7 +127,7 @@ def resolve(name: str) -> TaskName:
 
 
 def resolve_id(text: str) -> TaskName:
-    """A word or a Gymnasium id; see :func:`resolve`."""
+    """Return a word or a Gymnasium id; see :func:`resolve`."""
     lower = text.lower()
     if lower.rpartition(":")[2] in (NAVIGATION_NAME.canonical, NAVIGATION_ID.lower()):
         return NAVIGATION_NAME
@@ -148,7 +148,7 @@ def resolve_id(text: str) -> TaskName:
 
 
 def atari_name(text: str) -> TaskName:
-    """The Atari game, written as a word (``mspacman``), in snake case or in camel case (``MsPacman``).
+    """Return the Atari game, written as a word (``mspacman``), in snake case or in camel case (``MsPacman``).
 
     Whatever its id says about frame skips and sticky actions, the task has the preprocessing of ``train.suites.atari``.
     """
@@ -160,7 +160,7 @@ def atari_name(text: str) -> TaskName:
 
 
 def list_task_words() -> list[str]:
-    """The words that may be typed, to list and to suggest."""
+    """Return the words that may be typed, to list and to suggest."""
     return [NAVIGATION_NAME.canonical, NAVIGATION_DEPTH_NAME.canonical, *GYMNASIUM_WORDS, *ATARI_WORDS]
 
 
@@ -183,7 +183,7 @@ def missing_packages(suite: Suite) -> list[str]:
 
 
 def is_importable(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Return whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

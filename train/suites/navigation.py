@@ -67,7 +67,7 @@ class NavigationEpisodes:
         return observation
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
-        """One step; see ``train.suites.episodes.Episodes``."""
+        """Return one step; see ``train.suites.episodes.Episodes``."""
         steps = [core.step(actions[part]) for part, core in self._parts]
         observation, reward, terminated, truncated = (
             np.concatenate([getattr(step, name) for step in steps])
@@ -109,7 +109,7 @@ def _begin(core: NavigationTask, observation: Floats, mask: NDArray[np.bool_], e
 
 
 def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool = False) -> Task:
-    """The navigation task.
+    """Return the navigation task.
 
     Args:
         preset: arena to train on; None for the mixture of the options, or hard.
@@ -159,7 +159,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool 
 
 
 def arena(preset: str) -> NavigationConfig:
-    """The arena of a preset.
+    """Return the arena of a preset.
 
     Raises:
         TaskError: the preset is not known.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def with_asked(options: Mapping[str, Any], asked: RunOptions) -> dict[str, Any]:
-    """The task's options with those that ``--looks``, ``--max-episode-steps``, ``--command-latency`` and
+    """Return the task's options with those that ``--looks``, ``--max-episode-steps``, ``--command-latency`` and
     ``--curriculum`` stand for.
 
     Raises:

@@ -53,7 +53,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, judged: Judged, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
-        """The evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
+        """Return the evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
         episodes, returns, success, interval = len(judged.returns), judged.returns, None, None
         successes: tuple[bool, ...] = ()
         if judged.success is not None:
@@ -163,7 +163,7 @@ class Task:
 
 
 def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int, int, str], Evaluation]:
-    """A task's ``evaluate`` on episodes as it makes them, so many at a time at most; they can ``close()``."""
+    """Return a task's ``evaluate`` on episodes as it makes them, so many at a time at most; they can ``close()``."""
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         with closing(make(min(most, episodes), seed)) as played:
@@ -182,7 +182,7 @@ def unpair_if_unseeded(task: Task, seed: int) -> Task:
 
 
 def is_seeded(episodes: Episodes, head: Head) -> bool:
-    """Whether an episode is the same when it is played again, for :data:`COMPARED_STEPS`; closes them."""
+    """Return whether an episode is the same when it is played again, for :data:`COMPARED_STEPS`; closes them."""
     if isinstance(head, ContinuousHead):
         action = np.array([head.low], np.float32)
     else:
@@ -202,7 +202,7 @@ def is_seeded(episodes: Episodes, head: Head) -> bool:
 
 
 def episode_seed(seed: int, purpose: str) -> int:
-    """A 63-bit seed for one purpose of a run, so that training and judging never share an episode.
+    """Return a 63-bit seed for one purpose of a run, so that training and judging never share an episode.
 
     Deterministic on every machine: the first bytes of SHA-256 of ``purpose:seed``.
     """

@@ -61,7 +61,7 @@ NEVER_CUT = (
 
 
 def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
-    """What makes the batch of a task; None where environments are made one by one.
+    """Return what makes the batch of a task; None where environments are made one by one.
 
     Raises:
         TaskError: its module cannot be imported; or ``vector,`` was typed and there is none.
@@ -99,7 +99,7 @@ def registration(target: str) -> EnvSpec | None:
 
 
 def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
-    """What an entry of Gymnasium's registry stands for.
+    """Return what an entry of Gymnasium's registry stands for.
 
     Raises:
         TaskError: its module cannot be imported.
@@ -111,7 +111,7 @@ def entry_point(name: TaskName, entry: Any) -> Callable[..., Any]:
 
 
 def arguments_of(creator: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the task as a creator takes them.
+    """Return the options of the task as a creator takes them.
 
     A creator with an argument ``autoreset_mode`` gets DISABLED, so that the caller resets ended environments; one with
     ``max_episode_steps`` gets the limit.
@@ -124,7 +124,7 @@ def arguments_of(creator: Callable[..., Any], options: Mapping[str, Any]) -> dic
 
 
 def make_batch(creator: Callable[..., Batch], arguments: Mapping[str, Any], environments: int) -> Batch:
-    """The batch that a creator makes, its observations flattened to a Box."""
+    """Return the batch that a creator makes, its observations flattened to a Box."""
     with suppress_output():
         batch = creator(num_envs=environments, **arguments)
     if isinstance(batch, VectorEnv) and not isinstance(batch.single_observation_space, Box):
@@ -221,7 +221,7 @@ class VectorEpisodes:
         return StepResult(self._observation, reward, terminated, truncated & ~terminated, None, idled)
 
     def _last(self, info: Mapping[str, Any], terminated: NDArray[np.bool_], ended: NDArray[np.bool_]) -> Observations:
-        """The observations of a step in SAME_STEP, those of ended episodes their last ones.
+        """Return the observations of a step in SAME_STEP, those of ended episodes their last ones.
 
         Raises:
             TaskError: one that a time limit cut has none.
@@ -239,7 +239,7 @@ class VectorEpisodes:
         return last
 
     def _copy_observation(self, observation: Any) -> Observations:
-        """A copy, since an environment may write its next observation over this one."""
+        """Return a copy, since an environment may write its next observation over this one."""
         if self._is_image:
             return np.array(observation, np.uint8)
         return np.array(observation, np.float32).reshape(self.environments, -1)
@@ -250,7 +250,7 @@ class VectorEpisodes:
 
 
 def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Task:
-    """The task of a batch that :func:`find_maker` found.
+    """Return the task of a batch that :func:`find_maker` found.
 
     Raises:
         TaskError: it cannot be made, or its spaces are none that training takes.

@@ -77,7 +77,7 @@ class Worker:
             self._pipe.send((verb, arguments))
 
     def answer(self) -> Any:
-        """The answer to the last request.
+        """Return the answer to the last request.
 
         Raises:
             EnvironmentFaultError: an environment failed.
@@ -187,7 +187,7 @@ class InProcesses:
 
 
 def in_processes(task: Task, make: Make, workers: int) -> Task:
-    """The same task, trained and judged on environments in so many processes; ``make`` is its own, to pickle."""
+    """Return the same task, trained and judged on environments in so many processes; ``make`` is its own, to pickle."""
 
     def apart(environments: int, seed: int) -> InProcesses:
         return InProcesses(make, workers, environments, seed)

@@ -37,7 +37,7 @@ class Zones:
         self._first_ids = np.zeros(1, np.int64)  # number of each open zone's first episode
 
     def of(self, episode_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The zone, 0 to 3, that was the last open one when each of the episodes began."""
+        """Return the zone, 0 to 3, that was the last open one when each of the episodes began."""
         return np.searchsorted(self._first_ids, episode_ids, side="right") - 1
 
     def record_episodes(self, successes: NDArray[np.bool_], next_id: int) -> str:
@@ -54,11 +54,11 @@ class Zones:
         return f"zone {zone + 1} of {ZONES} opened: goals {', '.join(ranges)} away"
 
     def figures(self) -> dict[str, float]:
-        """The last open zone, 1 to 4."""
+        """Return the last open zone, 1 to 4."""
         return {"zone": self._curriculum.zone + 1.0}
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The curriculum's zone and window, and the number of each open zone's first episode."""
+        """Return the curriculum's zone and window, and the number of each open zone's first episode."""
         return {**self._curriculum.state(), "first_ids": self._first_ids.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -68,12 +68,12 @@ class Zones:
 
 
 def zones_of(config: NavigationConfig, inclusive: bool = False) -> tuple[NavigationConfig, ...]:
-    """The four tasks of goals in one zone each; ``inclusive``: and in all nearer ones."""
+    """Return the four tasks of goals in one zone each; ``inclusive``: and in all nearer ones."""
     return tuple(zone_config(config, zone, inclusive) for zone in range(ZONES))
 
 
 def read_zones(arenas: Mapping[str, NavigationConfig], option: Any) -> Zones | None:
-    """The zones that a task's option ``curriculum`` asks for; None without one.
+    """Return the zones that a task's option ``curriculum`` asks for; None without one.
 
     Args:
         arenas: the whole task of each arena.

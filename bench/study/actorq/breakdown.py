@@ -81,7 +81,7 @@ class Options(command.Options):
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
-    """Each precision at each period."""
+    """Return each precision at each period."""
     steps = {} if options.steps == STEPS else {"steps": options.steps}
     return [{**steps, "period": period, **width} for period in PERIODS for width in ACTORS.values()]
 
@@ -93,7 +93,7 @@ def actorq_words(model: str, **more: object) -> list[str]:
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
-    """One actor's life in each round."""
+    """Yield one actor's life in each round."""
     from quarl.train.actorq import cluster
 
     overrides = {"steps": condition.get("steps", STEPS), "actor_update_period": condition["period"]}
@@ -193,7 +193,8 @@ def ratios(ones: list[Record], others: list[Record]) -> dict[str, list[float]]:
 
 
 def settings(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each network, period and actor, many bits first: medians of its parts, and against fp32's rounds."""
+    """Yield a row for each network, period and actor, many bits first: medians of its parts, and against fp32's
+    rounds."""
     shared = results.experiment.reference
     groups = dict.fromkeys((entry["subject"], *shared(entry["condition"]).items()) for entry in results.found)
     for (subject, *common), (actor, width) in itertools.product(groups, ACTORS.items()):
@@ -215,7 +216,7 @@ def settings(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def speeds(results: Results) -> Iterator[dict[str, Any]]:
-    """The rows of few bits, with their speed-ups and what Amdahl's law allows."""
+    """Yield the rows of few bits, with their speed-ups and what Amdahl's law allows."""
     for row in settings(results):
         if row["actor"] != "fp32" and row["faster"]:
             own, full = row["parts"], row["fp32"]
@@ -232,7 +233,7 @@ def speeds(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def facts(results: Results) -> dict[str, Any]:
-    """What all measurements share."""
+    """Return what all measurements share."""
     steps = sorted({record["measures"]["steps"] for record in results.found})
     return {
         "task": CARTPOLE_BALANCE,
@@ -267,7 +268,7 @@ def lead_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def speed_ups_table(results: Results) -> list[Table]:
-    """How many times as fast as in fp32 each actor is, and what Amdahl's law allows."""
+    """Return how many times as fast as in fp32 each actor is, and what Amdahl's law allows."""
     rows = list(speeds(results))
     if not rows:
         return []

@@ -151,7 +151,7 @@ def run(words: Sequence[str]) -> Run:
 
 
 def make_plan(words: Sequence[str]) -> Plan:
-    """The plan that a command would make, for measuring its parts without it."""
+    """Return the plan that a command would make, for measuring its parts without it."""
     from quarl.train.actorq.plan import make_plan
 
     with redirect_stdout(StringIO()):
@@ -162,7 +162,7 @@ def make_plan(words: Sequence[str]) -> Plan:
 
 
 def options_of(condition: Condition) -> list[str]:
-    """The options to type for a condition."""
+    """Return the options to type for a condition."""
     return [
         "--quantize",
         str(condition.get("bits", 32)),
@@ -182,7 +182,7 @@ def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:
 
 
 def amdahl(share: float, faster: float) -> float:
-    """How many times as fast the whole becomes if a share of it becomes so many times as fast."""
+    """Return how many times as fast the whole becomes if a share of it becomes so many times as fast."""
     return 1.0 / (1.0 - share + share / faster)
 
 

@@ -87,12 +87,12 @@ its wall time. {{ counted }}
 
 
 def about(subject: str) -> str:
-    """The command of a cell, behind its name; refuses what is no cell."""
+    """Return the command of a cell, behind its name; refuses what is no cell."""
     return f"{subject}: {identity(subject)}"
 
 
 def identity(subject: str) -> str:
-    """The command of a cell: rows of another command are stale."""
+    """Return the command of a cell: rows of another command are stale."""
     if subject not in CELLS:
         raise command_line.UsageError(f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}")
     return f"quarl actorq {' '.join(CELLS[subject].words)}"
@@ -111,7 +111,7 @@ def grid(options: command.Options, subject: str) -> list[Condition]:
 
 
 def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterator[SeedResult]:
-    """One training for each seed."""
+    """Yield one training for each seed."""
     for seed in episodes.seeds:
         words = [*CELLS[subject].words, *options_of(condition), "--seed", str(seed)]
         done = run(words)
@@ -147,7 +147,8 @@ def goal_s(cell: ActorQCell, record: Record) -> float | None:
 
 
 def summarise_learning(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each task: returns of actors in int8 and in fp32, paired by seed, and in what time they are reached."""
+    """Yield a row for each task: returns of actors in int8 and in fp32, paired by seed, and in what time they are
+    reached."""
     for name, cell in CELLS.items():
         record_pairs = pairs(results, name)
         if cell.purpose != LEARNING or not record_pairs:
@@ -179,8 +180,8 @@ def share(record: Record, *parts: str) -> float:
 
 
 def costs(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each task and precision of the actors, means of the seeds: bytes, CPU time, energy, and how far the
-    actors were from the learner."""
+    """Yield a row for each task and precision of the actors, means of the seeds: bytes, CPU time, energy, and how far
+    the actors were from the learner."""
     for row, bits in itertools.product(summarise_learning(results), (8, 32)):
         name, method = row["task"], row["cell"].method
         task_records = results.records_of(name, WIDTHS[bits])
@@ -203,7 +204,7 @@ def costs(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def summarise_bottlenecks(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each command whose pace the actors or the learner set, and each kind of int8 actors."""
+    """Yield a row for each command whose pace the actors or the learner set, and each kind of int8 actors."""
     alone = load_stored(breakdown.EXPERIMENT).records_of("2048,2048,2048", {"period": breakdown.PERIODS[0]})
     insertion = breakdown.medians(alone)["insert"] if alone else 0.0
     for (name, cell), (actors, own) in itertools.product(CELLS.items(), BOTH.items()):
@@ -262,7 +263,7 @@ def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
 
 
 def curves(results: Results) -> Iterator[dict[str, Any]]:
-    """A row for each task, precision of the actors and judgement."""
+    """Yield a row for each task, precision of the actors and judgement."""
     for row, bits in itertools.product(summarise_learning(results), (32, 8)):
         goal = row["cell"].goal
         for seconds, median_return in curve_of(results.records_of(row["task"], WIDTHS[bits])).items():
@@ -270,7 +271,7 @@ def curves(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def returns_table(results: Results) -> list[Table]:
-    """What was learned with actors in int8 and in fp32."""
+    """Return what was learned with actors in int8 and in fp32."""
     rows = list(summarise_learning(results))
     if not rows:
         return []
@@ -320,7 +321,7 @@ def costs_table(results: Results) -> list[Table]:
 
 
 def bounds_table(results: Results) -> list[Table]:
-    """Where actors or the learner set the pace: the speed-up, and what Amdahl's law allows."""
+    """Return where actors or the learner set the pace: the speed-up, and what Amdahl's law allows."""
     rows = list(summarise_bottlenecks(results))
     if not rows:
         return []
@@ -346,7 +347,7 @@ def bounds_table(results: Results) -> list[Table]:
 
 
 def picture(results: Results) -> Pictures:
-    """How the learner's return grows, a panel for each task."""
+    """Return how the learner's return grows, a panel for each task."""
     labels = {bits: (f"{NAMES[bits]} actors", STYLES[bits]) for bits in (32, 8)}
     by_task = group_by(curves(results), lambda row: f"{row['task']}, {row['cell'].method}  n={row['seeds']}")
     goal: dict[str, Any] = {"reference": "goal", "reference_label": "goal"}

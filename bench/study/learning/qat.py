@@ -88,7 +88,7 @@ class Options(command.EpisodesOptions):
 
 
 def grid(options: Options, subject: str) -> list[Condition]:
-    """The float policy, and each width quantized afterwards and in training.
+    """Return the float policy, and each width quantized afterwards and in training.
 
     Raises:
         UsageError: a seed is to choose and to report.
@@ -99,7 +99,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
 
 
 def condition_of(way: str, bits: int) -> Condition:
-    """The condition of a width, and of when the quantizers come."""
+    """Return the condition of a width, and of when the quantizers come."""
     return {"quantized": way, "bits": bits}
 
 
@@ -118,7 +118,7 @@ def measure(subject: str, condition: Condition, episodes: EpisodePlan) -> Iterat
 
 
 def train_with_quantizers(subject: str, seed: int, bits: int, delay: float) -> Bundle:
-    """A training with quantizers."""
+    """Return a training with quantizers."""
     words = ("--precision", str(bits), "--quantization-method", "quantization-aware", "--quant-delay", str(delay))
     return train_once(CELLS[subject], seed, *words)
 
@@ -146,7 +146,7 @@ def evaluate_delay(subject: str, seed: int, delay: float) -> float:
 
 
 def places(results: Results) -> dict[tuple[str, str], list[int]]:
-    """The widths of each (cell, preset), from many bits to few; without one that is not measured wholly yet."""
+    """Return the widths of each (cell, preset), from many bits to few; without one that is not measured wholly yet."""
     measured: dict[tuple[str, str], list[tuple[int | None, str | None]]] = {}
     for row in results.summary:
         measured.setdefault((row["subject"], row["preset"]), []).append((row["bits"], row["quantized"]))
@@ -165,7 +165,7 @@ def gain(results: Results, place: tuple[str, str], bits: int) -> Estimate | None
 
 @functools.cache
 def policies(results: Results) -> list[dict[str, Any]]:
-    """A row for each cell, preset, width and way of quantizing, with the float policies' beside it."""
+    """Return a row for each cell, preset, width and way of quantizing, with the float policies' beside it."""
     rows = []
     for place, widths in places(results).items():
         floats, name = results.row(place[0], {}, place[1]), ", ".join(filter(None, place))
@@ -221,14 +221,14 @@ def by_words(verdicts: dict[int, str]) -> str:
 
 
 def gain_words(found: Estimate | None) -> str:
-    """The side of 0 on which the whole interval lies, in words; a single training is ``inside the noise``."""
+    """Return the side of 0 on which the whole interval lies, in words; a single training is ``inside the noise``."""
     if found is not None and found.low is not None and found.low == found.high == 0.0:
         return "equal"
     return {1: "better than PTQ", -1: "worse", 0: "inside the noise"}[found.side if found else 0]
 
 
 def error_words(found: Estimate | None) -> str:
-    """The side of the limit on which the whole interval lies, in words."""
+    """Return the side of the limit on which the whole interval lies, in words."""
     if found is None:
         return "not defined"
     if found.is_within(LIMIT_PERCENT):

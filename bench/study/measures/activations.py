@@ -66,7 +66,7 @@ def range_of(name: str, values: np.ndarray, affine: Affine) -> Range:
 
 
 def activation_ranges(bundle: Bundle) -> list[Range]:
-    """Every activation tensor in the order in which it is computed, on the bundle's calibration observations.
+    """Return every activation tensor in the order in which it is computed, on the bundle's calibration observations.
 
     Raises:
         QuantizationError: the set is empty or the policy cannot be quantized.
@@ -97,12 +97,12 @@ output, in percent; in brackets the output error (convert/mixed.py).
 
 
 def ends_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A line for each policy: how its int8 acts with each way to end the ranges."""
+    """Return a line for each policy: how its int8 acts with each way to end the ranges."""
     return tabulate("ranges", ENDS_WORDS, [{"policy": row["policy"], **row["worth"]} for row in rows])
 
 
 def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
-    """How the int8 policy acts with each way to end its ranges, as a line of the table."""
+    """Return how the int8 policy acts with each way to end its ranges, as a line of the table."""
     spec, golden, worth = bundle.spec, bundle.golden().observations, {}
     wanted = forward_float(spec, bundle.weights(), golden)
     for ends in Ranges:
@@ -113,7 +113,7 @@ def worth_by_ends(bundle: Bundle) -> dict[str, Any]:
 
 
 def table(bundle: Bundle, ranges: list[Range]) -> Table:
-    """The ranges as a table with what must be said beside it."""
+    """Return the ranges as a table with what must be said beside it."""
     lines = [
         {
             "layer": tensor_range.name,

@@ -40,7 +40,7 @@ class Catch:
         return self._pictures()
 
     def step(self, actions: Actions) -> StepResult:
-        """One row down; see ``train.suites.episodes.Episodes``."""
+        """Return one row down; see ``train.suites.episodes.Episodes``."""
         self._paddle = (self._paddle + actions - 1).clip(0, CELLS - 1)
         self._row += 1
         landed = self._row == CELLS - 1
@@ -56,7 +56,7 @@ class Catch:
 
 
 def catch_task() -> Task:
-    """The task; a perfect player returns 1, one that does not look about −0.7."""
+    """Return the task; a perfect player returns 1, one that does not look about −0.7."""
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         return Evaluation.of(judge(Catch(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)

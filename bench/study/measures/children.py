@@ -63,5 +63,5 @@ def run_child(command: Sequence[str], standard_input: str = "") -> str:
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The end of what a program that failed wrote to its standard error."""
+    """Return the end of what a program that failed wrote to its standard error."""
     return "\n".join(done.stderr.strip().splitlines()[-5:])

@@ -32,7 +32,7 @@ class ExecutedWidths:
 def execution_of(
     scheme: Scheme, weight_bits: int, activation_bits: int | None, trained: bool = False
 ) -> ExecutedWidths:
-    """How these widths execute in LiteRT.
+    """Return how these widths execute in LiteRT.
 
     Args:
         scheme: of the weights.

@@ -47,7 +47,7 @@ class Levels:
     smallest_step: float = 0.0
 
     def positions(self) -> NDArray[np.float64]:
-        """Every level, ascending, (count,)."""
+        """Return every level, ascending, (count,)."""
         return self.lowest + self.step * np.arange(self.count)
 
 
@@ -78,7 +78,7 @@ class Parameter:
 
 
 def parameters(bundle: Bundle, bits: int, scheme: Scheme) -> list[Parameter]:
-    """Every parameter of a bundle in the order of its layers.
+    """Return every parameter of a bundle in the order of its layers.
 
     Raises:
         QuantizationError: the scheme has no such bit width.
@@ -131,7 +131,8 @@ def levels_of(
 
 
 def all_weights(bundle: Bundle) -> NDArray[np.float32]:
-    """The weights of all layers in one row, (n,): what a product is made with, without biases and normalisations."""
+    """Return the weights of all layers in one row, (n,): what a product is made with, without biases and
+    normalisations."""
     weights = bundle.weights()
     return np.concatenate([weights[f"{layer}/kernel"].ravel() for layer in layer_names(bundle.spec)])
 
@@ -145,7 +146,7 @@ def title_of(bundle: Bundle) -> str:
 
 
 def table_of(bundle: Bundle, found: Iterable[Parameter], bits: int, scheme: Scheme) -> Table:
-    """A line for each parameter."""
+    """Return a line for each parameter."""
     lines = []
     for parameter in found:
         ends = {

@@ -155,8 +155,8 @@ def train_curve(
 
 
 def train_on_pong(network: NetworkSpec, half: str, steps: int, rollout_steps: int, batch: int, seed: int) -> Timed:
-    """A short training in each type, end to end: emulator, acting, replay and one update in four steps as in Mnih et
-    al. 2015.
+    """Return a short training in each type, end to end: emulator, acting, replay and one update in four steps as in
+    Mnih et al. 2015.
 
     The first round of updates compiles them and is not counted. Values: steps a second of processor time.
     """

@@ -22,7 +22,7 @@ def parse_schedule(value: Any) -> Any:
 
 
 def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings file's values as keyword arguments of an algorithm's class."""
+    """Return the settings file's values as keyword arguments of an algorithm's class."""
     arguments = {name: parse_schedule(value) for name, value in settings.items()}
     if isinstance(arguments.get("train_freq"), list):
         arguments["train_freq"] = tuple(arguments["train_freq"])

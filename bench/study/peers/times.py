@@ -22,7 +22,8 @@ class SpeedCell:
 
 
 def median_time(runs: Sequence[Mapping[str, Any]], training_only: bool = False) -> tuple[float, bool]:
-    """The median CPU time, s, and whether it was reached: a run that did not reach the goal counts as the longest.
+    """Return the median CPU time, s, and whether it was reached: a run that did not reach the goal counts as the
+    longest.
 
     Where the median run did not reach the goal, the time is a lower bound: the longest time that one took.
     """
@@ -38,13 +39,14 @@ def format_seconds(time: tuple[float, bool] | None) -> str:
 
 
 def ratio(ours: tuple[float, bool] | None, theirs: tuple[float, bool] | None) -> str:
-    """How many times as fast ours is: ``"8.1×"``, with ``>`` where theirs did not reach, ``"–"`` where ours did not."""
+    """Return how many times as fast ours is: ``"8.1×"``, with ``>`` where theirs did not reach, ``"–"`` where ours did
+    not."""
     if ours is None or theirs is None or not ours[1]:
         return NOT_KNOWN
     return f"{'' if theirs[1] else '> '}{three_digits(theirs[0] / ours[0])}×"
 
 
 def median_steps(runs: Sequence[Mapping[str, Any]]) -> int | None:
-    """The median of the steps made, of an even number the lower one; None where there are no runs."""
+    """Return the median of the steps made, of an even number the lower one; None where there are no runs."""
     steps = sorted(run["steps"] for run in runs)
     return steps[(len(steps) - 1) // 2] if steps else None

@@ -254,6 +254,6 @@ def _versions(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """A string, or a number's; nothing of anything else, and not more than a line."""
+    """Return a string, or a number's; nothing of anything else, and not more than a line."""
     plain = isinstance(value, str | float) or (type(value) is int and abs(value) < 10**9)
     return str(value)[:LONGEST_TEXT] if plain else ""

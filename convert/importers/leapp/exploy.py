@@ -39,7 +39,7 @@ UNITS = {
 
 
 def is_exploy(path: Path) -> bool:
-    """Whether a file says that exploy wrote it, or is wired as its files are."""
+    """Return whether a file says that exploy wrote it, or is wired as its files are."""
     file = load(path)
     inputs = [value.name for value in file.model.graph.input]
     return "exploy_version" in properties_of(file.model) or any(

@@ -47,28 +47,28 @@ class Call:
         return label_node(self.node)
 
     def attribute(self, name: str, default: object) -> object:
-        """An attribute, or what the operator's definition gives where it is missing."""
+        """Return an attribute, or what the operator's definition gives where it is missing."""
         return attributes(self.node).get(name, default)
 
     def whole(self, name: str, default: int) -> int:
-        """An attribute that is a whole number."""
+        """Return an attribute that is a whole number."""
         value = self.attribute(name, default)
         return value if isinstance(value, int) else default
 
     def number(self, name: str, default: float) -> float:
-        """An attribute that is a real number."""
+        """Return an attribute that is a real number."""
         value = self.attribute(name, default)
         return float(value) if isinstance(value, int | float) else default
 
     def value(self, index: int = 0) -> Value:
-        """The operand that depends on the observation; refuses where that is another one."""
+        """Return the operand that depends on the observation; refuses where that is another one."""
         operand = self.operands[index] if index < len(self.operands) else None
         if not isinstance(operand, Value):
             raise self.build_error("takes what depends on the observation at an unusual place")
         return operand
 
     def constant(self, index: int, default: np.ndarray | None = None) -> np.ndarray:
-        """An operand that does not depend on the observation."""
+        """Return an operand that does not depend on the observation."""
         operand = self.operands[index] if index < len(self.operands) else None
         operand = default if operand is None else operand
         if not isinstance(operand, np.ndarray | np.generic):
@@ -76,7 +76,7 @@ class Call:
         return np.asarray(operand)
 
     def build_error(self, why: str, way_out: str = "") -> ForeignError:
-        """The error that names this node."""
+        """Return the error that names this node."""
         return ForeignError(f"{self.name} {why}.", way_out or "Export the network without it, or type --output NAME.")
 
 

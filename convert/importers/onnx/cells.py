@@ -47,7 +47,7 @@ class Found:
 
 
 def operators(file: OnnxFile, nodes: Iterable[int], states: Mapping[str, tuple[int, ...]]) -> list[Found]:
-    """The nodes GRU and LSTM among these.
+    """Return the nodes GRU and LSTM among these.
 
     Args:
         file: the model.
@@ -124,7 +124,7 @@ def _constant(node: onnx.NodeProto, tensors: Mapping[str, Tensor], name: str) ->
 
 
 def _state(node: onnx.NodeProto, held: Tensor, units: int) -> tuple[str, Places]:
-    """The input, and its places, that a state is."""
+    """Return the input, and its places, that a state is."""
     if isinstance(held, Sum) and len(held.terms) == 1 and not held.bias.any() and len(held.bias) == units:
         ((source, matrix),) = held.terms.items()
         places = matrix.argmax(axis=0)

@@ -45,7 +45,7 @@ def multiply_or_gate(call: Call) -> Result:
 
 
 def _find_gated_activation(gate: Value, x: Value) -> Activation | None:
-    """The activation that multiplies x by this one of x."""
+    """Return the activation that multiplies x by this one of x."""
     same = len(gate.steps) == len(x.steps) + 1 and all(a is b for a, b in zip(gate.steps, x.steps, strict=False))
     if not same or gate.shape != x.shape or not np.array_equal(gate.selection, x.selection):
         return None
@@ -65,7 +65,7 @@ def divide_by_constant(call: Call) -> Result:
 
 
 def _pair(call: Call) -> tuple[Value, Value] | None:
-    """Both operands, if both depend on the observation."""
+    """Return both operands, if both depend on the observation."""
     first, second = call.operands[:2]
     return (first, second) if isinstance(first, Value) and isinstance(second, Value) else None
 
@@ -76,7 +76,7 @@ def _refuse_pair(call: Call) -> None:
 
 
 def _one_constant(call: Call) -> tuple[Value, np.ndarray, bool]:
-    """The value, the constant in float64, and whether the constant comes first."""
+    """Return the value, the constant in float64, and whether the constant comes first."""
     swapped = isinstance(call.operands[1], Value)
     return call.value(int(swapped)), call.constant(int(not swapped)).astype(np.float64), swapped
 
@@ -110,7 +110,7 @@ def extreme(call: Call) -> Result:
 
 
 def apply_activation(call: Call) -> Result:
-    """The activations that a bundle has."""
+    """Return the activations that a bundle has."""
     operator = call.node.op_type
     if operator in ("Elu", "Swish") and call.number("alpha", 1.0) != 1.0:
         raise call.build_error(f"has alpha {call.number('alpha', 1.0)}; only 1 is read")

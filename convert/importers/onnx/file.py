@@ -75,7 +75,7 @@ def load(path: Path) -> OnnxFile:
 
 
 def array_of(tensor: onnx.TensorProto) -> np.ndarray:
-    """A tensor's values, once its declared size is known to be that of its data.
+    """Return a tensor's values, once its declared size is known to be that of its data.
 
     Raises:
         ForeignError: strings, unknown types, or a shape that its data does not fill.
@@ -114,7 +114,7 @@ FOUR_BITS = tuple(getattr(TensorProto, name) for name in ("INT4", "UINT4", "FLOA
 
 
 def _plain(model: onnx.ModelProto) -> int:
-    """The opset; refuses other domains, functions, subgraphs, sparse tensors and graphs of absurd length."""
+    """Return the opset; refuses other domains, functions, subgraphs, sparse tensors and graphs of absurd length."""
     nodes = model.graph.node
     if len(nodes) > MOST_NODES:
         raise ForeignError(f"The graph has {len(nodes)} nodes; at most {MOST_NODES} are read.", EXPORT_AGAIN)

@@ -27,12 +27,12 @@ Operands = Sequence[np.ndarray | None]
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, object]:
-    """A node's attributes as Python values, tensors as protobufs."""
+    """Return a node's attributes as Python values, tensors as protobufs."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def label_node(node: onnx.NodeProto) -> str:
-    """How messages call a node: operator and name, or its first output where it has no name."""
+    """Return how messages call a node: operator and name, or its first output where it has no name."""
     return f"{node.op_type} (node {node.name or (node.output[0] if node.output else '?')!r})"
 
 
@@ -44,7 +44,7 @@ class Folder:
         self._left = MOST_WORK
 
     def evaluate(self, node: onnx.NodeProto, operands: Operands) -> list[np.ndarray]:
-        """The node's outputs.
+        """Return the node's outputs.
 
         Args:
             node: of an operator that :data:`RESULT_SIZES` lists.
@@ -74,7 +74,7 @@ class Folder:
         return [np.asarray(result) for result in results]
 
     def _alone(self, node: onnx.NodeProto) -> onnx.ModelProto:
-        """The node as a model; a bare node would be evaluated by the newest opset's definition."""
+        """Return the node as a model; a bare node would be evaluated by the newest opset's definition."""
         inputs, outputs = (
             [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name]
             for names in (node.input, node.output)

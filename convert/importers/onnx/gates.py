@@ -30,7 +30,7 @@ RESHAPES = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def find_decomposed_cells(
     file: OnnxFile, nodes: Iterable[int], shapes: Mapping[str, tuple[int, ...]], fed_back: Mapping[str, str]
 ) -> list[Found]:
-    """The recurrent layers that these nodes write out.
+    """Return the recurrent layers that these nodes write out.
 
     Args:
         file: the model.
@@ -131,7 +131,7 @@ def _select_by_gate(found: Products, gate: str) -> list[Source]:
 
 
 def _gru(h: Source, following: Sum) -> list[Sum] | None:
-    """The sums of the gates r and z, of n without what is reset, and what is reset; None if it is no GRU."""
+    """Return the sums of the gates r and z, of n without what is reset, and what is reset; None if it is no GRU."""
     terms = products(following)
     if (
         terms is None
@@ -161,7 +161,7 @@ def _gru(h: Source, following: Sum) -> list[Sum] | None:
 
 
 def _lstm(held: Sequence[Source], following: Sequence[Sum]) -> list[Sum] | None:
-    """The sums of the gates i, f, g, o; None if it is no LSTM."""
+    """Return the sums of the gates i, f, g, o; None if it is no LSTM."""
     hidden, cell = (products(next_value) for next_value in following)
     if cell is None or hidden is None or len(new := _select_by_gate(cell, "Tanh")) != 1:
         return None
@@ -178,7 +178,7 @@ def _lstm(held: Sequence[Source], following: Sequence[Sum]) -> list[Sum] | None:
 
 
 def _weights(kind: Cell, gates: list[Sum], h: Source, units: int) -> tuple[Recurrent, tuple[str, ...]] | None:
-    """The layer, and the tensors that are fed to it; None where a gate is made of something else."""
+    """Return the layer, and the tensors that are fed to it; None where a gate is made of something else."""
     sums_of, reset = (gates, None) if kind is Cell.LSTM else (gates[:3], gates[3])
     fed = list(dict.fromkeys(source for gate in sums_of for source in gate.terms if source is not h))
     if not fed or any(source.gate for source in fed):

@@ -35,13 +35,14 @@ class Reach:
 
     @classmethod
     def of(cls, parts: Sequence[Reach]) -> Reach:
-        """What leads to several outputs."""
+        """Return what leads to several outputs."""
         nodes = sorted({index for part in parts for index in part.nodes})
         return cls(tuple(nodes), frozenset[str]().union(*(part.tensors for part in parts)))
 
 
 def reach_of(file: OnnxFile, output: str, found: Iterable[Found] = ()) -> Reach:
-    """The nodes that lead to an output; of recurrent layers what makes their next states, and what is fed to them."""
+    """Return the nodes that lead to an output; of recurrent layers what makes their next states, and what is fed to
+    them."""
     fed = {name: cell.fed for cell in found for name in cell.outputs}
     makers = {name: index for index, node in enumerate(file.model.graph.node) for name in node.output if name}
     nodes: set[int] = set()
@@ -125,7 +126,7 @@ def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
 
 
 def feeds_of(file: OnnxFile, reach: Reach, states: Container[str] = ()) -> tuple[Feed, ...]:
-    """The inputs that lead to the output, an image first.
+    """Return the inputs that lead to the output, an image first.
 
     Args:
         file, reach: the graph, and what leads to the output.

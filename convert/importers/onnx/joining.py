@@ -13,7 +13,7 @@ from quarl.convert.importers.onnx.value import Value, pair_of
 
 
 def _count_shared_steps(values: list[Value]) -> int:
-    """How many steps all of these begin with."""
+    """Return how many steps all of these begin with."""
     together = zip(*(value.steps for value in values), strict=False)
     return sum(1 for _ in takewhile(lambda steps: all(step is steps[0] for step in steps), together))
 
@@ -57,7 +57,7 @@ def join_values(call: Call, values: list[Value], numbers: list[np.ndarray], resu
 
 
 def _rows(step: Step | None, kind: type[Step], width: int) -> tuple[Doubles, Doubles]:
-    """A step's numbers, one for each element; without a step those that change nothing."""
+    """Return a step's numbers, one for each element; without a step those that change nothing."""
     if isinstance(step, Affine | Clip):
         first, second = (np.broadcast_to(numbers, (width,)) for numbers in pair_of(step))
         return first, second

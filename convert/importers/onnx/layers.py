@@ -43,7 +43,7 @@ def matrix_product(call: Call) -> Result:
 
 
 def convolutional(call: Call) -> Result:
-    """A convolution without padding, in one group."""
+    """Return a convolution without padding, in one group."""
     value, kernel = call.value(), call.constant(1)
     if kernel.ndim != 4 or len(value.shape) != 4:
         raise call.build_error(f"has a kernel of shape {kernel.shape}; only two-dimensional convolutions are read")
@@ -64,7 +64,7 @@ def convolutional(call: Call) -> Result:
 
 
 def batch_normalised(call: Call) -> Result:
-    """A batch normalisation in inference: a scale and an offset for each channel."""
+    """Return a batch normalisation in inference: a scale and an offset for each channel."""
     # y = (x − mean) / √(var + ε) · γ + β, over axis 1
     value = call.value()
     if call.whole("training_mode", 0):
@@ -78,7 +78,7 @@ def batch_normalised(call: Call) -> Result:
 
 
 def layer_normalised(call: Call) -> Result:
-    """A layer normalisation over the whole row."""
+    """Return a layer normalisation over the whole row."""
     value, axis = call.value(), call.whole("axis", -1)
     if math.prod(value.shape[axis:]) != value.size:
         raise call.build_error(f"normalises {value.shape} from axis {axis} on; only whole rows are")

@@ -24,7 +24,7 @@ def source_of(file: OnnxFile) -> str:
 
 
 def properties_of(model: onnx.ModelProto) -> dict[str, str]:
-    """The model's properties, bounded in number and length."""
+    """Return the model's properties, bounded in number and length."""
     entries = list(model.metadata_props)[:MOST_ENTRIES]
     return {entry.key[:LONGEST_NAME]: entry.value[:LONGEST_ENTRY] for entry in entries}
 
@@ -44,7 +44,7 @@ def provenance_of(file: OnnxFile, output: str) -> dict[str, Any]:
 
 
 def names_that_fit(model: onnx.ModelProto, size: int, key: str = "joint_names") -> tuple[str, ...]:
-    """A property's names, if they are as many as the elements and no two alike; else none."""
+    """Return a property's names, if they are as many as the elements and no two alike; else none."""
     text = properties_of(model).get(key, "")
     names = tuple(name.strip() for name in text.split(","))
     fits = len(names) == size and len(set(names)) == size and all(0 < len(name) <= LONGEST_NAME for name in names)

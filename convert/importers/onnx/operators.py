@@ -31,7 +31,7 @@ MOVES = (*KEEP_ORDER, "Transpose", "Slice", "Split", "Expand", "Tile", "Gather",
 
 
 def apply(call: Call) -> Result:
-    """The node's outputs; without those at the end that a chain cannot hold, e.g. a Dropout's mask.
+    """Return the node's outputs; without those at the end that a chain cannot hold, e.g. a Dropout's mask.
 
     Raises:
         ForeignError: the operator, or its use here, is nothing that a chain can hold; names operator and node.

@@ -84,11 +84,11 @@ class Original:
     _session: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, observations: Floats) -> Floats:
-        """The file's output for each observation."""
+        """Return the file's output for each observation."""
         return self.tensors(observations)[0]
 
     def tensors(self, observations: Floats) -> list[Floats]:
-        """All of the tensors, a row for each observation."""
+        """Return all of the tensors, a row for each observation."""
         rows = np.asarray(observations, np.float32)
         if all(feed.batched for feed in self.feeds):
             results = self._run(rows)
@@ -119,7 +119,7 @@ class Original:
 
 
 def original_of(model: onnx.ModelProto, nodes: list[int], feeds: tuple[Feed, ...], *outputs: str) -> Original:
-    """The file's program for one output.
+    """Return the file's program for one output.
 
     Args:
         model: the whole model.
@@ -149,7 +149,7 @@ class Program(Protocol):
         ...
 
     def tensors(self, observations: Floats) -> list[Floats]:
-        """A row of each for each observation."""
+        """Return a row of each for each observation."""
 
 
 def verify(policy: ForeignPolicy, original: Program) -> float:

@@ -202,7 +202,7 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
 def recognise_cells(
     file: OnnxFile, chosen: str, states: Mapping[str, Feed], fed_back: Mapping[str, str]
 ) -> list[Found]:
-    """The recurrent layers on the way to an output: operators, and those that are written out.
+    """Return the recurrent layers on the way to an output: operators, and those that are written out.
 
     Args:
         file, chosen: the graph, and its output.
@@ -253,7 +253,7 @@ def choose_output(graph: onnx.GraphProto, output: str | None = None) -> str:
 
 
 def build_input_values(feeds: tuple[Feed, ...]) -> dict[str, Value]:
-    """The inputs, one behind the other, as the observation's parts."""
+    """Return the inputs, one behind the other, as the observation's parts."""
     values: dict[str, Value] = {}
     width, start = sum(feed.size for feed in feeds), 0
     image = feeds[0].image if len(feeds) == 1 else None
@@ -267,8 +267,8 @@ def build_input_values(feeds: tuple[Feed, ...]) -> dict[str, Value]:
 
 
 def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iterable[Found] = ()) -> dict[str, Operand]:
-    """Every tensor on the way, given what the inputs are of the observation, and which layers are recurrent: a value,
-    or a constant."""
+    """Return every tensor on the way, given what the inputs are of the observation, and which layers are recurrent: a
+    value, or a constant."""
     cells = {name: cell for cell in found for name in cell.outputs}
     folder = Folder(file.opset)
     values: dict[str, Operand] = {**file.constants, **inputs}
@@ -297,7 +297,7 @@ def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iter
 
 
 def output_of(values: Mapping[str, Operand], output: str) -> Value:
-    """One of the outputs as a chain."""
+    """Return one of the outputs as a chain."""
     result = values.get(output)
     if not isinstance(result, Value) or result.statistic is not None or not result.size:
         raise ForeignError(f"The output {output!r} is no vector that depends on the observation.", OUTPUT_OPTION)
@@ -305,7 +305,7 @@ def output_of(values: Mapping[str, Operand], output: str) -> Value:
 
 
 def _actions(model: onnx.ModelProto, output: str, result: Value) -> tuple[Discrete | Continuous | None, list[str]]:
-    """The meaning of the output, and the assumptions that this makes."""
+    """Return the meaning of the output, and the assumptions that this makes."""
     names = names_that_fit(model, result.size)
     assumed = []
     if result.is_index or result.order_only:

@@ -30,7 +30,7 @@ Image = tuple[int, int, int]
 
 
 def simplify_steps(steps: tuple[Step, ...], image: Image | None) -> tuple[Step, ...]:
-    """The same function in the fewest steps.
+    """Return the same function in the fewest steps.
 
     Args:
         steps: with numbers per element in the order (height, width, channels) where the values are images.
@@ -48,7 +48,7 @@ def simplify_steps(steps: tuple[Step, ...], image: Image | None) -> tuple[Step, 
 
 
 def _short(step: Step) -> Step:
-    """One number where all are alike."""
+    """Return one number where all are alike."""
     if isinstance(step, Affine | Clip):
         first, second = (step.scale, step.offset) if isinstance(step, Affine) else (step.low, step.high)
         if (first == first[0]).all() and (second == second[0]).all():
@@ -96,7 +96,7 @@ def _fold_backward(chain: list[Step]) -> list[Step]:
 
 
 def _scale_layer(layer: Dense | Convolution, step: Affine) -> Dense | Convolution | None:
-    """The layer with a scale and offset of its outputs inside; None where they differ from pixel to pixel."""
+    """Return the layer with a scale and offset of its outputs inside; None where they differ from pixel to pixel."""
     channels = layer.kernel.shape[-1]
     scale, offset = step.scale, step.offset
     if isinstance(layer, Convolution):
@@ -149,7 +149,7 @@ def _width(step: Affine | Clip) -> int:
 
 
 def _into(step: Affine, layer: Step | None, image: Image | None) -> Dense | Convolution | None:
-    """The layer with a scale and offset of its inputs inside; None where it cannot take them."""
+    """Return the layer with a scale and offset of its inputs inside; None where it cannot take them."""
     if isinstance(layer, Dense):
         inputs = layer.kernel.shape[0]
         kernel = layer.kernel.astype(np.float64)
@@ -167,7 +167,7 @@ def _into(step: Affine, layer: Step | None, image: Image | None) -> Dense | Conv
 
 
 def _after(step: Step, image: Image) -> Image | None:
-    """The image behind a step; None once it is a row."""
+    """Return the image behind a step; None once it is a row."""
     if isinstance(step, Convolution):
         side, stride, channels = step.kernel.shape[0], step.stride, step.kernel.shape[-1]
         return (image[0] - side) // stride + 1, (image[1] - side) // stride + 1, channels
@@ -185,7 +185,7 @@ def _restore_relus(chain: list[Step]) -> list[Step]:
 
 
 def _without_selections(chain: list[Step]) -> list[Step]:
-    """A Dense that only copies and scales elements goes into the Dense directly behind it."""
+    """Return a Dense that only copies and scales elements goes into the Dense directly behind it."""
     result: list[Step] = []
     for step in chain:
         last = result[-1] if result else None

@@ -20,7 +20,7 @@ REDUCTIONS = ("ReduceMean", "ReduceLogSumExp")
 
 
 def statistic_of(call: Call, values: list[Value]) -> Result:
-    """The outputs of a node that makes a statistic of a row or takes one.
+    """Return the outputs of a node that makes a statistic of a row or takes one.
 
     Raises:
         ForeignError: this use of it is neither a part of a layer normalisation nor an order.

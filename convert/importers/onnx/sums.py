@@ -62,20 +62,21 @@ class Sum:
     shape: tuple[int, ...]
 
     def select_elements(self, numbers: np.ndarray) -> Sum:
-        """The elements with these numbers, in the shape of ``numbers``."""
+        """Return the elements with these numbers, in the shape of ``numbers``."""
         places = numbers.reshape(-1)
         return Sum({source: m[:, places] for source, m in self.terms.items()}, self.bias[places], numbers.shape)
 
     def scale_by(self, factor: np.ndarray) -> Sum:
-        """The elements times one number each, or all times one."""
+        """Return the elements times one number each, or all times one."""
         return Sum({source: m * factor for source, m in self.terms.items()}, self.bias * factor, self.shape)
 
     def times(self, kernel: Doubles, shape: tuple[int, ...]) -> Sum:
-        """The elements, as a row, times a matrix."""
+        """Return the elements, as a row, times a matrix."""
         return Sum({source: m @ kernel for source, m in self.terms.items()}, self.bias @ kernel, shape)
 
     def diagonal(self) -> dict[Source, Doubles] | None:
-        """The factor (n,) of each source where each element is made of its own element of the sources; else None."""
+        """Return the factor (n,) of each source where each element is made of its own element of the sources; else
+        None."""
         diagonals = {}
         for source, matrix in self.terms.items():
             factors = matrix.diagonal()
@@ -89,7 +90,7 @@ Tensor = Sum | np.ndarray | None
 
 
 def source_of(name: str, shape: tuple[int, ...], gate: str = "", operands: tuple[Sum, ...] = ()) -> Sum | None:
-    """A sum of one source, as it is; None of one that is too large."""
+    """Return a sum of one source, as it is; None of one that is too large."""
     size = math.prod(shape)
     if size > LARGEST_SOURCE:
         return None
@@ -97,7 +98,7 @@ def source_of(name: str, shape: tuple[int, ...], gate: str = "", operands: tuple
 
 
 def sums(file: OnnxFile, nodes: Iterable[int], sources: Mapping[str, Sum | None]) -> dict[str, Tensor]:
-    """Every tensor that these nodes make, as a sum, a constant, or None.
+    """Return every tensor that these nodes make, as a sum, a constant, or None.
 
     Args:
         file: the model.
@@ -208,7 +209,7 @@ def _elementwise(operator: str, operands: list[Tensor]) -> Sum | None:
 
 
 def add_sums(first: Sum, second: Sum, shape: tuple[int, ...]) -> Sum:
-    """The sum of two, in this shape."""
+    """Return the sum of two, in this shape."""
     terms = dict(first.terms)
     for source, matrix in second.terms.items():
         terms[source] = terms[source] + matrix if source in terms else matrix

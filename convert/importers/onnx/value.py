@@ -84,15 +84,15 @@ class Value:
         return len(self.selection)
 
     def numbers(self) -> Places:
-        """Each element's number, in the tensor's shape."""
+        """Return each element's number, in the tensor's shape."""
         return np.arange(self.size).reshape(self.shape)
 
     def select_elements(self, numbers: np.ndarray) -> Value:
-        """The elements with these numbers, in the shape of ``numbers``."""
+        """Return the elements with these numbers, in the shape of ``numbers``."""
         return replace(self, selection=self.selection[numbers.reshape(-1)], shape=numbers.shape)
 
     def in_order(self) -> bool:
-        """Whether the tensor is the last step's result as it is."""
+        """Return whether the tensor is the last step's result as it is."""
         return self.size == self.width and bool((self.selection == np.arange(self.width)).all())
 
 
@@ -114,7 +114,7 @@ def clip(value: Value, low: np.ndarray, high: np.ndarray, what: str) -> Value:
 
 
 def activate(value: Value, activation: Activation, slope: float = 0.01) -> Value:
-    """An activation of each element."""
+    """Return an activation of each element."""
     return replace(value, steps=(*value.steps, Activate(activation, slope)))
 
 
@@ -135,7 +135,7 @@ def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, 
 
 
 def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
-    """The hidden state of a recurrent layer that is fed these elements; ``shape`` of it in the file."""
+    """Return the hidden state of a recurrent layer that is fed these elements; ``shape`` of it in the file."""
     if value.image is not None:
         raise ForeignError("A recurrent layer sees an image.", "Read are those on vectors.")
     if len(step.kernel) != value.size:
@@ -151,7 +151,7 @@ def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
 
 
 def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int, what: str) -> Value:
-    """A convolution of (1, channels, height, width) in the file with a kernel (out, in, side, side)."""
+    """Return a convolution of (1, channels, height, width) in the file with a kernel (out, in, side, side)."""
     if value.image is None or not np.array_equal(value.selection, channels_first_order(value.image)):
         message = f"{what} does not see the whole image, its channels first."
         raise ForeignError(message, "Give the network one whole image as its only input.")
@@ -167,7 +167,7 @@ def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int,
 
 
 def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float, what: str) -> Value:
-    """A layer normalisation over all elements of a row; γ and β in the file's order."""
+    """Return a layer normalisation over all elements of a row; γ and β in the file's order."""
     value = _fold_selection(value)
     if value.image is not None:
         raise ForeignError(f"{what} normalises an image.", "Only rows are normalised: put it behind the first Dense.")
@@ -180,7 +180,7 @@ def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float
 
 
 def materialise(value: Value) -> Value:
-    """The tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
+    """Return the tensor as the last step's result: in a Dense before it, or in one of zeros and ones."""
     value = _fold_selection(value)
     if value.in_order():
         return value
@@ -203,7 +203,7 @@ def _fresh(
 
 
 def _fold_selection(value: Value) -> Value:
-    """The selection moved into the columns of the last Dense, where only elementwise steps follow it."""
+    """Return the selection moved into the columns of the last Dense, where only elementwise steps follow it."""
     if value.in_order():
         return value
     tail: list[Step] = []
@@ -245,18 +245,18 @@ def _each(
 
 
 def _alike(selection: Places, numbers: np.ndarray) -> bool:
-    """Whether elements that are there more than once have the same number each time."""
+    """Return whether elements that are there more than once have the same number each time."""
     _, first, inverse = np.unique(selection, return_index=True, return_inverse=True)
     return bool((numbers[first][inverse] == numbers).all())
 
 
 def pair_of(step: Affine | Clip) -> tuple[Doubles, Doubles]:
-    """The step's numbers: scale and offset, or the bounds."""
+    """Return the step's numbers: scale and offset, or the bounds."""
     return (step.scale, step.offset) if isinstance(step, Affine) else (step.low, step.high)
 
 
 def restrict_step(step: Step, places: Places) -> Step:
-    """An elementwise step for the elements at these places."""
+    """Return an elementwise step for the elements at these places."""
     if not isinstance(step, Affine | Clip):
         return step
     first, second = (numbers if len(numbers) == 1 else numbers[places] for numbers in pair_of(step))

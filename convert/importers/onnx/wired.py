@@ -33,11 +33,12 @@ class Wired:
     following: tuple[tuple[int, Places], ...] = ()
 
     def __call__(self, observations: Floats) -> Floats:
-        """The file's output for each observation, its recurrent layers' next states behind it."""
+        """Return the file's output for each observation, its recurrent layers' next states behind it."""
         return self.tensors(observations)[0]
 
     def tensors(self, observations: Floats) -> list[Floats]:
-        """All of the file's tensors, a row for each observation; behind the first the recurrent layers' next states."""
+        """Return all of the file's tensors, a row for each observation; behind the first the recurrent layers' next
+        states."""
         rows = np.asarray(observations, np.float64)
         parts = [
             through(value.steps, rows[:, : value.observed])[:, value.selection]
@@ -49,7 +50,7 @@ class Wired:
 
 
 def through_cell(cell: Found, values: Mapping[str, Operand], call: Call) -> dict[str, Value]:
-    """The tensors that are a recurrent layer's next hidden state.
+    """Return the tensors that are a recurrent layer's next hidden state.
 
     Args:
         cell: the layer.
@@ -77,7 +78,7 @@ def through_cell(cell: Found, values: Mapping[str, Operand], call: Call) -> dict
 
 
 def order_cells(found: Iterable[Found], steps: Iterable[Step]) -> list[Found]:
-    """The recurrent layers as they follow each other in the chain."""
+    """Return the recurrent layers as they follow each other in the chain."""
     by_state = {id(cell.step.state_kernel): cell for cell in found}  # which no selection touches
     return [by_state[id(step.state_kernel)] for step in steps if isinstance(step, Recurrent)]
 
@@ -94,7 +95,7 @@ def wire_original(
     cells: Sequence[Found],
     numbers: Mapping[str, int],
 ) -> Wired:
-    """The file's program on the chain's observations, the states of its recurrent layers behind everything else.
+    """Return the file's program on the chain's observations, the states of its recurrent layers behind everything else.
 
     Args:
         original: takes the states, and gives what they become.

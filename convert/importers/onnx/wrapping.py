@@ -84,7 +84,7 @@ def probe_outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> l
 
 
 def computes_in_half(part: bytes) -> bool:
-    """Whether a graph holds float16: in constants, inputs or casts."""
+    """Return whether a graph holds float16: in constants, inputs or casts."""
     model = onnx.load_model_from_string(part)
     half = TensorProto.FLOAT16
     held = [tensor.data_type for tensor in model.graph.initializer]

@@ -31,12 +31,12 @@ _NAMES = {
 
 
 def refusal(what: str, reason: str) -> ForeignError:
-    """A ForeignError about a part of a file."""
+    """Return a ForeignError about a part of a file."""
     return ForeignError(f"{what} {reason}.", "Save it again with the program that wrote it, or take an undamaged copy.")
 
 
 def mapping(node: Node, what: str) -> dict[str | int, Node]:
-    """A dict, an OrderedDict or a defaultdict of the tree as a dict."""
+    """Return a dict, an OrderedDict or a defaultdict of the tree as a dict."""
     if isinstance(node, dict):
         return node
     if isinstance(node, Call) and node.calls(("collections",), "OrderedDict"):
@@ -53,19 +53,19 @@ def mapping(node: Node, what: str) -> dict[str | int, Node]:
 
 
 def is_mapping(node: Node) -> bool:
-    """Whether ``mapping`` reads it."""
+    """Return whether ``mapping`` reads it."""
     return isinstance(node, dict) or (isinstance(node, Call) and node.calls(("collections",), "OrderedDict"))
 
 
 def sequence(node: Node, what: str) -> list[Node]:
-    """A list or a tuple of the tree as a list."""
+    """Return a list or a tuple of the tree as a list."""
     if isinstance(node, list | tuple):
         return list(node)
     raise refusal(what, f"is {describe_node(node)} and no list")
 
 
 def whole_number(node: Node, what: str) -> int:
-    """An int, or a numpy scalar of an integer type."""
+    """Return an int, or a numpy scalar of an integer type."""
     value = number(node, what)
     if not isinstance(value, int) or isinstance(value, bool):
         raise refusal(what, f"is {value!r} and no whole number")
@@ -73,7 +73,7 @@ def whole_number(node: Node, what: str) -> int:
 
 
 def number(node: Node, what: str) -> int | float | bool:
-    """A Python number or a numpy scalar as a Python number, which is finite."""
+    """Return a Python number or a numpy scalar as a Python number, which is finite."""
     if isinstance(node, Call):
         node = array(node, what)
         if node.shape not in ((), (1,)):
@@ -131,7 +131,7 @@ def bytes_of(node: Node, what: str) -> bytes:
 
 
 def shape_of(node: Node, what: str) -> tuple[int, ...]:
-    """A tuple of sizes whose product is bounded."""
+    """Return a tuple of sizes whose product is bounded."""
     sizes = tuple(whole_number(size, f"the shape of {what}") for size in sequence(node, f"the shape of {what}"))
     if len(sizes) > MOST_DIMENSIONS or any(size < 0 for size in sizes) or math.prod(sizes) > MOST_ELEMENTS:
         raise refusal(what, "has a shape that is negative or too large")
@@ -139,7 +139,7 @@ def shape_of(node: Node, what: str) -> tuple[int, ...]:
 
 
 def array(node: Node, what: str) -> np.ndarray:
-    """An array or a scalar () of the tree, in the machine's byte order.
+    """Return an array or a scalar () of the tree, in the machine's byte order.
 
     Raises:
         ForeignError: it is no array of numbers, or its bytes do not fit its shape.

@@ -25,7 +25,7 @@ class Symbol:
         return printable(f"{self.module}.{self.name}")
 
     def among(self, modules: tuple[str, ...], name: str) -> bool:
-        """Whether it is ``name`` of one of the modules."""
+        """Return whether it is ``name`` of one of the modules."""
         return self.name == name and self.module in modules
 
 
@@ -48,7 +48,7 @@ class Call:
     appended: list[Node] = field(default_factory=list)
 
     def calls(self, modules: tuple[str, ...], name: str) -> bool:
-        """Whether what is called is ``name`` of one of the modules."""
+        """Return whether what is called is ``name`` of one of the modules."""
         return isinstance(self.function, Symbol) and self.function.among(modules, name)
 
 
@@ -67,13 +67,13 @@ class SetOf:
 
 
 def printable(text: str) -> str:
-    """A name from a file as a message may show it: escaped, and not longer than a line or two."""
+    """Return a name from a file as a message may show it: escaped, and not longer than a line or two."""
     short = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
     return short.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def describe_node(node: Node) -> str:
-    """What a node is, in a message: a symbol's name, ``module.name(…)`` for a call, else its type."""
+    """Return what a node is, in a message: a symbol's name, ``module.name(…)`` for a call, else its type."""
     for _ in range(DEEPEST):
         if not isinstance(node, Call):
             break
@@ -90,7 +90,7 @@ def describe_node(node: Node) -> str:
 
 
 def every_node(root: Node) -> Iterator[Node]:
-    """Each node of a tree, once."""
+    """Yield each node of a tree, once."""
     seen, stack = set[int](), [root]
     while stack:
         node = stack.pop()

@@ -29,7 +29,7 @@ class Box:
         return self.low.shape
 
     def is_bytes_image(self) -> bool:
-        """Whether it has three dimensions and the whole numbers 0 to 255, which programs take for an image."""
+        """Return whether it has three dimensions and the whole numbers 0 to 255, which programs take for an image."""
         return (
             len(self.shape) == 3 and self.kind == np.uint8 and bool((self.low == 0).all() and (self.high == 255).all())
         )
@@ -68,7 +68,7 @@ Space = Box | Discrete | MultiDiscrete | MultiBinary | Parts
 
 
 def read_space(node: Node, what: str, inside: bool = False) -> Space:
-    """A space of the tree.
+    """Return a space of the tree.
 
     Args:
         node: the call that would make it, with its state.

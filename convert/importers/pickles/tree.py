@@ -24,7 +24,7 @@ NEXT_STEP = "Save the policy again with the program that wrote it, or take an un
 
 
 def read_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> Node:
-    """The tree of one whole pickle stream; nothing of it is executed.
+    """Return the tree of one whole pickle stream; nothing of it is executed.
 
     Args:
         stream: from its first opcode to its STOP.
@@ -41,7 +41,8 @@ def read_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> Node:
 
 
 def read_first_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> tuple[Node, int]:
-    """The tree of the pickle at the stream's beginning, and how many bytes it has; else as :func:`read_pickle`."""
+    """Return the tree of the pickle at the stream's beginning, and how many bytes it has; else as
+    :func:`read_pickle`."""
     if len(stream) > most_bytes:
         raise ForeignError(f"{what} has {len(stream)} bytes, more than {most_bytes}.", NEXT_STEP)
     if len(stream) < 3 or stream[0] != 0x80 or not 2 <= stream[1] <= 5:

@@ -155,7 +155,7 @@ def _part(name: str, space: Space, settings: Settings) -> Input:
 
 
 def _flat(name: str, shape: tuple[int, ...]) -> Input:
-    """A vector; a matrix as the program flattens it, row by row."""
+    """Return a vector; a matrix as the program flattens it, row by row."""
     size = math.prod(shape)
     if size == 0:
         raise refusal(f"the input {printable(name)!r}", "has no elements")

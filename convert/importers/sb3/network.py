@@ -59,7 +59,7 @@ class Tensors:
     used: set[str] = field(default_factory=set)
 
     def take(self, name: str, dimensions: int) -> Floats:
-        """A tensor of numbers, float32, which counts as used from now on."""
+        """Return a tensor of numbers, float32, which counts as used from now on."""
         if name not in self.found:
             raise refusal(self.what, f"has no tensor {printable(name)}")
         values = self.found[name]
@@ -75,7 +75,7 @@ class Tensors:
         return single
 
     def dense(self, name: str, has_bias: bool = True) -> Dense:
-        """A Linear layer: weight (out, in) and bias (out,), if it has one, as kernel (in, out) and bias."""
+        """Return a Linear layer: weight (out, in) and bias (out,), if it has one, as kernel (in, out) and bias."""
         weight = self.take(f"{name}.weight", 2)
         bias = self.take(f"{name}.bias", 1) if has_bias else np.zeros(len(weight), np.float32)
         if len(bias) != len(weight):
@@ -83,7 +83,7 @@ class Tensors:
         return Dense(np.ascontiguousarray(weight.T), bias)
 
     def recurrent(self, name: str, layer: int) -> Recurrent:
-        """A layer of PyTorch's LSTM, whose gates i, f, g, o lie one behind the other as the contract's do."""
+        """Return a layer of PyTorch's LSTM, whose gates i, f, g, o lie one behind the other as the contract's do."""
         kernels = [self.take(f"{name}.weight_{part}_l{layer}", 2) for part in ("ih", "hh")]
         biases = [self.take(f"{name}.bias_{part}_l{layer}", 1) for part in ("ih", "hh")]
         gates, units = kernels[1].shape
@@ -94,7 +94,8 @@ class Tensors:
         return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
 
     def layers(self, name: str, first: int = 0, every: int = 2, has_bias: bool = True) -> list[Dense]:
-        """The Linear layers of a Sequential, between which activations stand: 0, 2, 4 … unless others are requested."""
+        """Return the Linear layers of a Sequential, between which activations stand: 0, 2, 4 … unless others are
+        requested."""
         pattern = re.compile(re.escape(name) + r"\.([0-9]{1,4})\.weight")
         numbers = sorted({int(match[1]) for key in self.found if (match := pattern.fullmatch(key))})
         if numbers != list(range(first, first + every * len(numbers), every)):
@@ -105,7 +106,8 @@ class Tensors:
         return [self.dense(f"{name}.{number}", has_bias) for number in numbers]
 
     def batch_norm(self, name: str, size: int, epsilon: float) -> Affine:
-        """A BatchRenorm layer as it is in evaluation (sb3_contrib/common/torch_layers.py), by running statistics."""
+        """Return a BatchRenorm layer as it is in evaluation (sb3_contrib/common/torch_layers.py), by running
+        statistics."""
         parts = [self.take(f"{name}.{part}", 1).astype(np.float64) for part in ("ra_mean", "ra_var", "scale", "bias")]
         self.used.add(f"{name}.steps")
         mean, variance, gamma, beta = parts
@@ -201,7 +203,8 @@ def _mlp(settings: Settings, tensors: Tensors) -> tuple[list[Dense], Dense]:
 
 
 def _mean_of_quantiles(last: Dense, quantiles: int, what: str) -> Dense:
-    """The layer whose output is the mean over outputs (quantiles, actions), which has the largest mean action taken."""
+    """Return the layer whose output is the mean over outputs (quantiles, actions), which has the largest mean action
+    taken."""
     if quantiles < 1 or len(last.bias) % quantiles:
         raise refusal(what, f"has {len(last.bias)} outputs, which are no multiple of n_quantiles, {quantiles}")
     kernel, bias = (

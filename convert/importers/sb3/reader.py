@@ -45,7 +45,8 @@ _READ = {*_MEMBERS, "_stable_baselines3_version", "system_info.txt"}
 
 
 def is_sb3(path: Path) -> bool:
-    """Whether a file ends with .zip or has the members of a Stable-Baselines3 zip: some are saved as .keras or .pt."""
+    """Return whether a file ends with .zip or has the members of a Stable-Baselines3 zip: some are saved as .keras or
+    .pt."""
     try:
         return path.suffix.lower() == ".zip" or set(_MEMBERS) <= set(open_zip(read_untrusted(path), path.name).names)
     except ForeignError:
@@ -53,7 +54,7 @@ def is_sb3(path: Path) -> bool:
 
 
 def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
-    """The policy in a zip of Stable-Baselines3.
+    """Return the policy in a zip of Stable-Baselines3.
 
     Args:
         path: what ``model.save`` wrote.
@@ -125,7 +126,7 @@ def _other_members(members: Members) -> tuple[str, ...]:
 
 
 def _outputs(settings: Settings) -> int:
-    """How many outputs the action space needs."""
+    """Return how many outputs the action space needs."""
     space = settings.action
     if isinstance(space, DiscreteSpace):
         if settings.family in ("sac", "td3"):
@@ -148,7 +149,7 @@ def _outputs(settings: Settings) -> int:
 
 
 def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...], tuple[str, ...]]:
-    """What the actions are, the steps behind the last layer, and what is taken for granted."""
+    """Return what the actions are, the steps behind the last layer, and what is taken for granted."""
     space = settings.action
     if isinstance(space, DiscreteSpace):
         return _number_actions(space)

@@ -110,7 +110,7 @@ class Settings:
 
 
 def read_settings(text: bytes, what: str) -> Settings:
-    """The settings in the member ``data``.
+    """Return the settings in the member ``data``.
 
     Raises:
         ForeignError: it is damaged, or names a class, an activation or a setting that is not read.
@@ -154,7 +154,7 @@ def read_settings(text: bytes, what: str) -> Settings:
 
 
 def _unpack_entry(data: dict[str, Any], name: str) -> Node:
-    """An entry of the data: JSON, or the tree of the pickle that it holds."""
+    """Return an entry of the data: JSON, or the tree of the pickle that it holds."""
     if name not in data:
         raise refusal("the zip's data", f"has no {name}")
     entry = data[name]
@@ -190,7 +190,7 @@ def _policy_keywords(data: dict[str, Any]) -> dict[str | int, Node]:
 
 
 def _algorithm(data: dict[str, Any], of_class: str, given: dict[str | int, Node]) -> str:
-    """The zip does not name it; each algorithm has a policy class or settings that no other has."""
+    """Return the zip does not name it; each algorithm has a policy class or settings that no other has."""
     if of_class == "TD3" and given.get("n_critics") == 1 and data.get("policy_delay") == 1:
         return "DDPG"  # TD3 with one critic and without its tricks
     if of_class:
@@ -277,7 +277,8 @@ def _activation(node: Node, family: str) -> Activate:
 
 
 def _widths(node: Node, family: str) -> tuple[int, ...] | None:
-    """The actor's hidden layers: a list, a dictionary with ``pi``, or a list that ends with it (before SB3 2)."""
+    """Return the actor's hidden layers: a list, a dictionary with ``pi``, or a list that ends with it (before SB3
+    2)."""
     if node is None:
         return None
     if isinstance(node, dict):

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _release_of(bundle: Path) -> str:
-    """The name of the release that the bundle is a part of, or nothing."""
+    """Return the name of the release that the bundle is a part of, or nothing."""
     release = bundle.resolve().parent
     return release.name if release.parent.name == "releases" else ""
 

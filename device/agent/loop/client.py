@@ -127,7 +127,7 @@ class Client:
         return self._sequence
 
     def receive(self, timeout_s: float) -> Action | None:
-        """The next action, or None when none comes in time.
+        """Return the next action, or None when none comes in time.
 
         Raises:
             LoopError: the loop refuses the observation, or is gone.
@@ -150,7 +150,7 @@ class Client:
         )
 
     def newest(self, timeout_s: float) -> Action | None:
-        """The newest of the actions that have come, after waiting for the first of them."""
+        """Return the newest of the actions that have come, after waiting for the first of them."""
         action = self.receive(timeout_s)
         while action is not None and (later := self.receive(0.0)) is not None:
             action = later
@@ -161,7 +161,7 @@ class Client:
 
 
 def open_socket(path: str | Path) -> socket.socket:
-    """A connection to the socket at this path, however long the path is.
+    """Return a connection to the socket at this path, however long the path is.
 
     Raises:
         LoopError: nothing listens there.
@@ -178,7 +178,7 @@ def open_socket(path: str | Path) -> socket.socket:
 
 
 def receive(connection: socket.socket, timeout_s: float) -> bytes:
-    """One packet; empty when none comes in time.
+    """Return one packet; empty when none comes in time.
 
     Raises:
         LoopError: the loop has closed the connection.
@@ -195,7 +195,7 @@ def receive(connection: socket.socket, timeout_s: float) -> bytes:
 
 
 def request(path: str | Path, timeout_s: float = CONNECT_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
-    """One JSON request over a connection of its own, e.g. ``request(path, op="loop", reset=True)``.
+    """Return one JSON request over a connection of its own, e.g. ``request(path, op="loop", reset=True)``.
 
     Raises:
         LoopError: nothing listens there, no reply came in time, or the loop refuses.

@@ -79,12 +79,12 @@ class Header:
     missed: int = 0
 
     def pack(self) -> bytes:
-        """The 48 bytes."""
+        """Return the 48 bytes."""
         return HEADER.pack(MAGIC, *vars(self).values())
 
     @classmethod
     def read(cls, packet: bytes | bytearray | memoryview) -> Header | None:
-        """The header of a packet, or None where it has none."""
+        """Return the header of a packet, or None where it has none."""
         if len(packet) < HEADER.size:
             return None
         magic, kind, flags, *others = HEADER.unpack_from(packet)
@@ -111,16 +111,16 @@ class Description:
     discrete: int
 
     def pack(self) -> bytes:
-        """The bytes behind the header."""
+        """Return the bytes behind the header."""
         return BODY.pack(*vars(self).values())
 
     @classmethod
     def read(cls, packet: bytes) -> Description:
-        """The description behind a packet's header."""
+        """Return the description behind a packet's header."""
         return cls(*BODY.unpack_from(packet, HEADER.size))
 
 
 def release_number(name: str) -> int:
-    """A release's name as a frame carries it; 0 for what is no release's name."""
+    """Return a release's name as a frame carries it; 0 for what is no release's name."""
     match = _RELEASE.match(name)
     return 0 if match is None else (int(match[1]) % 2**32) << 32 | int(match[2], 16)

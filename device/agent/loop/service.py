@@ -43,7 +43,8 @@ class Decider:
         self.error: Exception | None = None
 
     def _input(self, address: int, is_period: int) -> Any:
-        """The values at an address as the executor takes them, and as numbers: views, since the loop has few places."""
+        """Return the values at an address as the executor takes them, and as numbers: views, since the loop has few
+        places."""
         key = (address, is_period)
         if key not in self._inputs:
             room = (ctypes.c_float * self._sizes[is_period]).from_address(address)
@@ -117,7 +118,7 @@ def serve(
 
 
 def _engine_of(serving: Serving) -> Engine | None:
-    """The native engine where it decides alone: then Python is left out of the loop's path."""
+    """Return the native engine where it decides alone: then Python is left out of the loop's path."""
     head, remembers = serving.bundle.spec.head, serving.history.values_size != serving.bundle.spec.observation_size
     if serving.runtime is not RuntimeName.NATIVE or remembers or isinstance(head, MultiDiscreteHead):
         return None

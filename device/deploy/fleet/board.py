@@ -93,7 +93,7 @@ def _devices(count: int) -> str:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """An event of a device in one line."""
+    """Return an event of a device in one line."""
     words = [f"{event['device']}: {event['state']}"]
     if release := event.get("release"):
         words.append(f"release {release}")

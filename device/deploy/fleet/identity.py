@@ -39,17 +39,17 @@ class Identity:
         self._own, self.known = {*own, self.rollout}, set[str]()
 
     def mark(self) -> dict[str, Any]:
-        """What is written on a device, with the time by this host's clock: a device may have none."""
+        """Return what is written on a device, with the time by this host's clock: a device may have none."""
         return {"rollout": self.rollout, "host": self.host, "user": self.user, "time": int(time.time())}
 
     def is_own(self, mark: Mark | None) -> bool:
-        """Whether this host and user wrote it, in this rollout or in one that this one goes on with."""
+        """Return whether this host and user wrote it, in this rollout or in one that this one goes on with."""
         if not mark or (mark.get("host"), mark.get("user")) != (self.host, self.user):
             return False
         return str(mark.get("rollout")) in self._own
 
     def is_at_work(self, mark: Mark | None) -> bool:
-        """Whether somebody else's rollout has to be taken for one that goes on."""
+        """Return whether somebody else's rollout has to be taken for one that goes on."""
         if not mark or mark.get("ended") or self.is_own(mark):
             return False
         return abs(time.time() - _time(mark)) < HELD_S  # a host's clock in 2099 holds nothing for ever
@@ -72,7 +72,7 @@ class Identity:
 
 
 def in_rollout(marks: Mapping[str, Mark]) -> DeviceInRolloutError:
-    """The error that names devices and the rollouts they are in; of each rollout its first devices."""
+    """Return the error that names devices and the rollouts they are in; of each rollout its first devices."""
     of: dict[str, list[str]] = {}
     for device, mark in marks.items():
         of.setdefault(describe_mark(mark), []).append(device)

@@ -102,7 +102,7 @@ class Fleet:
     def select_members(
         self, group: str = ALL, labels: Mapping[str, str] | None = None, only: Sequence[str] = ()
     ) -> tuple[Member, ...]:
-        """The devices of a group that have all these labels; with ``only`` those of them that are named.
+        """Return the devices of a group that have all these labels; with ``only`` those of them that are named.
 
         Raises:
             FleetFileError: there is no such group or device, or none is left.
@@ -142,7 +142,8 @@ class _Reader:
         self.file, self._lines, self._named = file, lines, 0
 
     def build_file_error(self, what: str, *where: str) -> FleetFileError:
-        """The refusal of what stands at a place: under a heading, ``groups.arena``, the first line with some words."""
+        """Return the refusal of what stands at a place: under a heading, ``groups.arena``, the first line with some
+        words."""
         excerpt = what if len(what) <= _MOST_SHOWN else f"{what[: _MOST_SHOWN // 2]} … {what[-_MOST_SHOWN // 2 :]}"
         return FleetFileError(f"{self.file}, line {self._line_of(where)}: {excerpt}.", _NEXT)
 
@@ -205,7 +206,8 @@ class _Reader:
         return value
 
     def settings(self, entry: Mapping[str, Any], where: str, more: str = "") -> dict[str, Any]:
-        """The settings of a table, checked as far as this file goes; what their values mean, ``deploy`` checks."""
+        """Return the settings of a table, checked as far as this file goes; what their values mean, ``deploy``
+        checks."""
         settings: dict[str, Any] = {}
         for name, value in entry.items():
             if name == "labels":
@@ -239,7 +241,7 @@ class _Reader:
         return settings
 
     def expand_targets(self, targets: Sequence[Any], group: str) -> list[str]:
-        """Every target with its range written out, and read as TARGET is."""
+        """Return every target with its range written out, and read as TARGET is."""
         names: list[str] = []
         where = f"groups.{group}"
         for target in targets:
@@ -254,7 +256,7 @@ class _Reader:
         return names
 
     def range(self, target: str, where: str) -> Iterator[str]:
-        """A target with each of its ranges written out; how many there will be is known before."""
+        """Yield a target with each of its ranges written out; how many there will be is known before."""
         ranges, count = list(_RANGE.finditer(target)), 1
         for match in ranges:
             first, last = (int(match[end]) if len(match[end]) < 10 else _MOST_DEVICES for end in (1, 2))
@@ -279,7 +281,7 @@ class _Reader:
 
 
 def _failing_line(lines: Sequence[str], kind: type[Exception]) -> int:
-    """The first line with which reading a file fails so."""
+    """Return the first line with which reading a file fails so."""
 
     def fails(count: int) -> bool:
         try:
@@ -292,7 +294,7 @@ def _failing_line(lines: Sequence[str], kind: type[Exception]) -> int:
 
 
 def _set(member: Member, settings: Mapping[str, Any]) -> Member:
-    """A device with settings of a later table, where one of runtime and agent decides about both."""
+    """Return a device with settings of a later table, where one of runtime and agent decides about both."""
     both = {"runtime": None, "agent": None} if settings.keys() & {"runtime", "agent"} else {}
     return replace(member, **{**both, **settings})
 

@@ -35,7 +35,7 @@ def journal_file(fleet: Fleet) -> Path:
 
 
 def events(file: Path) -> list[dict[str, Any]]:
-    """Every whole line, oldest first; none where there is no file."""
+    """Return every whole line, oldest first; none where there is no file."""
     entries = []
     with contextlib.suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -123,17 +123,17 @@ class Memory:
                     self.newest.add(str(event["digest"]))
 
     def last(self, device: str, *states: str) -> dict[str, Any] | None:
-        """The last event of a device, of these states alone if some are named."""
+        """Return the last event of a device, of these states alone if some are named."""
         events = reversed(self._of.get(device, []))
         return next((event for event in events if not states or event.get("state") in states), None)
 
     def has_passed_soak(self, device: str, digest: str) -> bool:
-        """Whether this content stood its soak on the device, and nothing was changed there since."""
+        """Return whether this content stood its soak on the device, and nothing was changed there since."""
         last = self.last(device, *CHANGING)
         return last is not None and last.get("state") == State.PROVED and last.get("digest") == digest
 
     def find_previous_release(self, device: str, release: str) -> str | None:
-        """The release that served before a rollout brought this one, which was not accepted yet; "": none did.
+        """Return the release that served before a rollout brought this one, which was not accepted yet; "": none did.
 
         None: no rollout brought it, or it was accepted since, so that a failure now is nobody's to take back.
         """

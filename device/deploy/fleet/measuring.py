@@ -39,7 +39,7 @@ class Question:
 
 
 def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
-    """The answer of one device, as an event for the journal.
+    """Return the answer of one device, as an event for the journal.
 
     Raises:
         HostError: it did not answer.
@@ -105,7 +105,7 @@ class Row:
 
 
 def join_answers(found: list[dict[str, Any]], policy: str) -> list[Row]:
-    """The last answer of each device to each question, those of its newest measured release alone."""
+    """Return the last answer of each device to each question, those of its newest measured release alone."""
     last: dict[tuple[str, str], Event] = {}
     for event in found:
         if event.get("state") == "measured" and event.get("policy") == policy:

@@ -50,7 +50,7 @@ class Payloads:
                 self.bundle.artifact(precision, runtime.artifact_format)
 
     def of(self, member: Member, facts: TargetFacts) -> tuple[Payload, WheelSet]:
-        """What a device gets.
+        """Return what a device gets.
 
         Raises:
             UnsupportedDeviceError, WheelError, BundleError: as ``deploy``.
@@ -87,7 +87,7 @@ def parse_member_settings(member: Member) -> tuple[tuple[Precision, ...], tuple[
 def override_settings(
     members: Iterable[Member], runtime: str | None, agent: str | None, bits: str | None
 ) -> tuple[Member, ...]:
-    """The devices with what was typed in the place of what fleet.toml says; None: nothing was."""
+    """Return the devices with what was typed in the place of what fleet.toml says; None: nothing was."""
     new_members = []
     for member in members:
         if runtime or agent:  # one of them decides about both

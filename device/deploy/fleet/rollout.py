@@ -409,13 +409,13 @@ class Rollout:
 
 
 def _read_deployed_policy(session: Device, policy: str) -> Mapping[str, Any]:
-    """What a device says of one policy; nothing where it has none."""
+    """Return what a device says of one policy; nothing where it has none."""
     deployed: Mapping[str, Any] = session.read().describe()["policies"].get(policy, {})
     return deployed
 
 
 def state_after(error: Exception) -> State:
-    """The state of a device whose deployment ended with an error."""
+    """Return the state of a device whose deployment ended with an error."""
     if isinstance(error, HostError) and error.serving_unknown:
         return State.UNKNOWN
     if isinstance(error, StoppedError):

@@ -42,7 +42,7 @@ class Chosen:
 
 
 def load_fleet(file: Path | None) -> Fleet:
-    """The fleet of a file that was named, or of QUARL_FLEET, or of fleet.toml here or in the checkout.
+    """Return the fleet of a file that was named, or of QUARL_FLEET, or of fleet.toml here or in the checkout.
 
     Raises:
         FleetFileError: there is none, or it cannot be read.
@@ -54,7 +54,7 @@ def load_fleet(file: Path | None) -> Fleet:
 
 
 def select_devices(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
-    """The fleet and the devices that were chosen.
+    """Return the fleet and the devices that were chosen.
 
     Raises:
         FleetFileError, HostError: there is none; or a label cannot be read.

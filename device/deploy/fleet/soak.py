@@ -93,7 +93,7 @@ def look(
 
 
 def build_replaced_error(deployed: Mapping[str, Any], release: str | None) -> ReplacedError:
-    """The error for a device on which another release serves than the one that was brought.
+    """Return the error for a device on which another release serves than the one that was brought.
 
     Args:
         deployed: of the policy, as the device replies it: ``current``, ``releases`` and ``rollout``.
@@ -113,7 +113,7 @@ def build_replaced_error(deployed: Mapping[str, Any], release: str | None) -> Re
 
 
 def loop_fault(state: Mapping[str, Any]) -> str:
-    """What is wrong with a loop, as ``serving`` of loops.py returns it; empty: nothing."""
+    """Return what is wrong with a loop, as ``serving`` of loops.py returns it; empty: nothing."""
     if state["state"] != "active" or state["loop"] is None:
         return f"is {state['state']}: {state['why'] or 'it does not answer'}"
     missed, most = state["loop"]["counts"]["missed_per_million"], state["settings"]["most_missed"]

@@ -23,7 +23,8 @@ class SomeFailedError(HostError):
 
 
 def on_groups(run: Run) -> Run:
-    """The verb, also for a target that is a group: devices at once, a failure on one does not keep the others."""
+    """Return the verb, also for a target that is a group: devices at once, a failure on one does not keep the
+    others."""
 
     @functools.wraps(run)
     def spread(options: DeviceOptions) -> tuple[Any, str]:

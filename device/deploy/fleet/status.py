@@ -59,7 +59,7 @@ class DeviceStatus:
 
 
 def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
-    """The policies on one device.
+    """Return the policies on one device.
 
     Args:
         member: the device.
@@ -95,7 +95,7 @@ def status_of(member: Member, tell: Progress, memories: Mapping[str, Memory], on
 
 
 def not_seen(member: Member, error: Exception, memories: Mapping[str, Memory], only: str | None) -> list[DeviceStatus]:
-    """What was known last of a device that could not be looked at."""
+    """Return what was known last of a device that could not be looked at."""
     known = {name: memory.last(member.target) for name, memory in memories.items() if only in (None, name)}
     drifts = {
         name: f"not seen; last {last.get('state')} {last.get('release') or ''}".rstrip()
@@ -110,7 +110,7 @@ def not_seen(member: Member, error: Exception, memories: Mapping[str, Memory], o
 
 
 def _as_health(look: Callable[[], list[str]]) -> list[str]:
-    """What a look found wrong; where it fails, that."""
+    """Return what a look found wrong; where it fails, that."""
     try:
         return look()
     except (HostError, *NOT_AS_EXPECTED) as error:
@@ -118,7 +118,7 @@ def _as_health(look: Callable[[], list[str]]) -> list[str]:
 
 
 def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, list[str]]:
-    """The release that serves, its digest, and what is known against it."""
+    """Return the release that serves, its digest, and what is known against it."""
     record = serving_record(entry) if entry else None
     if record is None:
         return None, None, []
@@ -133,7 +133,7 @@ def _serving(entry: Mapping[str, Any] | None) -> tuple[str | None, str | None, l
 
 
 def _drift(memory: Memory, device: str, current: str | None, digest: str | None) -> str:
-    """How a device differs from what the journal says of it."""
+    """Return how a device differs from what the journal says of it."""
     last = memory.last(device)
     if last is not None and last["state"] in UNTOUCHED:
         if digest in memory.newest:

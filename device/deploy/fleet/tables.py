@@ -22,7 +22,7 @@ _SENTENCE_WIDTH = 60
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as text, as wide as its cells; only sentences are broken into lines."""
+    """Return a table as text, as wide as its cells; only sentences are broken into lines."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         sentence = name in _SENTENCES
@@ -83,7 +83,7 @@ def _number(value: float | None) -> str:
 
 
 def result_text(result: Result) -> str:
-    """What a rollout has come to: a sentence, and a line for each device on which it is not at its end."""
+    """Return what a rollout has come to: a sentence, and a line for each device on which it is not at its end."""
     proved = result.counts.get(State.PROVED, 0)
     head = (
         f"{result.policy}: proved on {proved} of {len(result.states)} devices in {result.seconds:.1f} s; "

@@ -99,7 +99,7 @@ class WorkerPool:
 
 
 def error_facts(error: Exception) -> dict[str, str]:
-    """An error as an event has it: what happened, what to do, and its code."""
+    """Return an error as an event has it: what happened, what to do, and its code."""
     if isinstance(error, HostError | PolicyError):
         return {"error": error.message, "next": error.next_step, "code": error.code}
     # A device may answer anything, and paramiko and the readers of its replies have errors of many kinds.

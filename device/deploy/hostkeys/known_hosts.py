@@ -66,7 +66,7 @@ class Entry:
     marker: str = ""
 
     def matches(self, name: str) -> bool:
-        """Whether the line speaks of the host ``name`` (``host`` or ``[host]:port``)."""
+        """Return whether the line speaks of the host ``name`` (``host`` or ``[host]:port``)."""
         if self.names.startswith("|1|"):
             return _matches_hashed_name(self.names, name)
         is_match = False
@@ -101,7 +101,7 @@ def _matches_hashed_name(hashed: str, name: str) -> bool:
 
 
 def read_entries(file: Path) -> list[Entry]:
-    """The lines of a known_hosts file that hold a key; a line that cannot be read accepts nobody."""
+    """Return the lines of a known_hosts file that hold a key; a line that cannot be read accepts nobody."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -141,7 +141,8 @@ class KnownHosts:
         return cls(state_folder() / "known_hosts", *(file for file in others if file != state_folder() / "known_hosts"))
 
     def entries(self, name: str) -> tuple[Entry, ...]:
-        """The entries of one host: its keys, and authorities and what was revoked, also where these name no port."""
+        """Return the entries of one host: its keys, and authorities and what was revoked, also where these name no
+        port."""
         names = {name, bare_name(name)}
         return tuple(
             entry
@@ -151,11 +152,11 @@ class KnownHosts:
         )
 
     def has_authority(self, name: str) -> bool:
-        """Whether an authority may vouch for a host, so that the server is asked for a certificate."""
+        """Return whether an authority may vouch for a host, so that the server is asked for a certificate."""
         return any(entry.marker == AUTHORITY for entry in self.entries(name))
 
     def kinds(self, name: str) -> list[str]:
-        """The kinds of key recorded for a host, so that the server can be asked for one of them."""
+        """Return the kinds of key recorded for a host, so that the server can be asked for one of them."""
         return list(dict.fromkeys(entry.key.kind for entry in self.entries(name) if not entry.marker))
 
     def check(self, name: str, key: HostKey) -> Finding:

@@ -34,7 +34,7 @@ class NamedHost:
     alias: str
 
     def stanza(self, origin: str, known_hosts: Path) -> str:
-        """What ``ssh -F FILE NAME`` and this project both understand; ``origin`` is its first line."""
+        """Return what ``ssh -F FILE NAME`` and this project both understand; ``origin`` is its first line."""
         return f"""# {origin}
 Host {self.name}
   HostName 127.0.0.1
@@ -49,7 +49,7 @@ Host {self.name}
 
 
 def config_file(name: str) -> Path:
-    """The file with the host's stanza, there while it runs."""
+    """Return the file with the host's stanza, there while it runs."""
     return ssh_config_folder() / f"{name}.conf"
 
 

@@ -39,7 +39,7 @@ class SigningKey:
         return fingerprint_of(self.public)
 
     def sign(self, text: bytes) -> bytes:
-        """An armoured signature of these bytes, made by ssh-keygen, or where there is none from the key's file.
+        """Return an armoured signature of these bytes, made by ssh-keygen, or where there is none from the key's file.
 
         Raises:
             TrustError: no signature is made; says why.
@@ -56,7 +56,7 @@ class SigningKey:
 
 
 def has_ssh_keygen() -> bool:
-    """Whether this host has OpenSSH's tool; without it keys in files sign, and no agent's and no token's."""
+    """Return whether this host has OpenSSH's tool; without it keys in files sign, and no agent's and no token's."""
     return shutil.which("ssh-keygen") is not None
 
 
@@ -76,7 +76,7 @@ def _ssh_keygen(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[
 
 
 def read_public(path: Path) -> str:
-    """The public key in a file, ``ssh-ed25519 AAAA…``: of ``KEY.pub``, or of the one beside ``KEY``.
+    """Return the public key in a file, ``ssh-ed25519 AAAA…``: of ``KEY.pub``, or of the one beside ``KEY``.
 
     Raises:
         TrustError: there is none, or it is of a kind that does not count.
@@ -97,7 +97,7 @@ def read_public(path: Path) -> str:
 
 
 def signing_key(path: Path) -> SigningKey:
-    """The key in a file that a person named.
+    """Return the key in a file that a person named.
 
     Raises:
         TrustError: as :func:`read_public`.
@@ -108,12 +108,13 @@ def signing_key(path: Path) -> SigningKey:
 
 
 def own_folder() -> Path:
-    """Where this user's keys are kept that this project made."""
+    """Return where this user's keys are kept that this project made."""
     return state_folder() / "signing"
 
 
 def ensure_key(folder: Path, name: str = ACTIVE) -> SigningKey:
-    """The key of that name in a folder, made now where there is none; without a passphrase, its owner's alone."""
+    """Return the key of that name in a folder, made now where there is none; without a passphrase, its owner's
+    alone."""
     file = folder / name
     with lock_folder(folder, mode=0o700):
         if not file.exists():
@@ -122,7 +123,7 @@ def ensure_key(folder: Path, name: str = ACTIVE) -> SigningKey:
 
 
 def resolve_signing_key(path: Path | None) -> SigningKey | None:
-    """The key that was named, or QUARL_SIGN_KEY's, or this user's own; None where there is none yet."""
+    """Return the key that was named, or QUARL_SIGN_KEY's, or this user's own; None where there is none yet."""
     named = path or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is not None:
         return signing_key(named)

@@ -23,7 +23,8 @@ from quarl.device.deploy.switching import holder
 
 
 def is_our_own(connection: Connection) -> bool:
-    """Whether this project itself has set the device up here: the local one, a virtual Pi, an embedded fleet's."""
+    """Return whether this project itself has set the device up here: the local one, a virtual Pi, an embedded
+    fleet's."""
     target = connection.target
     return target.is_local or (ssh_config_folder() / f"{target.host}.conf").is_file()
 
@@ -31,7 +32,7 @@ def is_our_own(connection: Connection) -> bool:
 def key_for(
     connection: Connection, session: Device, trust: Mapping[str, Any], path: Path | None
 ) -> tuple[SigningKey, Mapping[str, Any]]:
-    """The key to sign with for a device, and whom the device trusts then.
+    """Return the key to sign with for a device, and whom the device trusts then.
 
     A device of our own gets a key of its own by itself, so that it takes one command to try it.
 

@@ -43,7 +43,7 @@ class Signing:
     allow_serial: bool = False
 
     def serial_after(self, highest: int) -> tuple[int, int | None]:
-        """The serial after ``highest``, and the one that it lowers, if it does.
+        """Return the serial after ``highest``, and the one that it lowers, if it does.
 
         Raises:
             TrustError: the chosen one is not higher, and that was not allowed.

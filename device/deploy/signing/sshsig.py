@@ -38,7 +38,7 @@ def make_key(file: Path, comment: str) -> None:
 
 
 def sign(file: Path, text: bytes, namespace: str) -> bytes:
-    """An armoured signature by the private key in a file.
+    """Return an armoured signature by the private key in a file.
 
     Raises:
         ValueError: it is no Ed25519 key that opens without a passphrase.
@@ -59,7 +59,7 @@ def sign(file: Path, text: bytes, namespace: str) -> bytes:
 
 
 def verify_signature(text: bytes, armoured: bytes, namespace: str) -> bytes:
-    """The public key, as on the wire, that made an armoured signature of ``text``.
+    """Return the public key, as on the wire, that made an armoured signature of ``text``.
 
     Raises:
         ValueError: it is no such signature.

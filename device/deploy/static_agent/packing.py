@@ -34,7 +34,7 @@ class PackError(PolicyError):
 
 
 def pack_artifact(bundle: Bundle, precision: Precision) -> bytes:
-    """The pack of one artifact.
+    """Return the pack of one artifact.
 
     Args:
         bundle: as loaded on the host; has the precision's native artifact.

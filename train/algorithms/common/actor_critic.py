@@ -97,7 +97,8 @@ class ActorCritic(Learner):
 def outputs_and_values(
     network: NetworkSpec, policy: Any, value: Any, observations: Any, compute: str = "float32"
 ) -> tuple[Any, Any]:
-    """The policy's outputs (batch, outputs) and V (batch,) for normalised observations or uint8 images (tensors).
+    """Return the policy's outputs (batch, outputs) and V (batch,) for normalised observations or uint8 images
+    (tensors).
 
     ``compute`` is the number type of the hidden layers; both heads and all weights, of ``policy`` and ``value``, stay
     float32.
@@ -132,7 +133,7 @@ class Forward:
             )
 
     def __call__(self, observations: Observations) -> tuple[Floats, Any]:
-        """The policy's outputs (batch, outputs), and V (batch,) where it comes from the same pass, else None.
+        """Return the policy's outputs (batch, outputs), and V (batch,) where it comes from the same pass, else None.
 
         A value network of its own is asked about a whole rollout at once, which is cheaper.
         """
@@ -169,7 +170,7 @@ def clip_gradients(shared: bool, policy: Any, value: Any, largest: float) -> tup
 def descent(
     settings: RolloutSettings, network: NetworkSpec, optimise: Callable[..., tuple[Any, dict[str, Any]]]
 ) -> Callable[..., tuple[State, dict[str, tf.Tensor]]]:
-    """One step of policy and value down a loss: (state, tape, loss, count, rate) → (state, norms by name).
+    """Return one step of policy and value down a loss: (state, tape, loss, count, rate) → (state, norms by name).
 
     The norms are those of the gradients before clipping, ``policy_norm`` and ``value_norm``; ``optimise`` is (weights,
     gradients, moments by name, count, rate) → (weights, moments). The tape watched both groups of the state.
@@ -181,7 +182,7 @@ def descent(
     def along(
         state: State, of_policy: Any, of_value: Any, count: tf.Tensor, rate: tf.Tensor
     ) -> tuple[State, tf.Tensor, tf.Tensor]:
-        """One step along the clipped gradients: the new state, and the norms before clipping."""
+        """Return one step along the clipped gradients: the new state, and the norms before clipping."""
         of_policy, of_value, policy_norm, value_norm = clip_gradients(
             shared, of_policy, of_value, settings.gradient_norm
         )

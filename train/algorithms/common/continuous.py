@@ -69,7 +69,7 @@ class ContinuousSettings(ReplaySettings):
 
 
 def part(critics: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The weights of one critic; ``critics`` holds those of all under ``0/…``, ``1/…``."""
+    """Return the weights of one critic; ``critics`` holds those of all under ``0/…``, ``1/…``."""
     prefix = f"{index}/"
     return {name.removeprefix(prefix): value for name, value in critics.items() if name.startswith(prefix)}
 
@@ -112,7 +112,7 @@ def fresh_critics(
 def build_learner_groups(
     name: str, weights: Weights, compute: str = "float32", followed: bool = True
 ) -> dict[str, Weights]:
-    """A learner's groups of one network that :func:`descend` takes a step of, by name.
+    """Return a learner's groups of one network that :func:`descend` takes a step of, by name.
 
     Itself, its target where it is ``followed`` by one (a copy), Adam's moments, and the loss's scale in float16.
     """
@@ -133,7 +133,7 @@ def descend(
     compute: Compute = Compute.FLOAT32,
     control: WeightControl = OFF,
 ) -> tuple[State, Any, tf.Tensor]:
-    """One step of Adam of a group down its loss: the new state, the loss and the gradient's norm.
+    """Return one step of Adam of a group down its loss: the new state, the loss and the gradient's norm.
 
     The loss is given the weights in the type that is computed in; ``control`` holds the kernels.
     """
@@ -171,5 +171,5 @@ class Actor:
         return np.tanh(mlp(self._loop.aware.acting(self._loop.weights), self._loop.normaliser(observations)))
 
     def greedy(self, observations: Floats) -> Floats:
-        """The actor's actions for raw observations, in the task's units."""
+        """Return the actor's actions for raw observations, in the task's units."""
         return self.range.physical(self.unit(observations))

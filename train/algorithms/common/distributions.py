@@ -63,7 +63,7 @@ class Categorical:
         return {}
 
     def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
-        """One action a row as drawn, and the logarithm of its probability (density), (batch,)."""
+        """Return one action a row as drawn, and the logarithm of its probability (density), (batch,)."""
         return sample_actions(generator, outputs)
 
     def to_environment(self, actions: NDArray[Any]) -> Actions:
@@ -71,7 +71,7 @@ class Categorical:
         return actions.astype(np.int64)
 
     def greedy(self, outputs: Floats) -> Actions:
-        """The most probable action a row, as the task takes it: the first largest output's number."""
+        """Return the most probable action a row, as the task takes it: the first largest output's number."""
         return outputs.argmax(axis=1)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
@@ -100,7 +100,7 @@ class MultiCategorical(Categorical):
         return np.stack([actions for actions, _ in drawn], axis=1), np.sum([log_prob for _, log_prob in drawn], axis=0)
 
     def greedy(self, outputs: Floats) -> Actions:
-        """The first largest output of each component, (batch, components)."""
+        """Return the first largest output of each component, (batch, components)."""
         return np.stack([outputs[:, part].argmax(axis=1) for part in self._parts], axis=1)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
@@ -146,7 +146,7 @@ class Gaussian:
         return self._low + share * (self._high - self._low)
 
     def greedy(self, outputs: Floats) -> Actions:
-        """The greedy action: the mean."""
+        """Return the greedy action: the mean."""
         return self.to_environment(outputs)
 
     def log_probability(self, outputs: tf.Tensor, actions: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
@@ -171,5 +171,5 @@ def distribution_of(task: Task, log_std: float) -> Distribution:
 
 
 def export_weights(weights: Mapping[str, Any]) -> Weights:
-    """The network's weights alone, as arrays: what a bundle holds."""
+    """Return the network's weights alone, as arrays: what a bundle holds."""
     return {name: np.asarray(value) for name, value in weights.items() if name.partition("/")[0] != LOG_STD}

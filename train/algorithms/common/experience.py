@@ -29,7 +29,7 @@ class Experience:
         self._rows = np.zeros(0, np.int64)  # of what was drawn last
 
     def list_checkpoint_parts(self) -> dict[str, Checkpointed]:
-        """What a checkpoint holds, by name. A replay of images is left out: it is filled again."""
+        """Return what a checkpoint holds, by name. A replay of images is left out: it is filled again."""
         parts: dict[str, Checkpointed] = {"replay": self._replay}
         if self._priorities is not None:
             parts["priorities"] = self._priorities

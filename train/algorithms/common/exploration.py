@@ -30,7 +30,7 @@ class ExplorationNoise:
         self._reversion, self._repeat = np.float32(reversion), repeat
 
     def __call__(self, generator: np.random.Generator, scale: float) -> Floats:
-        """The noise (environments, size) of the next step, σ = ``scale``; always the same number of draws."""
+        """Return the noise (environments, size) of the next step, σ = ``scale``; always the same number of draws."""
         draws = generator.standard_normal(self._value.shape, dtype=np.float32)
         moved = self._value - self._reversion * self._value + np.float32(scale) * draws
         self._value = np.where((self._age % self._repeat == 0)[:, None], moved, self._value)

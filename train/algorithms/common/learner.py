@@ -94,7 +94,7 @@ def compile_round(
     *widths: int,
     compiled: bool = True,
 ) -> Update:
-    """A round of updates in one call: (state, batches, updates before, learning rate) → (state, metrics, …).
+    """Return a round of updates in one call: (state, batches, updates before, learning rate) → (state, metrics, …).
 
     Args:
         one: (state, minibatch, updates before, learning rate) → (state, a vector of each width).

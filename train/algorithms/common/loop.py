@@ -75,7 +75,7 @@ class Loop:
         return self.step / self.run.request.steps
 
     def goes_on(self) -> bool:
-        """Whether there is another iteration; the quantizers may become active before it."""
+        """Return whether there is another iteration; the quantizers may become active before it."""
         if self.step >= self.run.request.steps or self.run.stop_reason is not None:
             return False
         if self.aware.begin(self.step):

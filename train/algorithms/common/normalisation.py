@@ -161,7 +161,7 @@ class RunningNormaliser:
         return share
 
     def frozen(self) -> Normaliser:
-        """The statistics as the spec carries them."""
+        """Return the statistics as the spec carries them."""
         scale = np.where(self._moved | (self.count == 0), self.scale, np.float32(STILL_SCALE))
         return Normaliser(tuple(map(float, self.mean)), tuple(map(float, scale)), CLIP)
 
@@ -186,7 +186,8 @@ class RunningNormaliser:
 
 
 def normaliser_of_replay(task: Task, settings: ReplaySettings, steps: int) -> RunningNormaliser:
-    """The normaliser of an algorithm with a replay; for DQN mean and σ go on for the :func:`widening_steps`, too.
+    """Return the normaliser of an algorithm with a replay; for DQN mean and σ go on for the :func:`widening_steps`,
+    too.
 
     Where ``normalise`` is set to False mean 0 and scale 1 stand in the place of the statistics.
     """

@@ -46,7 +46,8 @@ class SumTree:
             self._nodes[nodes] = self._nodes[2 * nodes] + self._nodes[2 * nodes + 1]
 
     def find(self, masses: Doubles) -> Rows:
-        """The leaf into whose part of 0 … total each mass falls, leaves side by side in order; never an empty leaf."""
+        """Return the leaf into whose part of 0 … total each mass falls, leaves side by side in order; never an empty
+        leaf."""
         nodes, rest = np.ones(masses.shape, np.int64), masses.copy()
         while nodes.flat[0] < self._first:
             left = self._nodes[2 * nodes]
@@ -56,7 +57,7 @@ class SumTree:
         return nodes - self._first
 
     def leaves(self) -> Doubles:
-        """A copy of all leaves."""
+        """Return a copy of all leaves."""
         return self._nodes[self._first : self._first + self._leaves].copy()
 
 

@@ -187,7 +187,7 @@ class Replay:
         return self.take(times % self.slots * self.environments + where, n_step)
 
     def take(self, rows: NDArray[np.int64], n_step: int) -> Drawn:
-        """The transitions of these rows: slot · environments + environment. Each must have n − 1 followers."""
+        """Return the transitions of these rows: slot · environments + environment. Each must have n − 1 followers."""
         arrays = self._arrays
         first, where = np.divmod(rows, self.environments)
         slots = (first + np.arange(n_step)[:, None]) % self.slots
@@ -206,7 +206,7 @@ class Replay:
         )
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The filled part of every array."""
+        """Return the filled part of every array."""
         held = min(self._written, self.slots)
         filled = {name: array[:held] for name, array in self._arrays.items()}
         tape = self._tape[: min(int(self._head.max()), len(self._tape))]

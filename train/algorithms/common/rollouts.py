@@ -71,12 +71,12 @@ class Rollout:
         return values[:-1], next_values
 
     def batch(self, advantages: Floats, returns: Floats) -> dict[str, NDArray[Any]]:
-        """The rows that an update learns from, (steps × environments, …)."""
+        """Return the rows that an update learns from, (steps × environments, …)."""
         columns = self.columns(advantages, returns)
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
 
     def columns(self, advantages: Floats, returns: Floats) -> dict[str, NDArray[Any]]:
-        """The same, (steps, environments, …)."""
+        """Return the same, (steps, environments, …)."""
         return {
             "observation": self.observations[:-1],
             "action": self.actions,
@@ -105,7 +105,8 @@ class RewardScaling:
         self._return = np.zeros(settings.environments)  # γ (1 − cut) G of the last step
 
     def __call__(self, rewards: Floats, cut: Flags) -> Floats:
-        """The next rollout's rewards as they are learned from, from the task's, and ``cut``; (steps, environments)."""
+        """Return the next rollout's rewards as they are learned from, from the task's, and ``cut``; (steps,
+        environments)."""
         settings, scale = self._settings, np.float32(self._settings.reward_scale)
         if not settings.normalise_rewards:
             return rewards * scale

@@ -21,7 +21,7 @@ ENGINE = 'What computes the updates: "tensorflow" (compiled), or "numpy", which 
 
 
 def setting(default: T, sentence: str, before: T | None = None) -> T:
-    """A field of a settings dataclass.
+    """Return a field of a settings dataclass.
 
     Args:
         default: its value.
