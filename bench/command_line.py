@@ -283,7 +283,8 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Progress]:
-    """A progress bar on stderr, moved by calls of the yielded (done, total); where there is no terminal, one line."""
+    """Show a progress bar on stderr, moved by calls of the yielded (done, total); where there is no terminal, one
+    line."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

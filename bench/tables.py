@@ -159,7 +159,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def column_groups(table: Table, width: int) -> list[list[int]]:
-    """Indices of the columns of each part, so that each part fits into ``width`` characters where it can."""
+    """Return the indices of the columns of each part, so that each part fits into ``width`` characters where it can."""
     widths = [_widest_cell(table, index) + COLUMN_GAP for index in range(len(table.headers))]
     lead = list(range(table.left))
     start = sum(widths[index] for index in lead)

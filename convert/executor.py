@@ -230,7 +230,7 @@ def available() -> tuple[RuntimeName, ...]:
 
 @contextmanager
 def runtime_processes(runtimes: tuple[RuntimeName, ...] | None = None) -> Iterator[dict[RuntimeName, RuntimeProcess]]:
-    """These runtimes (default: all that are available), side by side.
+    """Start these runtimes (default: all that are available), side by side.
 
     To start one costs more than most conversions: they are kept for the next block, and end with this process. After
     an error they end at once.

@@ -126,7 +126,7 @@ class Layers:
         return Simulated(widths_of(assignment), weights, widest.maps)
 
     def outputs(self, assignment: Assignment) -> Floats:
-        """Outputs on the observations with these widths; of a discrete head before their own 8 bits."""
+        """Return the outputs on the observations with these widths; of a discrete head before their own 8 bits."""
         simulated = self.assemble(assignment)
         if not isinstance(self.spec.head, ContinuousHead):
             maps = {name: affine for name, affine in simulated.maps.items() if name != "head"}

@@ -121,7 +121,7 @@ class Vehicle:
         )
 
     def say_alive(self):
-        """A heartbeat a second, as every component sends."""
+        """Send a heartbeat a second, as every component does."""
         if time.monotonic() - self.beat >= HEARTBEAT_S:
             self.beat = time.monotonic()
             kind, autopilot = self.mav.MAV_TYPE_ONBOARD_CONTROLLER, self.mav.MAV_AUTOPILOT_INVALID

@@ -47,7 +47,7 @@ class Robot:
 
 
 def connect_when_ready(loop, socket):
-    """A connection to the loop's process once it listens."""
+    """Connect to the loop's process once it listens."""
     while loop.poll() is None:
         try:
             return Client.connect(socket)

@@ -44,7 +44,7 @@ class RclpyTopics:
         self._newest = message.data
 
     def observation(self):
-        """The newest observation since the last call, or None."""
+        """Return the newest observation since the last call, or None."""
         self._newest = None
         self._rclpy.spin_once(self._node, timeout_sec=0.0)
         return self._newest
@@ -76,7 +76,7 @@ class DdsTopics:
         self._writer = DataWriter(participant, topics[1], qos=quality)
 
     def observation(self):
-        """The newest observation since the last call, or None."""
+        """Return the newest observation since the last call, or None."""
         samples = [sample for sample in self._reader.take(N=KEPT) if isinstance(sample, self._message)]
         return samples[-1].data if samples else None
 
@@ -110,7 +110,7 @@ def message_types():
 
 
 def topics():
-    """The robot's own ROS 2 where it has one, else Cyclone DDS."""
+    """Use the robot's own ROS 2 where it has one, else Cyclone DDS."""
     try:
         return RclpyTopics()
     except ModuleNotFoundError:

@@ -78,7 +78,8 @@ class History:
         return observation
 
     def record_action(self, action: Iterable[float], state: Iterable[float] = ()) -> None:
-        """What came of the last observation: the action (outputs,) that was taken, and the next states (state_size,).
+        """Record what came of the last observation: the action (outputs,) that was taken, and the next states
+        (state_size,).
 
         Raises:
             SpecError: another number of elements.

@@ -69,7 +69,8 @@ class Histories:
         return self._rows.copy()
 
     def record_action(self, actions: NDArray[Any], states: Floats) -> None:
-        """What came of the last observations: continuous actions (n, outputs), and the next states (n, state_size)."""
+        """Record what came of the last observations: continuous actions (n, outputs), and the next states (n,
+        state_size)."""
         start = 0
         for field, place in self._fields:
             if field.is_state:

@@ -211,7 +211,8 @@ class Manifest:
         )
 
     def without_stale(self, newer: Manifest) -> Manifest:
-        """This manifest without what ``newer`` replaces: records that differ there, and artifacts that rest on them."""
+        """Return this manifest without what ``newer`` replaces: records that differ there, and artifacts that rest
+        on them."""
         fresh = newer.records()
         files = {name: record for name, record in self.files.items() if fresh.get(name) == record}
         artifacts = {
@@ -418,7 +419,7 @@ def verify(path: Path, record: FileRecord, largest: int) -> None:
 
 @contextmanager
 def _open_regular(path: Path, follow_links: bool = False) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, and its size in bytes."""
+    """Open a regular file; yield it with its size in bytes."""
     try:
         initial_status = _status(path, follow_links)
         if initial_status is None:

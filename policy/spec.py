@@ -837,7 +837,7 @@ class NetworkSpec:
         return tuple(shapes)
 
     def dense_inputs(self, observation: tuple[int, ...], vector: int = 0) -> int:
-        """Inputs of the first fully connected layer for an observation of that shape.
+        """Return inputs of the first fully connected layer for an observation of that shape.
 
         Args:
             observation: its shape; of its image, where there are convolutions.

@@ -153,7 +153,7 @@ class Policy:
         )
 
     def begin(self) -> None:
-        """An episode begins: what a recurrent policy remembers is forgotten."""
+        """Begin an episode: forget what a recurrent policy remembers."""
         self._is_new = True
 
     def act(self, observation: Any, bits: int | str = 32) -> int | np.ndarray:

@@ -235,7 +235,7 @@ def check_task(spec: PolicySpec, task: Task) -> None:
 def deciding(
     bundle: Bundle, precision: str | None, runtime: str | None, name_or_path: str
 ) -> Iterator[tuple[Decide, dict[str, Any]]]:
-    """The requested policy as a function of observations, and what executes it as JSON values.
+    """Yield the requested policy as a function of observations, and what executes it as JSON values.
 
     ``precision`` (None: the float policy), ``runtime`` (None: the default) and ``name_or_path`` are as typed.
 
@@ -296,7 +296,7 @@ def difference(one: Sequence[float], other: Sequence[float], paired: bool) -> tu
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """The report as a table."""
+    """Print the report as a table."""
     from rich.console import Console
     from rich.table import Table
 

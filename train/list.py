@@ -102,7 +102,7 @@ def run(options: Options) -> Any:
 
 
 def print_table(states: Sequence[Mapping[str, Any]]) -> None:
-    """The cells as a table, and below it what is missing and which words there are."""
+    """Print the cells as a table, and below it what is missing and which words there are."""
     from rich.console import Console
     from rich.table import Table
 

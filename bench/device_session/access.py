@@ -118,7 +118,7 @@ class Device:
 
     @contextmanager
     def serving(self, policy: str, precision: Precision, runtime: RuntimeName) -> Iterator[Served]:
-        """A fresh agent process that serves one artifact."""
+        """Start an agent process that serves one artifact."""
         from quarl.device.deploy.agent_session import AgentSession
 
         release = self._releases.get((policy, runtime, precision))

@@ -121,7 +121,7 @@ def ask_latency(
 
 
 def block_sizes(runs: int) -> list[int]:
-    """``runs`` in blocks of nearly equal size: BLOCKS of them, or as many as keep a block below BLOCK_RUNS."""
+    """Return ``runs`` in blocks of nearly equal size: BLOCKS of them, or as many as keep a block below BLOCK_RUNS."""
     blocks = min(runs, max(BLOCKS, -(-runs // BLOCK_RUNS)))
     return [runs // blocks + (index < runs % blocks) for index in range(blocks)]
 

@@ -41,7 +41,7 @@ WARM_UP = 200
 
 @contextlib.contextmanager
 def open_loop(command: list[str], socket: str) -> Iterator[Client]:
-    """A loop, and a controller's connection to it."""
+    """Start a loop and connect a controller to it."""
     loop = subprocess.Popen([*command, f"--socket={Path(socket).resolve()}"], stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + START_S

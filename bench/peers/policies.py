@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def amounts(document: Mapping[str, Any]) -> dict[tuple[str, ...], int]:
-    """Turns of each contestant."""
+    """Return the turns of each contestant."""
     return {(row["policy"], row["precision"], row["runtime"]): len(row["turns_ns"]) for row in document["rows"]}
 
 

@@ -63,7 +63,8 @@ class Timed:
 
 @contextmanager
 def prepare_folder(spec: PolicySpec, observations: np.ndarray) -> Iterator[Path]:
-    """A folder with what contestants read: ``spec.json``, ``observations.npy`` (n, 1, observation_size) in float32."""
+    """Prepare a folder with what contestants read: ``spec.json``, ``observations.npy`` (n, 1, observation_size) in
+    float32."""
     with tempfile.TemporaryDirectory(prefix="turns-") as name:
         folder = Path(name)
         (folder / "spec.json").write_text(spec.to_json())

@@ -91,7 +91,7 @@ def time_in_turns(
 
 @contextmanager
 def deploy_candidates(device: Device, copy: Bundle, pairs: Sequence[Pair]) -> Iterator[str]:
-    """The candidates as the current release of the policy; the one that served before serves again at the end.
+    """Make the candidates the current release of the policy; the one that served before serves again at the end.
 
     Yields:
         What stays on the target, in words.

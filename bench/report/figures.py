@@ -28,7 +28,7 @@ SKY_BLUE, ORANGE, YELLOW = "#56B4E9", "#E69F00", "#F0E442"
 
 
 def add_heading(figure: Figure, title: str, subtitle: str, lines: int) -> None:
-    """A title, and under it in grey what the picture shows.
+    """Draw a title, and under it in grey what the picture shows.
 
     Args:
         figure: with a constrained layout.
@@ -42,7 +42,7 @@ def add_heading(figure: Figure, title: str, subtitle: str, lines: int) -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The style of all pictures, for as long as one is drawn or written; also a decorator."""
+    """Set the style of all pictures while one is drawn or written; also a decorator."""
     import matplotlib.style
 
     with matplotlib.style.context(STYLE):
@@ -238,7 +238,7 @@ def error_scale(axes: Axes) -> None:
 
 
 def band(axes: Axes, estimate: Estimate, colour: str, label: str | None) -> None:
-    """A value as a dashed line, its interval as a band across the panel."""
+    """Draw a value as a dashed line, its interval as a band across the panel."""
     axes.axhline(estimate.value, color=colour, linewidth=0.9, linestyle="--", zorder=1, label=label)
     if estimate.low is not None and estimate.high is not None:
         axes.axhspan(estimate.low, estimate.high, color=colour, alpha=0.16, linewidth=0, zorder=0)

@@ -105,7 +105,7 @@ class Selection:
 
 
 def latency_of_flights(report: Report) -> float | str | None:
-    """Fixed command latency in seconds that the episodes were flown with, all else as preset.
+    """Return the fixed command latency in seconds that the episodes were flown with, all else as preset.
 
     MEASURED where each was drawn from a device's own measured decisions; None where any other setting was changed.
     """

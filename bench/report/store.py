@@ -152,7 +152,7 @@ def _amounts(reports: Iterable[Report]) -> dict[tuple[str, ...], int]:
 
 
 def _format_settings(settings: Mapping[str, Any]) -> str:
-    """Settings in words; measured latencies are other numbers each time they are measured."""
+    """Return the settings in words; measured latencies are other numbers each time they are measured."""
     latency = settings.get("latency")
     if isinstance(latency, Mapping) and latency.get("kind") == "empirical":
         settings = {**settings, "latency": "as measured"}

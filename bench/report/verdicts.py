@@ -75,7 +75,7 @@ def verdict_of_losses(errors: Sequence[Estimate]) -> Verdict:
 
 
 def count_lossless(errors: Iterable[Estimate]) -> int:
-    """Number of relative errors that are at most the limit with their whole interval."""
+    """Return the number of relative errors that are at most the limit with their whole interval."""
     return sum(error.is_within(LIMIT_PERCENT) for error in errors)
 
 

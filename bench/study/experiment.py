@@ -127,7 +127,8 @@ def look_up(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
 
 
 def current(experiment: Experiment, found: Iterable[Record]) -> list[Record]:
-    """Records of this version whose subject is what it was when it was measured; of one that is gone they stay."""
+    """Return the records of this version whose subject is what it was when it was measured; of one that is gone they
+    stay."""
 
     @functools.cache
     def identity(subject: str) -> str | None:
@@ -209,9 +210,8 @@ class Results:
         return self._groups.get((*records.cell({"subject": subject, "condition": condition}), preset), [])
 
     def collect_outcomes(self, name: str, subject: str, condition: Condition, preset: str = "") -> list[Any]:
-        """``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty where there
-        are none. Where seeds are those of trainings, the mean of each.
-        """
+        """Return ``returns`` or ``successes`` of a cell's different episodes, all seeds one after the other; empty
+        where there are none. Where seeds are those of trainings, the mean of each."""
         cell_records = self.records_of(subject, condition, preset)
         if self.experiment.of_trainings:
             return [fmean(record[name]) for record in cell_records if record[name]]

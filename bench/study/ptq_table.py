@@ -103,7 +103,7 @@ def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
 
 
 def cells_table(found: Kept) -> list[Table]:
-    """Returns and errors of every trained cell, the paper's beside."""
+    """Return the returns and errors of every trained cell, the paper's beside."""
     rows = list(of_cells(found))
     lines = [
         {

@@ -74,7 +74,7 @@ def missing(requested: Sequence[StudyCell], found: Iterable[Record], more_will_d
 
 
 def select_cells(requested: Sequence[StudyCell], found: Sequence[Record]) -> tuple[list[Record], list[StudyCell]]:
-    """Records of the subjects of which nothing requested is missing; and all cells of the other subjects.
+    """Return the records of the subjects of which nothing requested is missing; and all cells of the other subjects.
 
     A subject's cells are compared with each other, so that all of them are of the same episodes.
     """
@@ -84,7 +84,7 @@ def select_cells(requested: Sequence[StudyCell], found: Sequence[Record]) -> tup
 
 
 def drop_superseded(again: Sequence[StudyCell], found: Iterable[Record]) -> list[Record]:
-    """Records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
+    """Return the records without those that a cell measured again had of other seeds, or of more or fewer episodes."""
     requested = {
         records.cell(vars(cell)): {(seed, cell.episodes.count) for seed in cell.episodes.seeds}
         for cell in again

@@ -197,7 +197,8 @@ def _draw_histogram(axes: Axes, parameter: Parameter, title: str, ends: tuple[fl
 
 
 def _draw_levels(axes: Axes, parameter: Parameter) -> None:
-    """A line for each level, or, where these are too dense, for the outermost two; in words, how many and how far."""
+    """Draw a line for each level, or, where these are too dense, for the outermost two; in words, how many and how
+    far."""
     levels, words = parameter.levels, f"range {parameter.range:.3g}; {parameter.levels.words}"
     if levels.count:
         left, right = axes.get_xlim()

@@ -234,7 +234,8 @@ def relabel(policy: ForeignPolicy, change: Callable[[ForeignPolicy], ForeignPoli
 
 
 def run(policy: ForeignPolicy, observations: np.ndarray) -> Doubles:
-    """Outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing folded.
+    """Return the outputs (batch, m) of the chain for raw observations (batch, n), in float64, step by step, nothing
+    folded.
 
     Of a recurrent policy, the states are the last of the n elements, and the next states stand behind the m outputs.
     """

@@ -311,7 +311,7 @@ def int8_outputs(spec: PolicySpec, weights: Weights, calibration: Floats) -> Cal
 def coarse_in_int8(
     spec: PolicySpec, weights: Weights, int8: Callable[[Floats], Floats], rows: Floats
 ) -> tuple[str, ...]:
-    """Outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
+    """Return the outputs of a continuous policy that int8 leaves few levels, a sentence for all of them."""
     if spec.is_discrete:
         return ()
     wanted = forward_float(spec, weights, rows)[:, : spec.output_size].astype(np.float64)

@@ -119,7 +119,7 @@ def confine(folder: Path) -> None:
 
 
 def _audit(folder: Path, event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook (PEP 578): no network, no other program, no file that is written elsewhere."""
+    """Refuse in an audit hook (PEP 578): no network, no other program, no file that is written elsewhere."""
     writes = event == "open" and isinstance(arguments[0], str) and int(arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
     if event in REFUSED_EVENTS or (writes and not Path(arguments[0]).is_relative_to(folder)):
         raise PermissionError(f"{event} {str(arguments[:1])[:100]}, which no model needs")

@@ -53,7 +53,7 @@ class Graph:
         return output_names if outputs > 1 else output_names[0]
 
     def refusal(self, reason: str) -> ForeignError:
-        """That the layer cannot be written."""
+        """Return the error of a layer that cannot be written."""
         return ForeignError(
             f"the layer {printable(self.layer)} {reason}, for which there is no ONNX.",
             "Build the policy of other layers, or type --output NAME with an output that does not need it.",

@@ -93,7 +93,7 @@ class Members:
 
     @contextmanager
     def _open_member(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
-        """A member whose bytes must all be read, and how many it says that it has."""
+        """Open a member whose bytes must all be read, and how many it says that it has."""
         if name not in self.names:
             raise _refusal(self.what, f"has no member {printable(name)}")
         try:

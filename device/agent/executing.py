@@ -36,7 +36,7 @@ class Executor(Protocol):
         """
 
     def outputs(self) -> Row:
-        """Outputs (A,) of the last decision: logits, or the continuous action. A copy."""
+        """Return the outputs (A,) of the last decision: logits, or the continuous action. A copy."""
 
     def state(self) -> Row:
         """Return what the recurrent layers remember of the last decision, (S,), the last elements of the next

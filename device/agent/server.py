@@ -66,7 +66,7 @@ class Agent:
         self.ended = False
 
     def ready(self) -> None:
-        """The first request is about to be read: remember how long starting took."""
+        """Remember how long starting took; the first request is about to be read."""
         self._ready_ns = since_process_start_ns()
 
     def handle(self, line: bytes) -> bytes:

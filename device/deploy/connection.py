@@ -262,7 +262,7 @@ def connect(
     config_file: Path | None = None,
     local_folder: Path | None = None,
 ) -> Iterator[Connection]:
-    """A connection to the device, closed at the end; for ``local`` the embedded device runs meanwhile.
+    """Connect to the device and close the connection at the end; for ``local`` the embedded device runs meanwhile.
 
     Args:
         target: which device; ``local``, ``user@host`` or ``user@host:port`` as text.

@@ -424,7 +424,7 @@ def archive_of(files: Mapping[str, bytes]) -> bytes:
 
 @contextlib.contextmanager
 def open_device(connection: Connection, python: str = "", *, silence_s: int = SILENCE_S) -> Iterator[Device]:
-    """A shell on the device for the length of the block; see :class:`Device`."""
+    """Open a shell on the device for the length of the block; see :class:`Device`."""
     session = Device(connection, python, silence_s)
     try:
         yield session

@@ -38,7 +38,7 @@ class LocalFolder:
     """
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
-        """A device's folder.
+        """Create a device's folder.
 
         Args:
             root: the folder.

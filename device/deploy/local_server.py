@@ -126,7 +126,7 @@ class LocalServer:
     """Serves one folder; keeps the list of what it started, to end it all. A process may have several."""
 
     def __init__(self, folder: LocalFolder) -> None:
-        """A device that does not listen yet; what is missing in its folder is made."""
+        """Prepare a device that does not listen yet; create what its folder lacks."""
         self._folder = folder
         self._host_key, self._client_key = prepare(folder)
         self._commands: set[asyncio.Task[None]] = set()

@@ -32,7 +32,7 @@ class _Amount(ProgressColumn):
 
 @contextlib.contextmanager
 def progress_bars(enabled: bool = True) -> Iterator[Tell | None]:
-    """A callback that draws one bar a step on standard error, or None where no terminal is there."""
+    """Yield a callback that draws a bar for each step on standard error; None without a terminal."""
     if not enabled or not sys.stderr.isatty():
         yield None
         return

@@ -46,7 +46,7 @@ def mark_bad(session: Device, release: str, reason: str) -> None:
 
 @contextlib.contextmanager
 def mark_bad_when_refused(session: Device, release: str) -> Iterator[None]:
-    """A release on the device that its own agent refuses within the block is marked bad."""
+    """Mark a release bad that the device's own agent refuses within the block."""
     try:
         yield
     except CheckFailedError as error:

@@ -86,7 +86,7 @@ class Perceptron:
             self._slopes = [np.empty((rows, width), np.float32) for width in widths]
 
     def forward(self, inputs: Floats) -> Floats:
-        """Outputs (rows, outputs), valid until the next call."""
+        """Return the outputs (rows, outputs), valid until the next call."""
         self._prepare(len(inputs))
         self._values[0] = inputs
         last = len(self._kernels) - 1

@@ -78,7 +78,7 @@ class RandomActions:
         return Choice(action, np.array([action]), action)
 
     def choose(self, decided: Any, outputs: Floats, share: float) -> Choice:
-        """A random action that is held was decided earlier, whatever the network says now."""
+        """Return the action; a random one that is held was decided earlier and stays."""
         settings = self._settings
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, share)
         held = bool(self._explore.holding[0])

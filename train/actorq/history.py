@@ -58,7 +58,7 @@ class Deaths:
 
 
 def sums_of(learner: Facts, server: Facts, shards: Sequence[Facts]) -> Sums:
-    """Sums of what the processes reported last; ``{}`` for one that is left out.
+    """Return the sums of what the processes reported last; ``{}`` for one that is left out.
 
     Returns:
         ``cpu_s`` of learner, replay and parameters, ``learner_seconds`` by part, ``parameters`` and ``replay``.

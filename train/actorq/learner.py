@@ -127,7 +127,8 @@ class LearnerLoop:
         return result
 
     def _gather(self, drawn: NDArray[np.float32]) -> None:
-        """The observations' statistics, of the first ``learning_starts`` steps; then one drawn row for every step."""
+        """Update the observations' statistics with the first ``learning_starts`` steps; then one drawn row for every
+        step."""
         normaliser, rows = self._normaliser, drawn.reshape(-1, drawn.shape[-1])
         if not normaliser.count and not normaliser.is_settled:
             seen = self._recent(self._settings.learning_starts)
@@ -162,7 +163,7 @@ class LearnerLoop:
         return self._normaliser(rows).reshape(observations.shape)
 
     def _greedy(self, observations: NDArray[np.float32]) -> NDArray[Any]:
-        """This policy's choice for raw observations (…, size)."""
+        """Return this policy's choice for raw observations (…, size)."""
         chosen = self._algorithm.greedy(self._normaliser(observations.reshape(-1, observations.shape[-1])))
         return chosen.reshape(*observations.shape[:-1], *chosen.shape[1:])
 

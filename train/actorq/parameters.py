@@ -102,7 +102,7 @@ class ParameterServer:
         return self._pushed
 
     def forget(self) -> None:
-        """The next learner starts over: :meth:`newest` is not its policy. Actors act on with what they have."""
+        """Forget :meth:`newest`: the next learner starts over. Actors keep acting with what they have."""
         with self._lock:
             self._pushed = None
 

@@ -69,7 +69,7 @@ class Shard:
         self._staleness_sum, self._staleness_rows, self._staleness_largest = 0, 0, 0
 
     def __len__(self) -> int:
-        """Number of rows held."""
+        """Return the number of rows held."""
         return min(self._written, self._capacity)
 
     def add(self, columns: Columns, newest_updates: int, max_staleness: int) -> int:
@@ -250,7 +250,7 @@ class ReplayService(Shard):
         self._step, self._start = step + self._step - self._start, step
 
     def stop(self) -> None:
-        """The run is over, whatever is left to do."""
+        """End the run, with anything left to do."""
         self._stop = True
 
     def facts(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Supervisor:
         self._running[process.run.remote()] = who, process
 
     def _handle_exit(self, reference: Any, replace: bool) -> None:
-        """An actor or the learner returned or died."""
+        """Handle an actor or learner that returned or died."""
         who, process = self._running.pop(reference)
         try:
             facts = cluster.outcome(reference)
@@ -195,7 +195,7 @@ class Supervisor:
         return {"step": before["step"]}
 
     def _report(self) -> None:
-        """A row of the curve; the policy is judged when that is due."""
+        """Log a row of the curve; evaluate the policy when that is due."""
         new_steps, self._reported = self._step - self._reported, self._step
         self._run.report(self._step, self._row(), new_steps, self._decide)
         self._reported_at = time.monotonic()
@@ -236,12 +236,12 @@ class Supervisor:
         return self._chosen(observation)
 
     def _fetch(self) -> None:
-        """The newest policy that the learner handed over."""
+        """Fetch the newest policy that the learner handed over."""
         if (pushed := call_process(self._processes.server.newest)) is not None:
             self._newest, self._chosen = pushed, greedy(pushed.spec, pushed.weights)
 
     def _save(self) -> None:
-        """A checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
+        """Save a checkpoint of the learner as it is, in memory for its own death and on the disk for this process's."""
         reference = self._learner.state.remote()
         if not cluster.ready([reference], cluster.STOP_WAIT_S):
             return

@@ -70,7 +70,7 @@ def compute_clipped_surrogate(ratio: tf.Tensor, advantages: tf.Tensor, clip_rang
 
 
 def standardise_advantages(advantages: tf.Tensor) -> tf.Tensor:
-    """(A − mean A) / (std A + 10⁻⁸), (batch,)."""
+    """Return (A − mean A) / (std A + 10⁻⁸), (batch,)."""
     return (advantages - tf.reduce_mean(advantages)) / (tf.math.reduce_std(advantages) + 1e-8)
 
 

@@ -134,18 +134,19 @@ def layer_norm(values: Any, gamma: Any, beta: Any) -> Any:
 
 
 def head(weights: Mapping[str, Any], hidden: Any) -> Any:
-    """Outputs (batch, outputs), float32 whatever was computed in:  y = h W_head + b_head."""
+    """Return the outputs (batch, outputs), float32 whatever was computed in:  y = h W_head + b_head."""
     outputs = product(hidden, weights["head/kernel"]) + weights["head/bias"]
     return tf.cast(outputs, "float32") if is_half(outputs) else outputs
 
 
 def forward(network: NetworkSpec, weights: Mapping[str, Any], inputs: Any) -> Any:
-    """Outputs (batch, outputs) of the network; see :func:`features`.  y = h W_head + b_head."""
+    """Return the outputs (batch, outputs) of the network; see :func:`features`.  y = h W_head + b_head."""
     return head(weights, features(network, weights, inputs))
 
 
 def mlp(weights: Mapping[str, Any], inputs: Any) -> Any:
-    """Outputs (batch, outputs) of a multilayer perceptron for normalised inputs (batch, inputs), arrays or tensors.
+    """Return the outputs (batch, outputs) of a multilayer perceptron for normalised inputs (batch, inputs), arrays or
+    tensors.
 
     h₀ = x;  hₗ₊₁ = relu(hₗ Wₗ + bₗ);  y = h W_head + b_head
     """
@@ -166,7 +167,7 @@ class Acting:
     def __call__(
         self, weights: Mapping[str, NDArray[np.float32]], inputs: NDArray[Any] | tuple[NDArray[Any], ...]
     ) -> NDArray[np.float32]:
-        """Outputs (batch, outputs) for inputs as :func:`features` takes them; weights are arrays."""
+        """Return the outputs (batch, outputs) for inputs as :func:`features` takes them; weights are arrays."""
         if not self._network.convolutions:
             return mlp(weights, inputs)
         if weights is not self._weights:  # a fresh dict after every update: converted once

@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 def unroll_network(
     network: NetworkSpec, weights: Mapping[str, Any], inputs: Any, state: Any, begins: Any
 ) -> tuple[Any, list[Any]]:
-    """Outputs of every step, (steps × batch, outputs), and the states behind each, (batch, state_size).
+    """Return the outputs of every step, (steps × batch, outputs), and the states behind each, (batch, state_size).
 
     Args:
         network, weights: dense layers and GRUs.
@@ -111,7 +111,7 @@ class Memory:
         self.begins = mask.copy()
 
     def step(self, network: NetworkSpec, weights: Mapping[str, Any], inputs: Floats) -> Floats:
-        """Outputs (n, outputs) for normalised observations (n, inputs); the states go on."""
+        """Return the outputs (n, outputs) for normalised observations (n, inputs); the states go on."""
         begins = self.begins.astype(np.float32)
         outputs, (self.states,) = unroll_network(network, weights, inputs[None], self.states, begins[None])
         self.begins = np.zeros_like(self.begins)

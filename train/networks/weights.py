@@ -58,7 +58,7 @@ def is_gates(layer: str) -> bool:
 
 
 def count_hidden_layers(weights: Mapping[str, Any]) -> int:
-    """Number of hidden fully connected layers of these weights."""
+    """Return the number of hidden fully connected layers of these weights."""
     return sum(name.startswith("dense_") and name.endswith("/kernel") for name in weights)
 
 

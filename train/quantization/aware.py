@@ -115,7 +115,7 @@ class QuantizationAware:
         return {"quantized_updates": self.updates, "quant_delay_steps": self.delay_steps}
 
     def list_checkpoint_parts(self) -> dict[str, QuantizationAware]:
-        """This object under its name, for a checkpoint; nothing in a run of 32 bits."""
+        """Return this object under its name, for a checkpoint; nothing in a run of 32 bits."""
         return {} if self.fake is None else {"quantization_aware": self}
 
     def state(self) -> dict[str, NDArray[Any]]:

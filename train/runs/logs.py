@@ -125,7 +125,7 @@ def read_curve(text: str) -> list[dict[str, float]]:
 
 
 def column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], list[float]]:
-    """(steps, values) of the rows that have a value in this column."""
+    """Return (steps, values) of the rows that have a value in this column."""
     filled = [row for row in rows if row.get(name)]
     return [float(row[STEP]) for row in filled], [float(row[name]) for row in filled]
 

@@ -120,7 +120,7 @@ def channels_last(stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def quiet_console() -> None:
-    """The emulator prints a banner for every console unless told not to."""
+    """Suppress the banner that the emulator prints for every console."""
     import ale_py
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)

@@ -177,7 +177,7 @@ NEEDS = {
 
 
 def missing_packages(suite: Suite) -> list[str]:
-    """Packages of a suite that are not installed."""
+    """Return the packages of a suite that are not installed."""
     _, modules = NEEDS.get(suite, ("", {}))
     return [package for module, package in modules.items() if not is_importable(module)]
 

@@ -127,7 +127,7 @@ def prepare_parameters(model: str) -> Pushed:
 
 
 def transitions(plan: Plan) -> list[Columns]:
-    """Insertions that a real actor makes while it has no parameters."""
+    """Return the insertions that a real actor makes while it has no parameters."""
     from quarl.train.actorq.actor import Actor
     from quarl.train.actorq.replay import Reply
 

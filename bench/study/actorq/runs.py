@@ -177,7 +177,7 @@ def pairs(results: Results, subject: str, own: Condition = WIDTHS[8]) -> list[tu
 
 
 def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:
-    """Steps per second of int8 over fp32's, seed by seed."""
+    """Return the steps per second of int8 over fp32's, seed by seed."""
     return [one["measures"]["steps_per_s"] / other["measures"]["steps_per_s"] for one, other in found]
 
 

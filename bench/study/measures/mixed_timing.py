@@ -79,7 +79,7 @@ def time_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int, pieces: i
 
 
 def random_weights(network: NetworkSpec) -> Weights:
-    """Normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
+    """Return normal weights of the usual size: drawing policy C's orthogonal ones takes longer than timing it."""
     from quarl.policy.spec import network_shapes
 
     generator, weights = np.random.default_rng(0), {}
@@ -120,7 +120,7 @@ def time_updates(network: NetworkSpec, half: str, updates: int, in_a_call: int, 
 
 
 def time_acting(network: NetworkSpec, half: str, calls: int, batch: int, seed: int) -> Timed:
-    """Action values of ``batch`` pictures, as every step of a training needs them."""
+    """Return action values of ``batch`` pictures, as every step of a training needs them."""
     weights = random_weights(network)
     images = np.random.default_rng(seed).integers(0, 256, (batch, *IMAGE), dtype=np.uint8)
     acting = {kind: partial(Acting(network, Compute(kind)), weights, images) for kind in (FLOAT32, half)}

@@ -99,7 +99,7 @@ def keep_reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) 
 
 
 def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
-    """Inputs that are states, (layers, batch, units) or (batch, units), for a batch of one.
+    """Return inputs that are states, (layers, batch, units) or (batch, units), for a batch of one.
 
     Args:
         file: the graph.

@@ -80,7 +80,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
 
 
 def read_inputs(settings: Settings, normalise: VecNormalize | None, given: bool) -> Seen:
-    """Inputs and the first steps of the chain.
+    """Return the inputs and the first steps of the chain.
 
     Args:
         settings: with the observation space.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """An address of the socket that is short enough for the kernel, however long the path is."""
+    """Provide an address of the socket that is short enough for the kernel, however long the path is."""
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{path.name}"

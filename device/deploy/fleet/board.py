@@ -34,19 +34,19 @@ class Board:
         self._ended: dict[str, int] = {}
 
     def phase(self, title: str, devices: int) -> None:
-        """A new part of the work begins, with so many devices."""
+        """Begin a part of the work, on this number of devices."""
         with self._lock:
             self._title, self._total, self._ended = title, devices, {}
         if self._lines is not None and not self._lines.is_terminal:
             self._lines.print(f"{title}: {_devices(devices)}", markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, device: str) -> None:
-        """The work on a device begins."""
+        """Begin the work on a device."""
         with self._lock:
             self._doing[device] = "connect", time.monotonic()
 
     def step(self, device: str, step: Step) -> None:
-        """What is done on the device now."""
+        """Show what is done on the device now."""
         text = step.name
         if step.unit == "B":
             text += f" {step.done / 1e6:.1f}/{step.total / 1e6:.1f} MB"
@@ -57,7 +57,7 @@ class Board:
                 self._doing[device] = text, self._doing[device][1]
 
     def end(self, device: str) -> None:
-        """The work on a device ends."""
+        """End the work on a device."""
         with self._lock:
             self._doing.pop(device, None)
 
@@ -109,7 +109,7 @@ def event_text(event: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def open_board(enabled: bool) -> Iterator[Board]:
-    """A board on standard error: a live table on a terminal, lines elsewhere; silent unless enabled."""
+    """Open a board on standard error: a live table on a terminal, lines elsewhere; silent unless enabled."""
     if not enabled:
         yield Board()
         return

@@ -65,7 +65,7 @@ class Journal:
 
 @contextlib.contextmanager
 def open_journal(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: None) -> Iterator[Journal]:
-    """The journal of a fleet, locked for this process.
+    """Open the journal of a fleet, locked for this process.
 
     Args:
         fleet: whose.

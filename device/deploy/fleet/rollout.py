@@ -247,7 +247,7 @@ class Rollout:
         return len(self._fallen) > self.settings.max_fail
 
     def _event(self, phase: str, member: Member, state: State, **facts: Any) -> None:
-        """A device has come to a state: it is written, shown and kept."""
+        """Write, show and keep the state that a device has come to."""
         target = member.target
         self.journal.write(policy=self.policy, device=target, phase=phase, state=state, **facts)
         if state in COUNTED:
@@ -309,7 +309,7 @@ class Rollout:
         return _Device(member, done.release, previous, payload.digest, is_new=True, sent_bytes=done.sent_bytes)
 
     def _not_changed(self, phase: str, member: Member, error: Exception) -> None:
-        """The deployment to one device ended with an error: it serves what it served, unless nobody knows."""
+        """Note that the deployment to one device failed: it serves what it served, unless nobody knows."""
         if isinstance(error, StoppedError) and member.target not in self._begun:
             return
         state = state_after(error)

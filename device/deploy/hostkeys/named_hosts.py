@@ -80,5 +80,5 @@ def register(hosts: Sequence[NamedHost], origin: str) -> list[str]:
 
 
 def unregister(name: str) -> None:
-    """The name no longer resolves; the host key stays known."""
+    """Make the name unknown; the host key stays known."""
     config_file(name).unlink(missing_ok=True)

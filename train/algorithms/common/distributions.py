@@ -134,7 +134,7 @@ class Gaussian:
         return {LOG_STD: np.full(self.action_shape, self._log_std, np.float32)}
 
     def sample(self, generator: np.random.Generator, outputs: Floats, weights: Mapping[str, Any]) -> tuple[Any, Floats]:
-        """a = y + σ ε;  log π = −Σ (½ ε² + log σ + ½ log 2π)."""
+        """Return a = y + σ ε;  log π = −Σ (½ ε² + log σ + ½ log 2π)."""
         log_std = weights[LOG_STD]
         noise = generator.standard_normal(outputs.shape, np.float32)
         log_probabilities = -(0.5 * noise**2 + log_std + np.float32(HALF_LOG_2_PI)).sum(axis=1)

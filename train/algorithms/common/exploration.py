@@ -118,7 +118,7 @@ class EpsilonGreedy:
         return chosen
 
     def begin(self, done: NDArray[np.bool_]) -> None:
-        """New episodes begin with nothing held."""
+        """Hold nothing in episodes that begin."""
         self._left[done] = 0
 
     def state(self) -> dict[str, NDArray[Any]]:

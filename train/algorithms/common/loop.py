@@ -53,7 +53,7 @@ class Loop:
         self._checkpointed |= self.aware.list_checkpoint_parts()
 
     def follow(self, learner: Learner, deployed: str, checkpointed: Mapping[str, Checkpointed] | None = None) -> None:
-        """The learner, which of its groups is deployed, and what else a checkpoint holds, by name.
+        """Set the learner, which of its groups is deployed, and what else a checkpoint holds, by name.
 
         All of them, and the generator, go on where the run's checkpoint ends, if there is one.
         """

@@ -24,7 +24,7 @@ Bounds = tuple[NDArray[Any], NDArray[Any]]
 
 
 def widening_steps(bounds: Bounds | None, learning_starts: int, steps: int) -> int:
-    """Steps of a run with a replay in which it still learns about its observations; 0 where all have bounds.
+    """Return steps of a run with a replay in which it still learns about its observations; 0 where all have bounds.
 
     DQN's mean and σ go on for so long, with which it learns CartPole a little sooner than without. In a trial D4PG
     balanced a pole later on statistics that move: its, and DDPG's, stand still, and only what would be cut widens.

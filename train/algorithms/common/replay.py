@@ -113,7 +113,7 @@ class Replay:
         self._all = np.arange(environments)
 
     def __len__(self) -> int:
-        """Number of transitions held."""
+        """Return the number of transitions held."""
         return min(self._written, self.slots) * self.environments
 
     @property
