@@ -116,7 +116,7 @@ static void empty(unsigned vcpu, void *data)
         core_empty(&core);
 }
 
-static void executed(unsigned vcpu, void *data)
+static void on_instruction(unsigned vcpu, void *data)
 {
     if (vcpu != counted)
         return;
@@ -125,7 +125,7 @@ static void executed(unsigned vcpu, void *data)
     sum.instructions++;
 }
 
-static void accessed(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+static void on_access(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
 {
     (void)data;
     if (vcpu != counted)
@@ -143,7 +143,7 @@ static void accessed(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t address
     }
 }
 
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
+static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
 {
     (void)id;
     const size_t count = qemu_plugin_tb_n_insns(block);
@@ -159,15 +159,15 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
             qemu_plugin_register_vcpu_insn_exec_cb(insn, empty, QEMU_PLUGIN_CB_NO_REGS, NULL);
         else {
             void *address = (void *)(uintptr_t)qemu_plugin_insn_vaddr(insn);
-            qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, QEMU_PLUGIN_CB_NO_REGS, address);
-            qemu_plugin_register_vcpu_mem_cb(insn, accessed, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+            qemu_plugin_register_vcpu_insn_exec_cb(insn, on_instruction, QEMU_PLUGIN_CB_NO_REGS, address);
+            qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
         }
     }
 }
 
 static uint64_t call_arguments[2];
 
-static void called(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+static void on_system_call(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                    uint64_t e, uint64_t f, uint64_t g, uint64_t h)
 {
     (void)id, (void)number, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h;
@@ -177,7 +177,7 @@ static void called(qemu_plugin_id_t id, unsigned vcpu, int64_t number, uint64_t 
     }
 }
 
-static void returned(qemu_plugin_id_t id, unsigned vcpu, int64_t number, int64_t result)
+static void on_system_return(qemu_plugin_id_t id, unsigned vcpu, int64_t number, int64_t result)
 {
     (void)id;
     static int64_t now = START_NS;
@@ -195,7 +195,7 @@ static void returned(qemu_plugin_id_t id, unsigned vcpu, int64_t number, int64_t
     }
 }
 
-static void finished(qemu_plugin_id_t id, void *data)
+static void on_exit_of_process(qemu_plugin_id_t id, void *data)
 {
     (void)id;
     (void)data;
@@ -216,9 +216,9 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
         return -1;
     }
     core_init(&core);
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-    qemu_plugin_register_vcpu_syscall_cb(id, called);
-    qemu_plugin_register_vcpu_syscall_ret_cb(id, returned);
-    qemu_plugin_register_atexit_cb(id, finished, NULL);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
+    qemu_plugin_register_vcpu_syscall_cb(id, on_system_call);
+    qemu_plugin_register_vcpu_syscall_ret_cb(id, on_system_return);
+    qemu_plugin_register_atexit_cb(id, on_exit_of_process, NULL);
     return 0;
 }

@@ -5,7 +5,7 @@ unsigned __umodsi3(unsigned a, unsigned b);
 int __divsi3(int a, int b);
 int __modsi3(int a, int b);
 
-static unsigned divided(unsigned a, unsigned b, unsigned *left)
+static unsigned divide(unsigned a, unsigned b, unsigned *left)
 {
     unsigned quotient = 0, rest = 0;
     for (int bit = 31; bit >= 0; bit--) {
@@ -22,13 +22,13 @@ static unsigned magnitude(int a) { return a < 0 ? 0u - (unsigned)a : (unsigned)a
 unsigned __udivsi3(unsigned a, unsigned b)
 {
     unsigned left;
-    return divided(a, b, &left);
+    return divide(a, b, &left);
 }
 
 unsigned __umodsi3(unsigned a, unsigned b)
 {
     unsigned left;
-    divided(a, b, &left);
+    divide(a, b, &left);
     return left;
 }
 

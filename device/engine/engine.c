@@ -50,7 +50,7 @@ static uint64_t results(const struct native_layer *y)
     return (uint64_t)positions(y->height, y->side, y->stride) * positions(y->width, y->side, y->stride) * y->out;
 }
 
-static uint64_t taken(const struct native_layer *y) { return is_conv(y) ? (uint64_t)y->height * y->width * y->channels : y->in; }
+static uint64_t count_inputs(const struct native_layer *y) { return is_conv(y) ? (uint64_t)y->height * y->width * y->channels : y->in; }
 
 static int lies_inside(const struct native_file *f, uint32_t offset, uint64_t size)
 {
@@ -124,7 +124,7 @@ static enum native_error check_layer(const struct native_file *f, const struct n
     return are_zero(y->pad, sizeof y->pad) ? NATIVE_OK : NATIVE_BAD_PADDING;
 }
 
-static uint64_t laid_out(struct native *e, const struct native_file *f);
+static uint64_t lay_out(struct native *e, const struct native_file *f);
 
 static enum native_error check(const void *file, size_t bytes)
 {
@@ -152,7 +152,7 @@ static enum native_error check(const void *file, size_t bytes)
             const struct native_layer *fed = y - 1;
             if (is_conv(fed) || fed->cell || fed->gamma || fed->table || fed->out != y->out || fed->base != -128 || i == f->joins) return NATIVE_BAD_CHAIN;
             state += state_of(y);
-        } else if (taken(y) != there) return NATIVE_BAD_CHAIN;
+        } else if (count_inputs(y) != there) return NATIVE_BAD_CHAIN;
         there = results(&f->layer[i]) + (i + 1 == f->joins ? f->vector : 0);
     }
     const struct native_layer *last = &f->layer[f->layers - 1];
@@ -160,7 +160,7 @@ static enum native_error check(const void *file, size_t bytes)
     if (is_conv(last) || last->out != f->outputs || last->base != -128 || last->gamma || last->table) return NATIVE_BAD_CHAIN;
     if (f->head && (!lies_inside(f, f->head, 1024ull * f->outputs) || !are_finite(f, f->head, 256 * f->outputs))) return NATIVE_BAD_OFFSET;
     if (!are_zero(f->pad, sizeof f->pad)) return NATIVE_BAD_PADDING;
-    const uint64_t need = laid_out(0, f);
+    const uint64_t need = lay_out(0, f);
     return need > NEED_OF_RESULTS + (uint64_t)NEED_PER_BYTE * bytes || need > SIZE_MAX / 2 ? NATIVE_LARGE_NEED : NATIVE_OK;
 }
 
@@ -212,7 +212,7 @@ struct arena {
     uint64_t used;
 };
 
-static void *reserved(struct arena *a, uint64_t size)
+static void *reserve(struct arena *a, uint64_t size)
 {
     void *place = a->start ? a->start + a->used : 0;
     a->used += (size + NATIVE_LINE - 1) / NATIVE_LINE * NATIVE_LINE;
@@ -225,7 +225,7 @@ static uint32_t quads_of_line(const struct native_layer *y) { return (y->side * 
 static uint32_t quads_of(const struct native_layer *y) { return y->side * quads_of_line(y); }
 
 /* Lay everything out from `e` on; the bytes that takes. Called with NULL to count them. */
-static uint64_t laid_out(struct native *e, const struct native_file *f)
+static uint64_t lay_out(struct native *e, const struct native_file *f)
 {
     uint64_t elements = f->observation, rows = 1, sums = 1, wide = 1, window = 1, large = 0, low = 0, gates = 0;
     const int windows = takes_windows();
@@ -245,31 +245,31 @@ static uint64_t laid_out(struct native *e, const struct native_file *f)
     struct native counted;
     struct native *n = e ? e : &counted;
     struct arena a = {(uint8_t *)e, 0};
-    reserved(&a, sizeof *n);
-    n->act[0] = reserved(&a, elements);
-    n->act[1] = reserved(&a, elements);
-    n->window = reserved(&a, window + SLACK);
-    n->list.row = reserved(&a, 2 * rows);
-    n->list.value = reserved(&a, rows);
-    n->list.count = reserved(&a, rows + 2 * SLACK);
-    n->acc = reserved(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
-    n->wide = reserved(&a, 8 * wide);
-    n->hidden = reserved(&a, gates ? gates + SLACK : 0);
-    for (int i = 0; i < 2; i++) n->gates[i] = reserved(&a, 4 * gates);
-    n->next = reserved(&a, 4 * (uint64_t)f->state);
-    n->every = reserved(&a, 2 * most);
-    n->order = reserved(&a, sizeof *n->order);
+    reserve(&a, sizeof *n);
+    n->act[0] = reserve(&a, elements);
+    n->act[1] = reserve(&a, elements);
+    n->window = reserve(&a, window + SLACK);
+    n->list.row = reserve(&a, 2 * rows);
+    n->list.value = reserve(&a, rows);
+    n->list.count = reserve(&a, rows + 2 * SLACK);
+    n->acc = reserve(&a, 4 * (windows ? MOST_WINDOWS : 1) * (sums + SLACK));
+    n->wide = reserve(&a, 8 * wide);
+    n->hidden = reserve(&a, gates ? gates + SLACK : 0);
+    for (int i = 0; i < 2; i++) n->gates[i] = reserve(&a, 4 * gates);
+    n->next = reserve(&a, 4 * (uint64_t)f->state);
+    n->every = reserve(&a, 2 * most);
+    n->order = reserve(&a, sizeof *n->order);
     for (uint32_t i = 0; i < f->layers; i++) {
         const struct native_layer *y = &f->layer[i];
         n->quads[i] = 0, n->heavy[i] = 0;
         if (!windows || !is_conv(y)) continue;
-        n->quads[i] = reserved(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
-        n->heavy[i] = reserved(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
+        n->quads[i] = reserve(&a, 4 * (uint64_t)quads_of(y) * wide_of(y));
+        n->heavy[i] = reserve(&a, quads_of(y) / 2 * (uint64_t)(wide_of(y) / 16));
         large = quads_of(y) > large ? quads_of(y) : large;
-        low = taken(y) > low ? taken(y) : low;
+        low = count_inputs(y) > low ? count_inputs(y) : low;
     }
-    n->low = reserved(&a, low + SLACK);
-    n->large = reserved(&a, 8 * large + 4 * SLACK);
+    n->low = reserve(&a, low + SLACK);
+    n->large = reserve(&a, 8 * large + 4 * SLACK);
     return a.used;
 }
 
@@ -304,17 +304,17 @@ static void find_heavy(const struct native_layer *y, const int8_t *quads, uint8_
         }
 }
 
-size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : (size_t)laid_out(0, file); }
+size_t native_memory(const void *file, size_t bytes) { return check(file, bytes) ? 0 : (size_t)lay_out(0, file); }
 
 enum native_error native_open(void *memory, size_t size, const void *file, size_t bytes)
 {
     const enum native_error error = check(file, bytes);
     if (error) return error;
     const struct native_file *f = file;
-    if ((uintptr_t)memory % NATIVE_LINE || size < laid_out(0, f)) return NATIVE_SMALL_MEMORY;
+    if ((uintptr_t)memory % NATIVE_LINE || size < lay_out(0, f)) return NATIVE_SMALL_MEMORY;
     struct native *e = memory;
-    memset(e, 0, (size_t)laid_out(0, f));
-    laid_out(e, f);
+    memset(e, 0, (size_t)lay_out(0, f));
+    lay_out(e, f);
     e->file = f;
     for (int mask = 0; mask < 256; mask++)
         for (int bit = 0; bit < 8; bit++)
@@ -397,7 +397,7 @@ static void finish(struct native *e, const struct native_layer *y, const int32_t
         for (uint32_t i = 0; i < y->out; i++) e->wide[i] = y->scale * (float)(stored[i] - 128 - y->zero);
         normalise(e->wide, y->out, at(f, y->gamma), at(f, y->beta));
         for (uint32_t i = 0; i < y->out; i++) {
-            const float x = (float)activated(y->activation, e->wide[i], y->slope);
+            const float x = (float)activate(y->activation, e->wide[i], y->slope);
             stored[i] = (uint8_t)(limited(rounded(x / y->norm_scale) + y->norm_zero, y->norm_low, 127) - y->base);
         }
     }
@@ -518,7 +518,7 @@ static void convolve_together(struct native *e, const struct native_layer *y, co
         u, e->low, e->quads[layer], e->heavy[layer], (int)y->side, (int)run, (int)quads_of_line(y), (int)wide, line, e->large};
     if (e->set->piece < 255) {
         uint8_t *restrict low = e->low;
-        for (size_t i = 0, all = (size_t)taken(y); i < all; i++) low[i] = u[i] & 127;
+        for (size_t i = 0, all = (size_t)count_inputs(y); i < all; i++) low[i] = u[i] & 127;
     }
     const int32_t *bias = at(e->file, y->bias);
     uint32_t i = 0, j = 0;

@@ -111,7 +111,7 @@ INLINE int32_t rounded(float x)     /* to the nearest whole number, half to even
 
 INLINE int limited(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
-/* The bodies of functions that every set has, compiled anew for each. */
+/* The bodies of functions that every set has, compiled once for each. */
 INLINE int compact_here(const uint8_t *u, int n, uint16_t *restrict row, uint8_t *restrict value)
 {
     int found = 0;

@@ -48,7 +48,7 @@ static double tanh64(double x)
 static double positive(double x) { return x > 0.0 ? x : 0.0; }
 static double negative(double x) { return x < 0.0 ? x : 0.0; }
 
-static double activated(uint32_t kind, double x, double slope)
+static double activate(uint32_t kind, double x, double slope)
 {
 #define NATIVE_CASE(number, name, f) case number: return f;
     switch (kind) { EACH_ACTIVATION(NATIVE_CASE) }

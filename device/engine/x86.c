@@ -22,7 +22,7 @@ static void cpuid(unsigned leaf, unsigned subleaf, unsigned r[4])
 }
 
 /* What the operating system saves of the registers: bits 1, 2 SSE and AVX, 5 ... 7 AVX-512. */
-static unsigned saved(void)
+static unsigned saved_registers(void)
 {
     unsigned r[4], low, high;
     cpuid(0, 0, r);
@@ -36,7 +36,7 @@ static unsigned saved(void)
 static int has_avx2(void)
 {
     unsigned r[4];
-    if ((saved() & 6) != 6) return 0;
+    if ((saved_registers() & 6) != 6) return 0;
     cpuid(7, 0, r);
     return (int)(r[1] >> 5 & 1);
 }
@@ -44,7 +44,7 @@ static int has_avx2(void)
 static int has_avx512(void)
 {
     unsigned r[4];
-    if ((saved() & 0xe6) != 0xe6) return 0;
+    if ((saved_registers() & 0xe6) != 0xe6) return 0;
     cpuid(7, 0, r);
     const unsigned b = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
     const unsigned c = 1u << 1 | 1u << 6 | 1u << 11;              /* VBMI, VBMI2, VNNI */

@@ -21,7 +21,7 @@ static void end_late(int number)
     _exit(1);
 }
 
-/* A connection to whoever listens at a path; negative, and errno, where nobody does. */
+/* Connect to the socket at a path; negative, and errno, where nobody listens. */
 static int connect_to(const char *path)
 {
     char folder[4096] = ".";

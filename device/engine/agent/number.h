@@ -42,7 +42,7 @@ static inline uint64_t eight_digits(const char *s)
     return bytes ^ 0x3030303030303030u;
 }
 
-/* How many of the first of them are digits: the highest bit of the first byte above 9 is set, whatever is behind it. */
+/* How many of the first of them are digits: the highest bit of the first byte above 9 is set, regardless of what follows. */
 static inline unsigned count_digits(uint64_t eight)
 {
     const uint64_t others = ((eight + 0x7676767676767676u) | eight) & 0x8080808080808080u;

@@ -28,7 +28,7 @@ struct keeper {
     const char *policy;
     char *const *command;
     double watchdog_s, memory_bytes;
-    int folder, signals, told, notified, output; /* -1: not open */
+    int folder, signals, state_file, notified, output; /* -1: not open */
     pid_t child;                    /* 0: none */
     int status, restarts, has_to_end; /* status: of the loop that ended last; -9, by SIGKILL */
     int64_t started_ns[BURST];      /* when the loop was started the last times; 0 before */
@@ -78,7 +78,7 @@ static void keep_file(const struct keeper *k, const char *kind, const char *cont
 }
 
 /* Write down what holds now, and why the loop ended last. */
-static void tell(struct keeper *k, const char *state)
+static void write_state(struct keeper *k, const char *state)
 {
     char room[1024];
     struct text t = text_of(room, sizeof room);
@@ -88,8 +88,8 @@ static void tell(struct keeper *k, const char *state)
     put_string(&t, k->why, strlen(k->why)), put_char(&t, '}');
     const int fresh = memfd_create("quarl-state", MFD_CLOEXEC);
     if (fresh >= 0 && write_all(fresh, room, text_size(&t))) {
-        if (k->told < 0) k->told = fcntl(fresh, F_DUPFD_CLOEXEC, 0);
-        else dup3(fresh, k->told, O_CLOEXEC); /* at once: nobody reads half of it */
+        if (k->state_file < 0) k->state_file = fcntl(fresh, F_DUPFD_CLOEXEC, 0);
+        else dup3(fresh, k->state_file, O_CLOEXEC); /* at once: nobody reads half of it */
     }
     if (fresh >= 0) close(fresh);
     keep_file(k, "state", room, text_size(&t));
@@ -220,7 +220,7 @@ static void attend(struct keeper *k)
         if (watched[NOTIFIED].revents) {
             char message[4096];
             const ssize_t n = recv(k->notified, message, sizeof message, 0);
-            if (n > 0 && memmem(message, (size_t)n, "READY=1", 7)) allowed_s = k->watchdog_s, tell(k, "active");
+            if (n > 0 && memmem(message, (size_t)n, "READY=1", 7)) allowed_s = k->watchdog_s, write_state(k, "active");
             alive_ns = now_ns();
         }
         const int64_t now = now_ns();
@@ -252,7 +252,7 @@ static int are_starts_too_many(const struct keeper *k, int64_t now)
 static int run_loop_once(struct keeper *k)
 {
     const int failed = start_loop(k);
-    if (!failed) tell(k, "starting"), attend(k);
+    if (!failed) write_state(k, "starting"), attend(k);
     else {
         snprintf(k->why, sizeof k->why, "it could not be started: %s", strerror(failed));
         if (k->child) waitpid(k->child, 0, 0), read_log(k);
@@ -284,20 +284,20 @@ static int keep_running(struct keeper *k)
             memcpy(last, k->why, sizeof last);
             snprintf(k->why, sizeof k->why, "it ended %d times within %d s, the last time: %.160s", BURST, WITHIN_S,
                      last);
-            return tell(k, "failed"), 1;
+            return write_state(k, "failed"), 1;
         }
         k->status = -1;
         if (run_loop_once(k)) k->started_ns[next] = now, next = (next + 1) % BURST;
         if (k->has_to_end) break;
-        if (is_final(k->status)) return tell(k, "failed"), k->status;
+        if (is_final(k->status)) return write_state(k, "failed"), k->status;
         k->restarts++;
-        tell(k, "restarting");
+        write_state(k, "restarting");
         pause_starts(k);
     }
-    return tell(k, "stopped"), 0;
+    return write_state(k, "stopped"), 0;
 }
 
-/* ---- what it is asked for ---------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------------------------- */
 
 /* The number behind an option's name, where the word is that option and its number one from `least` to `most`. */
 static int read_limit(const char *word, const char *name, double least, double most, double *to)
@@ -321,16 +321,16 @@ static int read_words(struct keeper *k, int count, char *const *words)
     return is_good && i + 1 < count && k->watchdog_s > 0.0 && k->memory_bytes > 0.0;
 }
 
-/* Signals are read from a descriptor, whatever whoever started this made of them. */
+/* Signals are read from a descriptor, whatever the parent process did with them. */
 static int open_signals(void)
 {
     static const int NUMBERS[] = {SIGTERM, SIGINT, SIGCHLD};
-    sigset_t taken;
-    sigemptyset(&taken);
-    for (int i = 0; i < COUNT_OF(NUMBERS); i++) sigaddset(&taken, NUMBERS[i]);
-    sigprocmask(SIG_BLOCK, &taken, 0);
+    sigset_t handled;
+    sigemptyset(&handled);
+    for (int i = 0; i < COUNT_OF(NUMBERS); i++) sigaddset(&handled, NUMBERS[i]);
+    sigprocmask(SIG_BLOCK, &handled, 0);
     for (int i = 0; i < COUNT_OF(NUMBERS); i++) signal(NUMBERS[i], SIG_DFL);
-    return signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
+    return signalfd(-1, &handled, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
 static int refuse_to_run(const char *what)
@@ -341,15 +341,15 @@ static int refuse_to_run(const char *what)
 
 int supervise(int count, char *const *words)
 {
-    struct keeper k = {.told = -1, .notified = -1, .output = -1};
+    struct keeper k = {.state_file = -1, .notified = -1, .output = -1};
     if (!read_words(&k, count, words)) return fputs("usage: " SUPERVISE_USAGE "\n", stderr), 2;
     for (int i = 0; i < 3; i++) if (fcntl(i, F_GETFD) < 0) open("/dev/null", O_RDWR); /* the lowest: i */
     for (int i = 3; i < INHERITED; i++) close(i); /* others' locks and sessions end without us */
     k.folder = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC); /* as 3: verify.sh opens 5 to 9 */
     if (k.folder < 0) return refuse_to_run(words[0]);
     if (lock_file(&k, "lock") < 0) return errno == EWOULDBLOCK ? 0 : refuse_to_run("its lock");
-    const int told = open_file(&k, name_file(&k, "lock"), O_WRONLY | O_TRUNC);
-    if (told >= 0) dprintf(told, "%d", (int)getpid()), close(told);
+    const int lock = open_file(&k, name_file(&k, "lock"), O_WRONLY | O_TRUNC);
+    if (lock >= 0) dprintf(lock, "%d", (int)getpid()), close(lock);
     setsid(); /* who started this may end, and with it all of its group */
     k.signals = open_signals();
     if (k.signals < 0) return refuse_to_run("its signals");
