@@ -187,7 +187,8 @@ class RuntimeProcess:
             )
         if code < 0:
             return ExecutionError(
-                f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {printed}"
+                f"{self.runtime.value} crashed on the artifact ({signal.Signals(-code).name}): {printed}",
+                code="runtime_crashed",
             )
         return ExecutionError(
             f"{self.runtime.value} ended with exit code {code} on the artifact: {printed}",

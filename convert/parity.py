@@ -50,7 +50,8 @@ def check(
     if error > allowed:
         raise ParityError(
             f"{where}: golden vector {vector}, output {output} is off by {reference.describe(error, output)}; "
-            f"allowed are {reference.describe(allowed, output)}. It was not written."
+            f"allowed are {reference.describe(allowed, output)}. It was not written.",
+            code="golden_mismatch",
         )
     worst = float(errors[0].max())
     agreement = 1.0

@@ -136,6 +136,7 @@ def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[.
         raise QuantizationError(
             f"there are no {precision.value} artifacts for the native engine, only int8 … int2.",
             "Type --bits 8, or --format tflite.",
+            code="native_precision",
         )
     return FLOATS[artifact_format]
 

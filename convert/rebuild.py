@@ -7,6 +7,7 @@ import numpy as np
 from quarl.convert.pipeline import build
 from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError, QuantizationError
+from quarl.policy.golden import refuse_wrong_outputs
 from quarl.policy.reading import ArtifactEntry
 
 ROUNDING = 1e-3
@@ -25,19 +26,17 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     except QuantizationError as error:
         raise BundleError(f"{bundle.path}: {entry.file} cannot be this policy's: {error}", next_step) from error
     if bundle.artifact_data(entry) != candidate.data:
-        raise BundleError(f"{bundle.path / entry.file} is not what these weights and this calibration make.", next_step)
+        raise BundleError(
+            f"{bundle.path / entry.file} is not what these weights and this calibration make.",
+            next_step,
+            code="artifact_not_rebuilt",
+        )
     wanted, stored, where = candidate.reference, bundle.read_expected(entry), bundle.path / entry.golden_file
     wrong = ~(np.abs(stored.outputs.astype(np.float64) - wanted.outputs) <= wanted.own_tolerance[0])
-    if wrong.any():
-        row, output = (int(place) for place in np.argwhere(wrong)[0])
-        raise BundleError(
-            f"{where}: the golden outputs are not those of these weights and this calibration: output {output} of "
-            f"vector {row} is {stored.outputs[row, output]:g}, computed again {wanted.outputs[row, output]:g}; "
-            f"{int(wrong.any(axis=1).sum())} of {len(wrong)} vectors differ.",
-            next_step,
-        )
+    whose = "these weights and this calibration"
+    refuse_wrong_outputs(wrong, wanted.outputs, stored.outputs, where, whose, next_step)
     if (stored.tolerance > wanted.tolerance * (1 + ROUNDING)).any():
-        raise BundleError(f"{where}: the tolerance is wider than this artifact's.", next_step)
+        raise BundleError(f"{where}: the tolerance is wider than this artifact's.", next_step, code="wider_tolerance")
     # Both have steps, or none: Bundle.expected has compared that with the precision.
     step, stated_step = (np.array([] if value is None else value) for value in (wanted.step, entry.output_step))
     most_off, allowed = (1.0 if value is None else value for value in (entry.most_off, wanted.most_off))

@@ -289,6 +289,7 @@ def _check_outputs(spec: PolicySpec, weights: Weights, observations: np.ndarray,
             f"{wanted[row, output]:g}, the policy's {own[row, output]:g}; "
             f"{int(wrong.any(axis=1).sum())} of {len(wrong)} observations differ.",
             "Do the weights, the activations and the normaliser belong to them?",
+            code="golden_mismatch",
         )
 
 

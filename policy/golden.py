@@ -259,7 +259,7 @@ def _compare_floats(
         return
     with np.errstate(all="ignore"):  # slow: computed only where it decides
         parts = [float_tolerance(spec, weights, observations[rows]) for rows in _blocks(len(observations))]
-    _refuse(~(apart <= np.maximum(np.max(parts, axis=0), few)), computed, stored, where, whose, next_step)
+    refuse_wrong_outputs(~(apart <= np.maximum(np.max(parts, axis=0), few)), computed, stored, where, whose, next_step)
 
 
 def _recompute(
@@ -271,9 +271,10 @@ def _recompute(
     return computed, FEW_ROUNDINGS * UNIT_ROUNDOFF * np.abs(stored).max(axis=0).astype(np.float64)
 
 
-def _refuse(
+def refuse_wrong_outputs(
     wrong: NDArray[np.bool_], computed: Floats, stored: Floats, where: Path, whose: str, next_step: str
 ) -> None:
+    """Raise BundleError of the first golden output that is wrong, if any is: ``whose`` policy computes another."""
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
         raise BundleError(
@@ -281,6 +282,7 @@ def _refuse(
             f"{stored[row, output]:g}, computed again {computed[row, output]:g}; "
             f"{int(wrong.any(axis=1).sum())} of {len(wrong)} vectors differ.",
             next_step,
+            code="golden_mismatch",
         )
 
 

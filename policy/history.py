@@ -96,7 +96,9 @@ class History:
                 self._push(index, following[:size])
                 following = following[size:]
         if following:
-            raise SpecError(f"{len(following)} elements of a state were given that no field remembers.")
+            raise SpecError(
+                f"{len(following)} elements of a state were given that no field remembers.", code="extra_state_elements"
+            )
 
     def _push(self, index: int, row: array[float]) -> None:
         self._rows[index] = self._rows[index][len(row) :] + row

@@ -84,6 +84,7 @@ def _find_by_name(name: str, artifacts: Path, zoo: Path) -> Bundle:
         raise BundleError(
             f"there is no policy {abbreviate(name)}; allowed are printable names of at most 255 bytes, and paths.",
             "Type: quarl train --help",
+            code="bad_policy_name",
         )
     own, shipped = artifacts / name, find_shipped(name, zoo)
     if own.exists():

@@ -104,13 +104,16 @@ def check_finite(tensor: np.ndarray, name: str = "tensor") -> None:
         raise QuantizationError(
             f"{name} of shape {tensor.shape} has {bad} values that are NaN or infinite; only finite ones are allowed.",
             "Look for divergence in training.",
+            code="not_finite",
         )
 
 
 def check_bits(bits: int, lowest: int = SMALLEST_WEIGHT_BITS, highest: int = LARGEST_WEIGHT_BITS) -> None:
     """Refuse a bit width outside lowest … highest."""
     if not lowest <= bits <= highest:
-        raise QuantizationError(f"{bits} bits were asked for; allowed are {lowest} … {highest}.")
+        raise QuantizationError(
+            f"{bits} bits were asked for; allowed are {lowest} … {highest}.", code="bits_out_of_range"
+        )
 
 
 # --- symmetric, per output channel: the weights ---------------------------------------------------------------------

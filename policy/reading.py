@@ -462,6 +462,7 @@ def _refuse_special(path: Path, status: os.stat_result) -> None:
     raise BundleError(
         f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}; only regular files are read.",
         "Give the file itself; if it is a bundle's, make or fetch the bundle again.",
+        code="not_a_regular_file",
     )
 
 
@@ -473,13 +474,15 @@ def _refuse_large(path: Path, size: int, largest: int) -> None:
 def _compare_sizes(path: Path, size: int, wanted: FileRecord) -> None:
     if size != wanted.size:
         state = "truncated" if size < wanted.size else "longer than it was written"
-        raise BundleError(f"{path} is {state}: {size} bytes, the manifest says {wanted.size}.")
+        raise BundleError(f"{path} is {state}: {size} bytes, the manifest says {wanted.size}.", code="wrong_size")
 
 
 def _compare_hashes(path: Path, sha256: str, wanted: FileRecord) -> None:
     if sha256 != wanted.sha256:
         raise BundleError(
-            f"{path} was tampered with or damaged: its sha256 is not the manifest's.", "Make or fetch the bundle again."
+            f"{path} was tampered with or damaged: its sha256 is not the manifest's.",
+            "Make or fetch the bundle again.",
+            code="wrong_sha256",
         )
 
 
@@ -586,7 +589,10 @@ def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[s
             raise BundleError(f"{where}: its rows do not belong together: there are {rows}.")
         size = sum(4 * math.prod(shape) for _, shape in shapes.values())
         if size > LARGEST_ARRAYS:
-            raise BundleError(f"{where} holds arrays of {size} bytes in float32; allowed are {LARGEST_ARRAYS}.")
+            raise BundleError(
+                f"{where} holds arrays of {size} bytes in float32; allowed are {LARGEST_ARRAYS}.",
+                code="arrays_too_large",
+            )
         return {name: _array(members[name], *shapes[name]) for name in wanted}
     except BundleError:
         raise

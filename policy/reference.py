@@ -169,7 +169,9 @@ def check_weights(spec: PolicySpec, weights: Weights) -> None:
     wanted = weight_shapes(spec)
     missing, unexpected = wanted.keys() - weights.keys(), weights.keys() - wanted.keys()
     if missing or unexpected:
-        raise SpecError(f"weights lack {sorted(missing)} and have the unexpected {sorted(unexpected)}.")
+        raise SpecError(
+            f"weights lack {sorted(missing)} and have the unexpected {sorted(unexpected)}.", code="wrong_weight_names"
+        )
     kind = np.dtype(np.uint8 if spec.network.opaque else np.float32)
     for name, shape in wanted.items():
         if weights[name].shape != shape or weights[name].dtype != kind:
@@ -178,7 +180,9 @@ def check_weights(spec: PolicySpec, weights: Weights) -> None:
                 f"the spec wants {kind}{list(shape)}."
             )
         if not np.isfinite(weights[name]).all():
-            raise SpecError(f"weight {name!r} holds NaN or infinity.", "Look for divergence in training.")
+            raise SpecError(
+                f"weight {name!r} holds NaN or infinity.", "Look for divergence in training.", code="not_finite"
+            )
 
 
 def as_batch(spec: PolicySpec, observations: np.ndarray) -> Floats:
@@ -603,6 +607,7 @@ def check_multipliers(network: IntegerNetwork) -> None:
                 f"of its output; LiteRT takes less than {MULTIPLIER_LIMIT:g}. On the calibration set its input or its "
                 "output hardly varies.",
                 "Record a calibration set that moves the outputs, or use BITS=16.",
+                code="multiplier_too_large",
             )
 
 

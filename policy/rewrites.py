@@ -192,7 +192,10 @@ def add_normaliser(
 
 def _refuse_trained(spec: PolicySpec) -> None:
     if spec.quantization is not None:
-        raise SpecError(f"policy {spec.name!r} was trained with quantizers, whose grid its weights lie on; it stays.")
+        raise SpecError(
+            f"policy {spec.name!r} was trained with quantizers, whose grid its weights lie on; it stays.",
+            code="trained_with_quantizers",
+        )
 
 
 def _is_identity(normaliser: Normaliser) -> bool:

@@ -374,6 +374,7 @@ class Widths:
                 raise QuantizationError(
                     f"scheme {self.scheme.value} quantizes weights only; activations of {width} bits were asked for.",
                     "Leave them float, or take the scheme quarl or symmetric.",
+                    code="weights_only_scheme",
                 )
 
     @property

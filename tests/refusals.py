@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,14 +14,13 @@ E = TypeVar("E", bound=QuarlError)
 
 
 @contextmanager
-def refused(kind: type[E], code: str, **values: object) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expect an error of this class that has this code and these values."""
+def refused(
+    kind: type[E], code: str, shows: Collection[str] = (), **values: object
+) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect an error of this class with this code and these values, whose message shows names and numbers."""
     with pytest.raises(kind) as caught:
         yield caught
-    assert_refused(caught.value, code, **values)
-
-
-def assert_refused(error: QuarlError, code: str, **values: object) -> None:
-    """Assert the code and the values of an error that was caught."""
+    error = caught.value
     assert error.code == code, str(error)
     assert {name: error.values.get(name) for name in values} == values
+    assert all(value in str(error) for value in shows), (shows, str(error))

@@ -95,8 +95,14 @@ def refuse_memory(method: str, network: NetworkSpec) -> None:
     if bool(network.recurrences) == (method == RECURRENT):
         return
     if network.recurrences:
-        raise TaskError(f"--method {method} cannot train recurrent layers. Choose --method {RECURRENT}.")
-    raise TaskError(f"--method {RECURRENT} trains networks with GRUs. Type --model 128,gru-128, for example.")
+        raise TaskError(
+            f"--method {method} cannot train recurrent layers. Choose --method {RECURRENT}.",
+            code="method_not_recurrent",
+        )
+    raise TaskError(
+        f"--method {RECURRENT} trains networks with GRUs. Type --model 128,gru-128, for example.",
+        code="method_needs_recurrence",
+    )
 
 
 def settings_class(method: str) -> Any:

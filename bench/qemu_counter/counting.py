@@ -124,7 +124,7 @@ def summarise_counts(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[di
         BenchError: the markers and the labels do not belong together.
     """
     if len(rows) != len(labels):
-        raise BenchError(f"{len(rows)} regions were counted and {len(labels)} were marked.")
+        raise BenchError(f"{len(rows)} regions were counted and {len(labels)} were marked.", code="regions_miscounted")
     by_label: dict[str, list[Counted]] = {}
     for row, label in zip(rows, labels, strict=True):
         by_label.setdefault(label, []).append(row)

@@ -103,6 +103,7 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
                 raise BenchError(
                     f"{question.target} is emulated: how long a decision takes there says nothing about a real device.",
                     "--target pi@raspberrypi, or --target local for this machine",
+                    code="emulated_target",
                 )
             runtimes, excluded = runtimes_of(facts, question.runtimes)
             say(f"{question.target}: {facts.summary()}; runtimes {', '.join(runtime.value for runtime in runtimes)}")
@@ -188,6 +189,7 @@ def compute_return_kept(returns: Sequence[float], reference: Sequence[float]) ->
         raise BenchError(
             f"the reference's mean return over {len(reference)} episodes is 0: there is no share of it to keep.",
             "another --seed, or more --episodes",
+            code="zero_reference_return",
         )
     low, high = (None if end is None else 1.0 - end / 100.0 for end in (error.high, error.low))
     return Estimate(1.0 - error.value / 100.0, low, high)
@@ -270,7 +272,11 @@ def choose_preset(task: Task, preset: str | None) -> str:
     if preset is None:
         return first
     if not first:
-        raise UsageError(f"--preset {preset} means nothing to the task {task.name}.", "the command without --preset")
+        raise UsageError(
+            f"--preset {preset} means nothing to the task {task.name}.",
+            "the command without --preset",
+            code="task_has_no_presets",
+        )
     if preset not in PRESETS:
         raise UsageError(f"--preset {preset} is not known; allowed are {', '.join(PRESETS)}.", f"--preset {first}")
     return preset

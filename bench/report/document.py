@@ -271,7 +271,9 @@ def check(data: Any) -> None:
         raise InvalidDocumentError(f"the report holds a number that JSON does not have: {error}.") from None
     for kind in Kind:
         if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
-            raise InvalidDocumentError(f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.")
+            raise InvalidDocumentError(
+                f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.", code="kind_mismatch"
+            )
     if data["valid"] == bool(data["invalid_reasons"]):
         raise InvalidDocumentError("report.valid and report.invalid_reasons contradict each other.")
     if data["latency"] is not None:

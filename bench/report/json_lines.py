@@ -41,7 +41,9 @@ def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
     except BundleError as error:
         raise StoreError(error.message, "If it is damaged, move it away.") from None
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} cannot be read: {error}. If it is damaged, move it away.") from None
+        raise StoreError(
+            f"{path} cannot be read: {error}. If it is damaged, move it away.", code="unreadable_results"
+        ) from None
     documents = []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -59,7 +59,8 @@ def read_results(path: Path) -> list[Report]:
         reports = json_lines.read(path, Report.from_json)
     except FileNotFoundError:
         raise StoreError(
-            f"{path} does not exist: nothing was measured yet.\n  next: quarl bench latency --policy I"
+            f"{path} does not exist: nothing was measured yet.\n  next: quarl bench latency --policy I",
+            code="nothing_measured",
         ) from None
     reports_by_id: dict[str, Report] = {}
     for report in reports:

@@ -90,7 +90,8 @@ def task_of(bundle: Bundle) -> Task:
     if not task.paired:
         raise command_line.UsageError(
             f"{bundle.path} was trained on {task.name}, whose episodes are not seeded one by one: nothing can be "
-            f"compared on them. Evaluate it by itself: quarl evaluate --input-path {bundle.path}"
+            f"compared on them. Evaluate it by itself: quarl evaluate --input-path {bundle.path}",
+            code="unseeded_episodes",
         )
     return task
 

@@ -369,6 +369,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
                 f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
                 "Nothing was changed.",
                 f"quarl study cells --take {source} --force, if it shall replace it all the same",
+                code="worse_than_committed",
             )
     row: dict[str, Any] = {
         "preset": result.preset,

@@ -146,6 +146,7 @@ def _largest(
             f"{wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
             f"{len(rows)} observations differ. Nothing was written.",
             "Is it the policy, the normaliser and the order of observations that belong together?",
+            code="not_reproduced",
         )
     return float(apart.max())
 
@@ -177,6 +178,7 @@ def _measure_episode_error(
             f"{flights[1][period, output]:g}; allowed is a difference of {allowed[period, output]:.2g}. Nothing was "
             "written.",
             "Do the states belong to the layers in this order, and do they begin with what the file says?",
+            code="state_not_reproduced",
         )
     return float(apart.max())
 

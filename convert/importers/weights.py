@@ -61,6 +61,7 @@ def read_weights(path: Path, spec: Path | None = None) -> ForeignPolicy:
             (f"Where PyTorch is: quarl export-torch {path} --python PYTHON. Or write" if is_torch else "Write")
             + " the policy's steps to a JSON file (docs/import.md has an example), and add --spec FILE.json. Of "
             "observations: give the policy's file, and this one as --observations.",
+            code="weights_only_file",
         )
     return _read(path, spec)
 

@@ -127,5 +127,6 @@ def _compiler_version() -> str:
         raise BuildError(
             "the package ziglang, which compiles the native engine, is missing.",
             'Type: pip install "quarl[export-c]"   (in a checkout: make setup)',
+            code="missing_compiler",
         )
     return importlib.metadata.version("ziglang")

@@ -16,6 +16,7 @@ from quarl.bench.command_line import BenchError
 from quarl.bench.qemu_counter import building, counting, sysroot
 from quarl.bench.qemu_counter.counting import COLUMNS, PAIR, PATHS, Counted, median, parse_lines, summarise_counts
 from quarl.bench.qemu_counter.guest import marker_code
+from tests.refusals import refused
 
 # `.ci/run` installs both.
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")
@@ -226,7 +227,7 @@ def test_medians_are_numbers_that_were_counted_less_the_empty_pair() -> None:
     assert (paths["runtime_warm"].instructions, paths["runtime_warm"].l1d_misses) == (2000 - 101, 4)
     assert paths["decide_cold"].loads == 0
     assert median([row(3), row(1)]).instructions == 1
-    with pytest.raises(BenchError, match="20 regions were counted and 19 were marked"):
+    with refused(BenchError, "regions_miscounted", shows=["20", "19"]):
         summarise_counts(rows, labels[:-1])
     with pytest.raises(BenchError, match="10 numbers"):
         parse_lines("1 2 3\n")

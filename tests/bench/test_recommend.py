@@ -44,6 +44,7 @@ from quarl.policy.reading import ArtifactEntry, FileRecord
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
 from quarl.train.suites.make import make_task
 from quarl.train.suites.task import Evaluation
+from tests.refusals import refused
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 LITERT, TFLITE, ONNX = RuntimeName.LITERT, RuntimeName.TFLITE_RUNTIME, RuntimeName.ONNXRUNTIME
@@ -90,7 +91,7 @@ def test_a_bundle_or_preset_that_there_is_not(capsys: pytest.CaptureFixture[str]
     assert choose_preset(cartpole, None) == ""
     with pytest.raises(UsageError, match="allowed are easy, medium, shipped, hard"):
         choose_preset(navigation, "moon")
-    with pytest.raises(UsageError, match="means nothing to the task CartPole-v1"):
+    with refused(UsageError, "task_has_no_presets"):
         choose_preset(cartpole, "hard")
 
 
@@ -103,7 +104,7 @@ def test_the_share_of_a_return_that_is_kept() -> None:
     assert compute_return_kept([-110.0, -110.0], [-100.0, -100.0]).value == pytest.approx(0.90)
     better = compute_return_kept([-91.0, -89.0], [-100.0, -100.0])
     assert (better.value, better.low, better.high) == pytest.approx((1.1, 1.1 - 0.1270620474, 1.1 + 0.1270620474))
-    with pytest.raises(BenchError, match="is 0: there is no share"):
+    with refused(BenchError, "zero_reference_return"):
         compute_return_kept([1.0, 1.0], [-1.0, 1.0])
 
 
@@ -183,7 +184,7 @@ def test_an_emulator_is_refused_before_anything_is_converted_or_deployed(
     monkeypatch.setattr(measurements, "convert_copy", too_late)
     monkeypatch.setattr(measurements, "deploy_candidates", too_late)
     bundle, task = balancing(tmp_path / "pole"), make_task("CartPole-v1")
-    with pytest.raises(BenchError, match="pi@virtual is emulated: how long"):
+    with refused(BenchError, "emulated_target"):
         measurements.measure(bundle, task, replace(QUESTION, target="pi@virtual"))
     monkeypatch.setattr(probe, "is_emulated", lambda *_: False)
     with pytest.raises(AssertionError):

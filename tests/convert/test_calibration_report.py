@@ -9,6 +9,7 @@ from quarl.convert.calibration import inspect
 from quarl.policy.errors import QuantizationError
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import PolicySpec
+from tests.refusals import refused
 
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
 
@@ -61,5 +62,5 @@ def test_an_empty_or_broken_set_is_refused(small: Small) -> None:
         quantize_network(spec, weights, calibration[:0])
     broken = calibration.copy()
     broken[3, 1] = np.inf
-    with pytest.raises(QuantizationError, match="1 values that are NaN or infinite"):
+    with refused(QuantizationError, "not_finite"):
         quantize_network(spec, weights, broken)

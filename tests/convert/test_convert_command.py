@@ -23,6 +23,7 @@ from quarl.policy.reading import CALIBRATION_FILE, GOLDEN_FILE, WEIGHTS_FILE
 from quarl.policy.reference import forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, Recipe, RuntimeName
+from tests.refusals import refused
 
 
 def test_every_precision_in_every_format_that_holds_it(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +113,7 @@ def test_a_bundle_that_is_damaged_between_two_artifacts_is_refused(bundle: Bundl
 
     formats = ArtifactFormat.TFLITE, ArtifactFormat.NATIVE  # of one precision: quantized once
     jobs = [(bundle, Precision.INT8, artifact_format) for artifact_format in formats]
-    with pytest.raises(BundleError, match=f"{name} was tampered with"):
+    with refused(BundleError, "wrong_sha256"):
         convert_each(jobs, damage)
     assert (bundle.path / "int8.tflite").exists() and not (bundle.path / "int8.native").exists()
 

@@ -24,6 +24,7 @@ from quarl.policy.golden import UNIT_ROUNDOFF, float_tolerance
 from quarl.policy.reference import IntegerNetwork, forward_float
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from tests.refusals import refused
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
@@ -128,7 +129,7 @@ def test_a_runtime_that_crashes_is_named_with_its_signal_and_started_again(small
     data = tflite_graph.float_graph(spec, weights)
     with RuntimeProcess(RuntimeName.LITERT) as process:
         process._process.kill()
-        with pytest.raises(ExecutionError, match=r"litert crashed on the artifact \(SIGKILL\)"):
+        with refused(ExecutionError, "runtime_crashed"):
             process.execute(spec, data, observations)
         assert len(process.execute(spec, data, observations).outputs) == len(observations)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import socket
 import struct
 import tracemalloc
@@ -22,6 +21,7 @@ from quarl.policy.errors import BundleError
 from quarl.policy.reading import CALIBRATION_FILE, DEVICE_FILES, GOLDEN_FILE, MANIFEST_FILE, SPEC_FILE, WEIGHTS_FILE
 from quarl.policy.spec import ArtifactFormat, Precision
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, WEIGHTS, change, entry_of, sign
+from tests.refusals import refused
 
 ALL_FILES = [
     MANIFEST_FILE,
@@ -94,7 +94,7 @@ def test_what_is_no_regular_file_is_refused(full: Bundle, name: str, put: Callab
     """None of them is opened to be read: a FIFO would be waited for for ever, /dev/zero has no end."""
     (full.path / name).unlink()
     put(full.path / name)
-    with pytest.raises(BundleError, match=f"{re.escape(name)} {words}; only regular files are read"):
+    with refused(BundleError, "not_a_regular_file"):
         Bundle.load(full.path)
 
 
@@ -168,12 +168,9 @@ def with_size(data: bytes, size: int) -> bytes:
 def test_a_bomb_is_not_unpacked(bundle: Bundle, large_bomb: bytes) -> None:
     """120 MB of rows that fit the spec; and a header that claims 1.2 GB, in an archive that agrees with it."""
     lying = with_size(bomb(10, claimed_rows=BOMB_ROWS), 128 + 12 * BOMB_ROWS)
-    for data, words in (
-        (large_bomb, "120000000 bytes in float32; allowed are"),
-        (lying, "1200000000 bytes in float32"),
-    ):
+    for data, size in ((large_bomb, "120000000"), (lying, "1200000000")):
         sign(bundle.path, CALIBRATION_FILE, data)
-        with little_memory(), pytest.raises(BundleError, match=rf"{CALIBRATION_FILE} holds arrays of {words}"):
+        with little_memory(), refused(BundleError, "arrays_too_large", shows=[size]):
             Bundle.load(bundle.path)
 
 

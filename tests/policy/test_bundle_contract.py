@@ -27,6 +27,7 @@ from quarl.policy.reading import (
 )
 from quarl.policy.reference import forward_float
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
+from tests.refusals import refused
 
 
 def test_what_is_written_is_read(bundle: Bundle) -> None:
@@ -68,13 +69,13 @@ def test_a_damaged_file_is_refused_by_name(bundle: Bundle, name: str) -> None:
     path = bundle.path / name
     data = path.read_bytes()
     path.write_bytes(data[:-1])
-    with pytest.raises(BundleError, match=f"{name} is truncated: {len(data) - 1} bytes, the manifest says {len(data)}"):
+    with refused(BundleError, "wrong_size"):
         Bundle.load(bundle.path)
     path.write_bytes(data + b"\n")
     with pytest.raises(BundleError, match=f"{name} is longer than it was written"):
         Bundle.load(bundle.path)
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    with pytest.raises(BundleError, match=f"{name} was tampered with or damaged"):
+    with refused(BundleError, "wrong_sha256"):
         Bundle.load(bundle.path)
     path.unlink()
     if name == "learning_curve.csv":
@@ -117,7 +118,7 @@ def test_a_file_that_is_written_after_it_was_read_is_verified_again(bundle: Bund
     Contents.of(loaded)
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     for _ in range(2):
-        with pytest.raises(BundleError, match=f"{name} was tampered with or damaged"):
+        with refused(BundleError, "wrong_sha256"):
             Contents.of(loaded)
     path.unlink()
     with pytest.raises(BundleError, match=f"{name} is missing"):

@@ -23,6 +23,7 @@ from quarl.policy.locate import working_bundle
 from quarl.policy.reading import GOLDEN_FILE, MANIFEST_FILE, SPEC_FILE
 from quarl.policy.spec import PolicySpec
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, SPEC, WEIGHTS, change, entry_of, sign
+from tests.refusals import refused
 
 BAD_POLICY_NAMES = ["", ".", "..", "a/b", "a\0b", "a\nb", "a\n", "\x1b[2J", "\ud800", "-rf", ".hidden", "ü", "a" * 65]
 HUGE = 10**4000
@@ -179,7 +180,7 @@ def test_a_path_that_is_none_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 300, "\x1b[2J", ""])
 def test_a_typed_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"there is no policy .*; allowed are printable names"):
+    with refused(BundleError, "bad_policy_name"):
         working_bundle(name, tmp_path / "artifacts", tmp_path / "zoo")
 
 

@@ -20,6 +20,7 @@ from quarl.policy.spec import (
     Precision,
 )
 from tests.policy.small_bundle import CALIBRATION, EXPECTED, GOLDEN, OUTPUTS, SPEC, WEIGHTS, entry_of, files
+from tests.refusals import refused
 
 
 def test_misshapen_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_an_artifact_is_listed_with_its_golden_outputs(bundle: Bundle) -> None:
 def test_a_tampered_artifact_is_refused(bundle: Bundle) -> None:
     add_artifact(bundle, entry_of(b"graph"), b"graph", EXPECTED)
     (bundle.path / "int8.tflite").write_bytes(b"grapH")
-    with pytest.raises(BundleError, match=r"int8\.tflite was tampered with"):
+    with refused(BundleError, "wrong_sha256"):
         Bundle.load(bundle.path)
 
 

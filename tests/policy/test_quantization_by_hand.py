@@ -18,6 +18,7 @@ from quarl.policy.quantize import (
     symmetric_scales,
     to_fp16,
 )
+from tests.refusals import refused
 
 
 def floats(*values: float) -> np.ndarray:
@@ -232,13 +233,13 @@ def test_every_quantizer_refuses_what_is_not_finite(bad: float) -> None:
         lambda: quarl(weights, 32),
         lambda: to_fp16(weights),
     ):
-        with pytest.raises(QuantizationError, match=r"1 values that are NaN or infinite.*divergence"):
+        with refused(QuantizationError, "not_finite"):
             quantize()
 
 
 @pytest.mark.parametrize("bits", [1, 9, 0, -3])
 def test_symmetric_refuses_other_widths(bits: int) -> None:
-    with pytest.raises(QuantizationError, match=f"{bits} bits were asked for; allowed are 2 … 8"):
+    with refused(QuantizationError, "bits_out_of_range", shows=["2", "8"]):
         symmetric_scales(KERNEL, bits)
 
 

@@ -31,6 +31,7 @@ from quarl.policy.spec import (
     weight_shapes,
 )
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, state_fields, weights_of
+from tests.refusals import refused
 
 ONE = PolicySpec(
     name="one",
@@ -161,7 +162,7 @@ def test_a_history_gives_each_layer_its_own_state() -> None:
     assert history.observe(np.ones(7)).tolist() == [1.0] * 7 + [0.0] * 30
     with pytest.raises(SpecError, match="has 10 elements, 9 were given"):
         history.record_action((), state[:-1])
-    with pytest.raises(SpecError, match="1 elements of a state were given that no field remembers"):
+    with refused(SpecError, "extra_state_elements"):
         history.record_action((), np.arange(31.0))
 
 

@@ -22,6 +22,7 @@ from quarl.policy.quantize import (
     quarl_values,
     symmetric_scales,
 )
+from tests.refusals import refused
 
 
 def floats(*values: float) -> np.ndarray:
@@ -197,19 +198,19 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
         lambda: fake_symmetric(weights, 4),
         lambda: fake_symmetric(weights, 12),
     ):
-        with pytest.raises(QuantizationError, match=r"1 values that are NaN or infinite.*divergence"):
+        with refused(QuantizationError, "not_finite"):
             quantize()
 
 
 def test_other_widths_are_refused() -> None:
     column = floats(1.0, 2.0).reshape(-1, 1)
     for bits in (1, 0, -3):
-        with pytest.raises(QuantizationError, match=f"{bits} bits were asked for; allowed are 2 … 32"):
+        with refused(QuantizationError, "bits_out_of_range", shows=["2", "32"]):
             quarl_released(column, bits)
     for bits in (1, 32):
-        with pytest.raises(QuantizationError, match=f"{bits} bits were asked for; allowed are 2 … 31"):
+        with refused(QuantizationError, "bits_out_of_range", shows=["2", "31"]):
             fake_symmetric(column, bits)
-        with pytest.raises(QuantizationError, match=f"{bits} bits were asked for; allowed are 2 … 31"):
+        with refused(QuantizationError, "bits_out_of_range", shows=["2", "31"]):
             affine_from_range(0.0, 1.0, bits)
-    with pytest.raises(QuantizationError, match="12 bits were asked for; allowed are 2 … 8"):
+    with refused(QuantizationError, "bits_out_of_range", shows=["12", "2", "8"]):
         fake_symmetric(column, 12, floats(0.1))

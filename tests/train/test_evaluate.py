@@ -37,6 +37,7 @@ from quarl.train.suites.episodes import Decide, Judged
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.make import make_task
 from quarl.train.suites.task import Evaluation, Task
+from tests.refusals import refused
 
 Balancing = Callable[..., Bundle]
 
@@ -282,8 +283,8 @@ def test_an_environment_that_cannot_draw_names_what_is_missing(tmp_path: Path) -
         return task.make(1, seed), draw
 
     blind = dataclasses.replace(task, draw=no_display)
-    with pytest.raises(TaskError, match=r"No OpenGL.*apt-get install libosmesa6, then MUJOCO_GL=osmesa"):
+    with refused(TaskError, "cannot_render"):
         film(blind, lambda observation: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
-    with pytest.raises(TaskError, match=r"has no pictures of itself. Leave out --video"):
+    with refused(TaskError, "no_pictures"):
         film(dataclasses.replace(task, draw=None), lambda o: np.zeros(1, np.int64), 0, "", "x", tmp_path / "x.mp4")
     assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,8 @@ def refuse_unreachable(address: str | None) -> None:
     if " " in sys.executable:
         raise ClusterError(
             f"Ray reaches no cluster from {sys.prefix}, whose path has a space. Clone the project into a folder whose "
-            "path has none; or leave --address out, then everything runs here."
+            "path has none; or leave --address out, then everything runs here.",
+            code="path_with_space",
         )
 
 

@@ -76,7 +76,8 @@ def make_plan(options: Options) -> Plan:
     if "curriculum" in task_settings.task:
         raise TaskError(
             "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
-            "or train with quarl train."
+            "or train with quarl train.",
+            code="curriculum_not_distributed",
         )
     if task_settings.task.get(LOOKS, 1) != 1:
         raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")

@@ -91,7 +91,10 @@ class Published:
             WireError: it is damaged.
         """
         if sha256(data) != self.sha256:
-            raise WireError(f"version {self.version} of the parameters arrived damaged: its SHA-256 is another one.")
+            raise WireError(
+                f"version {self.version} of the parameters arrived damaged: its SHA-256 is another one.",
+                code="damaged_parameters",
+            )
         return replace(self, data=data)
 
 
@@ -157,7 +160,9 @@ def unpack_artifact(published: Published) -> bytes:
     try:
         tensors = load(published.data.tobytes())
     except SafetensorError as error:
-        raise WireError(f"version {published.version} of the parameters is no safetensors file ({error}).") from error
+        raise WireError(
+            f"version {published.version} of the parameters is no safetensors file ({error}).", code="not_safetensors"
+        ) from error
     spec = published.spec
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))
     return build_graph(spec, unpack_weights(tensors), calibration, published.precision, published.format)

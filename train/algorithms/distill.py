@@ -260,7 +260,8 @@ def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
     ):
         raise TaskError(
             f"{task.name} cannot be distilled: the student's observation has to begin with an image whose bounds are "
-            f"known, and go on with fields that the teacher sees; those are {[field.name for field in seen]}."
+            f"known, and go on with fields that the teacher sees; those are {[field.name for field in seen]}.",
+            code="cannot_distill",
         )
     ends = np.cumsum([field.size for field in seen])
     where = {field.name: slice(int(end) - field.size, int(end)) for field, end in zip(seen, ends, strict=True)}

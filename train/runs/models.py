@@ -34,7 +34,8 @@ def parse_model(text: str) -> NetworkSpec:
     if widths and not re.fullmatch(f"{layer}(,{layer})*", widths):
         raise SettingsError(
             f"--model {text} cannot be read; type --model 256,256 (hidden layers), --model 128,gru-128 (with a "
-            f"memory), or --model {NATURE} (images)."
+            f"memory), or --model {NATURE} (images).",
+            code="bad_model",
         )
     words = widths.split(",") if widths else [str(width) for width in NATURE_HIDDEN]
     hidden = tuple(int(word) for word in words if word.isdigit())

@@ -75,7 +75,9 @@ def with_looks(task: Task, looks: int) -> Task:
         TaskError: it shows images, whose frames it stacks itself, or that are no looks.
     """
     if type(looks) is not int or not 1 <= looks <= MOST_LOOKS:
-        raise TaskError(f"--looks is {looks}; allowed are 1 (no memory) to {MOST_LOOKS}.")
+        raise TaskError(
+            f"--looks is {looks}; allowed are 1 (no memory) to {MOST_LOOKS}.", code="history_length_out_of_range"
+        )
     if looks == 1:
         return task
     if task.has_image or task.teacher_observation is not None:

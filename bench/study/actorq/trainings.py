@@ -94,7 +94,9 @@ def about(subject: str) -> str:
 def identity(subject: str) -> str:
     """Return the command of a cell: rows of another command are stale."""
     if subject not in CELLS:
-        raise command_line.UsageError(f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}")
+        raise command_line.UsageError(
+            f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}", code="unknown_cell"
+        )
     return f"quarl actorq {' '.join(CELLS[subject].words)}"
 
 

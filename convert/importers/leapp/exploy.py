@@ -62,6 +62,7 @@ def read_exploy(path: Path, output: str | None = None) -> ForeignPolicy:
         raise ForeignError(
             f"{path.name} decides in some of the simulation's steps only (an If on {STEP!r}).",
             "Give the graph of one decision, which exploy writes beside it with 'default' in its name.",
+            code="partial_graph",
         )
     properties = properties_of(file.model)
     inputs, outputs = (

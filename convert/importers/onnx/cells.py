@@ -133,6 +133,7 @@ def _state(node: onnx.NodeProto, held: Tensor, units: int) -> tuple[str, Places]
     raise ForeignError(
         f"{label_node(node)} is not read: it is recurrent, and its state is no input that an output is fed back to.",
         NO_MEMORY,
+        code="recurrent_without_state",
     )
 
 

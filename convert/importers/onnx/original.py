@@ -216,4 +216,5 @@ def _differs(how: str) -> ForeignError:
     return ForeignError(
         f"The chain that was read does not compute what the file computes ({how}); nothing was written.",
         "This is a mistake of the reader: please report the file; export another output meanwhile (--output NAME).",
+        code="graph_not_reproduced",
     )

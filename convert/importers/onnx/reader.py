@@ -162,11 +162,14 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
             f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
             "in a way that is not read.",
             CELLS_ALONE,
+            code="unsupported_memory",
         )
     feeds = feeds_of(file, reach, states)
     result = output_of(trace(file, reach, build_input_values(feeds), cells), chosen)
     if result.image is not None:
-        raise ForeignError(f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION)
+        raise ForeignError(
+            f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION, code="image_output"
+        )
     steps = simplify_steps(materialise(result).steps, feeds[0].image if len(feeds) == 1 else None)
     begun = [
         np.concatenate([initial.get(name, np.zeros(states[name].size))[places] for name, places in cell.states])

@@ -129,6 +129,7 @@ def _fold_forward(chain: list[Step], image: Image | None) -> list[Step]:
                 raise ForeignError(
                     "The network scales or cuts an image pixel by pixel, or its channels apart.",
                     "Scale an image by one number, or by one for each channel directly before the convolution.",
+                    code="per_pixel_scaling",
                 )
             chain[index + 1] = folded
             continue

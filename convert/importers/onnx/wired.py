@@ -123,6 +123,7 @@ def wire_original(
                 f"The state {name!r} has {len(selections[name])} elements, and the recurrent layers on the way to the "
                 f"output have {sum(map(len, parts))} of them.",
                 "Export the policy with the states of its own layers alone.",
+                code="state_size_mismatch",
             )
     values = dict(inputs)
     for feed in original.feeds:

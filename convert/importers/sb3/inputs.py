@@ -56,6 +56,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
         raise ForeignError(
             f"{what} holds {describe_node(node)}, not Stable-Baselines3's VecNormalize.",
             "Give the file that vec_env.save(FILE) wrote, or none.",
+            code="not_vecnormalize",
         )
     state = mapping(node.state, what)
     if not isinstance(state.get("norm_obs"), bool):
@@ -106,6 +107,7 @@ def read_inputs(settings: Settings, normalise: VecNormalize | None, given: bool)
         raise ForeignError(
             "The policy sees an image that VecNormalize normalises, each element by its own mean.",
             "Train with VecNormalize(…, norm_obs=False), which leaves images to the policy's division by 255.",
+            code="normalised_image",
         )
     steps: tuple[Step, ...] = ()
     if settings.normalizes_images and isinstance(space, Box) and space.is_bytes_image():

@@ -12,6 +12,7 @@ from quarl.bench import command_line
 from quarl.bench.study import trainings
 from quarl.bench.study.trainings import Training, fly_episodes, identity, origin, train_once
 from quarl.policy.bundle import Bundle
+from tests.refusals import refused
 
 CELL = Training("CartPole-v1", "dqn", steps=4096)
 
@@ -68,5 +69,5 @@ def test_a_cell_of_other_settings_is_another() -> None:
         identity(Training("I", "ppo")),
     ]
     assert len({identity(CELL), *others}) == 4
-    with pytest.raises(command_line.UsageError, match="there is no cell 'a'; there are b"):
+    with refused(command_line.UsageError, "unknown_subject", shows=["'a'"]):
         trainings.about("a", {"b": CELL})

@@ -29,6 +29,7 @@ from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.history import remembers
 from quarl.policy.spec import Activation, ArtifactFormat, MultiDiscreteHead, Precision
+from tests.refusals import refused
 
 FILES = Path(__file__).resolve().parent / "files/sb3"
 NAMES = sorted(path.name for path in FILES.iterdir())
@@ -357,13 +358,13 @@ def test_statistics_of_another_observation_are_refused(tmp_path: Path) -> None:
     statistics = FILES / "sac_pendulum/vecnormalize.pkl"
     with pytest.raises(ForeignError, match="3 means for 4 elements"):
         read_sb3(FILES / "ppo_cartpole/policy.zip", statistics)
-    with pytest.raises(ForeignError, match="image that VecNormalize normalises"):
+    with refused(ForeignError, "normalised_image"):
         read_sb3(FILES / "ppo_image/policy.zip", statistics)
     with pytest.raises(ForeignError, match="other observations"):
         read_sb3(FILES / "sac_parts/policy.zip", statistics)
     wrong = tmp_path / "vecnormalize.pkl"
     wrong.write_bytes(dumps({"mean": 1.0}, 4))
-    with pytest.raises(ForeignError, match="not Stable-Baselines3's VecNormalize"):
+    with refused(ForeignError, "not_vecnormalize"):
         read_sb3(FILES / "ppo_cartpole/policy.zip", wrong)
     with pytest.raises(ForeignError, match="is missing"):
         read_sb3(FILES / "ppo_cartpole/policy.zip", tmp_path / "none.pkl")

@@ -18,6 +18,7 @@ from quarl.convert.importers import recordings, registry, weights
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.zip_members import open_zip, read_untrusted
 from quarl.policy.errors import BundleError
+from tests.refusals import refused
 
 FILES = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole"
 POLICY = registry.read(FILES / "policy.zip")
@@ -54,7 +55,7 @@ def test_what_goes_with_a_policy_must_be_a_regular_file(special: Path, tmp_path:
             read()
     with pytest.raises(json_lines.StoreError, match="only regular files"):
         json_lines.read(special, str)
-    with pytest.raises(BundleError, match="only regular files"):
+    with refused(BundleError, "not_a_regular_file"):
         read_recording(special)
 
 
