@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from quarl.airlearning_envs.episode.latency import CommandLatency
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.latency import CommandLatency
 
 CONTROL_PERIOD_S = 0.25
 """A command is held this long, in seconds."""

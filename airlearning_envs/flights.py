@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.airlearning_envs import rng
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode import rng
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
+from quarl.airlearning_envs.rules import (
+    ACTION_COMMANDS,
+    IMAGE_SIDE,
+    EndCause,
+    depth_fields,
+    observation_fields,
+    vector_part,
+)
 from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.policy import pilot
@@ -50,7 +55,7 @@ class FlightResults:
 
     Attributes:
         success: bool.
-        cause: int8, :class:`~airlearning_envs.rules.causes.EndCause`.
+        cause: int8, :class:`~airlearning_envs.rules.EndCause`.
         steps: int64, decisions taken.
         flight_time_s, distance_m, energy_j: float32.
         episode_return: float32, sum of the rewards.

@@ -25,8 +25,7 @@ from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
-from quarl.airlearning_envs.progress import progress_bar
-from quarl.airlearning_envs.record import frames, load_decide, save_film
+from quarl.airlearning_envs.record import frames, load_decide, progress_bar, save_film
 from quarl.airlearning_envs.render import Scene
 from quarl.airlearning_envs.simulators.opening import (
     SimulatorOptions,

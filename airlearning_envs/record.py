@@ -6,7 +6,9 @@ The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +22,26 @@ from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, select_observation
-from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
 from quarl.airlearning_envs.simulators.opening import json_object
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.policy import pilot
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar that the yielded function moves: (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""

@@ -7,14 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quarl.airlearning_envs import rng
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode import rng
-from quarl.airlearning_envs.episode.layout import build_layouts
-from quarl.airlearning_envs.episode.wind import mean_wind, next_wind
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
-from quarl.airlearning_envs.rules.energy import power_w
-from quarl.airlearning_envs.simulators.embedded.attitude import Attitude
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.layout import build_layouts, mean_wind, next_wind
+from quarl.airlearning_envs.rules import ACTION_COMMANDS, ACTION_NAMES, power_w
+from quarl.airlearning_envs.simulators.embedded.dynamics import Attitude, Flight, Integrator
 from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 from quarl.airlearning_envs.simulators.simulator import Call
 

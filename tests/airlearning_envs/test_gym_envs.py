@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs import gym_env, register
-from quarl.airlearning_envs.episode.layout import build_layouts
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.layout import build_layouts
+from quarl.airlearning_envs.rules import EndCause
 
 IDS = ["AirLearning/Navigation-v0", "AirLearning/NavigationContinuous-v0", "AirLearning/NavigationDepth-v0"]
 MODES = ["NextStep", "SameStep", "Disabled"]

@@ -15,8 +15,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from quarl.airlearning_envs import gym_env
 from quarl.airlearning_envs.config import PRESETS
-from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.simulators.embedded.dynamics import CallsInForce, Flight, Integrator
 from quarl.airlearning_envs.simulators.simulator import Call
 from quarl.train.suites.navigation import DepthEpisodes, NavigationEpisodes
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from quarl.airlearning_envs.config import PRESETS, NavigationConfig, RewardStyle
+from quarl.airlearning_envs.curriculum import Curriculum, zone_bounds, zone_config
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules.curriculum import Curriculum, zone_bounds, zone_config
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 
 

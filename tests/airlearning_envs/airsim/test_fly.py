@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
 from quarl.airlearning_envs.fly import main
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.stand_in import Server, StandIn
 
 
 def test_the_same_episodes_in_both_simulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,7 @@ import pytest
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.stand_in import Server, StandIn
 
 PYTHON = Path(__file__).parents[3] / ".venv-airsim" / "bin" / "python"
 

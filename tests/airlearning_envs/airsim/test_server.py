@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
+from quarl.airlearning_envs.layout import FAR_AWAY_M, Layouts, Slots
 from quarl.airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
     Dialect,
@@ -29,8 +29,7 @@ from quarl.airlearning_envs.simulators.airsim.dialects import (
     encode,
 )
 from quarl.airlearning_envs.simulators.airsim.rpc import Rpc, RpcError
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.stand_in import Server, StandIn
 from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 from quarl.airlearning_envs.simulators.simulator import Call
 

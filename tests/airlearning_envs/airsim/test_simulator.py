@@ -17,15 +17,12 @@ pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 from quarl.airlearning_envs.config import NavigationConfig, preset
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import CutShortError, FlightResults, blind_policy, fly
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.rules import EndCause, ray_angles
 from quarl.airlearning_envs.simulators.airsim import links
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
-from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
 from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.simulator import AirSimSimulator
-from quarl.airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
+from quarl.airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
+from quarl.airlearning_envs.simulators.airsim.stand_in import VEHICLE, Server, StandIn
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from quarl.airlearning_envs.task import NavigationTask
@@ -394,7 +391,7 @@ def test_boxes_stand_for_cylinders_where_there_are_none(monkeypatch: pytest.Monk
 
 
 def arena_of_hard(simulator: Simulator) -> Any:
-    from quarl.airlearning_envs.episode.layout import build_layouts
+    from quarl.airlearning_envs.layout import build_layouts
 
     return build_layouts(HARD, 7, np.array([0]))
 
