@@ -10,6 +10,7 @@ squares per component over all recorded states: velocity and position of x and y
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.simulators.embedded.dynamics import CallsInForce, Flight, Integrator
 from quarl.airlearning_envs.simulators.simulator import Call
+from quarl.policy.files import write_atomically
 from quarl.policy.reading import LARGEST_OTHER, read_file
 
 if TYPE_CHECKING:
@@ -137,27 +139,16 @@ def _recording(name: str, document: Any) -> Recording:
         raise SettingsError(f"z is {_format_value(z)}: {error}") from error
     if not isinstance(sequences, list) or not sequences:
         raise SettingsError(f"sequences is {_format_value(sequences)}; allowed is a list of one flight or more.")
-    states = _columns("state_columns", document["state_columns"], STATE_COLUMNS)
-    world = not _has(document["command_columns"], BODY) or _has(document["command_columns"], WORLD)
+    _check_columns("state_columns", document["state_columns"], STATE_COLUMNS)
+    names = document["command_columns"]
+    world = not (isinstance(names, list) and {*BODY} <= {*map(str, names)}) or {*WORLD} <= {*map(str, names)}
     wanted = ("t", *(WORLD if world else BODY), "yaw_rate_deg")
-    commands = _columns("command_columns", document["command_columns"], wanted)
-    flights = [_read_flight(f"sequence {n}", sequence, commands, states) for n, sequence in enumerate(sequences)]
+    _check_columns("command_columns", names, wanted)
+    flights = [_read_flight(f"sequence {n}", sequence, document, wanted) for n, sequence in enumerate(sequences)]
     return Recording(name, -float(z), world, tuple(flights))
 
 
-def _has(names: Any, wanted: Sequence[str]) -> bool:
-    return isinstance(names, list) and all(name in names for name in wanted)
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """How long a row is, and where in it the wanted columns stand."""
-
-    width: int
-    places: Mapping[str, int]
-
-
-def _columns(key: str, names: Any, wanted: Sequence[str]) -> _Columns:
+def _check_columns(key: str, names: Any, wanted: Sequence[str]) -> None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SettingsError(f"{key} is {_format_value(names)}; allowed is a list of names.")
     missing = [name for name in wanted if name not in names]
@@ -166,17 +157,16 @@ def _columns(key: str, names: Any, wanted: Sequence[str]) -> _Columns:
     twice = [name for name in wanted if names.count(name) > 1]
     if twice:
         raise SettingsError(f"{key} has {twice[0]} more than once; allowed is once.")
-    return _Columns(len(names), {name: names.index(name) for name in wanted})
 
 
-def _read_flight(where: str, sequence: Any, command_columns: _Columns, state_columns: _Columns) -> Flown:
+def _read_flight(where: str, sequence: Any, document: Mapping[str, Any], command_columns: Sequence[str]) -> Flown:
     if not isinstance(sequence, dict):
         raise SettingsError(f"{where} is {_format_value(sequence)}; allowed is an object with commands and states.")
     kind = sequence.get("kind", "flight")
     if not isinstance(kind, str):
         raise SettingsError(f"{where}: kind is {_format_value(kind)}; allowed is a word.")
-    commands = _rows(f"{where}, commands", sequence.get("commands"), command_columns, 1)
-    states = _rows(f"{where}, states", sequence.get("states"), state_columns, 2)
+    commands = _rows(f"{where}, commands", sequence.get("commands"), document["command_columns"], command_columns, 1)
+    states = _rows(f"{where}, states", sequence.get("states"), document["state_columns"], STATE_COLUMNS, 2)
     if not (np.diff(states[0]) > 0.0).all() or not (np.diff(commands[0]) >= 0.0).all():
         raise SettingsError(f"{where}: t does not ascend; allowed are commands and states in the order of their times.")
     begin, end = states[0, 0], states[0, -1]
@@ -195,23 +185,23 @@ def _read_flight(where: str, sequence: Any, command_columns: _Columns, state_col
     )
 
 
-def _rows(where: str, rows: Any, columns: _Columns, fewest: int) -> Doubles:
+def _rows(where: str, rows: Any, names: list[str], wanted: Sequence[str], fewest: int) -> Doubles:
     """(wanted columns, rows)."""
     if not isinstance(rows, list) or len(rows) < fewest:
         raise SettingsError(f"{where}: received {_format_value(rows)}; allowed is a list of {fewest} rows or more.")
+    places = {name: names.index(name) for name in wanted}
     for number, row in enumerate(rows):
-        if not isinstance(row, list) or len(row) != columns.width:
+        if not isinstance(row, list) or len(row) != len(names):
             length = len(row) if isinstance(row, list) else _format_value(row)
             raise SettingsError(
-                f"{where}: row {number} has {length} numbers; allowed is {columns.width}, one for each column."
+                f"{where}: row {number} has {length} numbers; allowed is {len(names)}, one for each column."
             )
-        for name, place in columns.places.items():
-            value = row[place]
-            if not _is_number(value):
+        for name, place in places.items():
+            if not _is_number(row[place]):
                 raise SettingsError(
-                    f"{where}: row {number} has {name} {_format_value(value)}; allowed is a finite number."
+                    f"{where}: row {number} has {name} {_format_value(row[place])}; allowed is a finite number."
                 )
-    return np.array([[row[place] for row in rows] for place in columns.places.values()], np.float64)
+    return np.array([[row[place] for row in rows] for place in places.values()], np.float64)
 
 
 def _is_number(value: Any) -> bool:
@@ -227,8 +217,8 @@ def _format_value(value: Any) -> str:
 
 # --- simulated flights ------------------------------------------------------------------------------------------------
 
-X, Y, Z, VX, VY, YAW_RATE = range(6)
-"""Rows of a simulated flight."""
+VX, VY = 3, 4
+"""Rows of a simulated flight: x, y, z, vx, vy, yaw rate."""
 
 
 @dataclass(frozen=True)
@@ -301,11 +291,13 @@ def follow(flights: Sequence[Flown], config: NavigationConfig, world: bool) -> t
     integrator = Integrator(flight, step_s)
     in_force = CallsInForce(integrator, np.array([step_s], np.float32), delays_differ=True)
     count = math.ceil(max(flown.times_s[-1] for flown in flights) / step_s)
-    called = _Called(flights, step_s, world)
+    # In which step each command is called. A millionth of a step early is in time: 0.25 s is the third step's end.
+    called = [np.floor(flown.command_times_s / step_s + 1e-6).astype(np.int64) for flown in flights]
     states = np.empty((count + 1, 6, len(flights)))
     states[0] = _state(flight)
     for step in range(count):
-        in_force.begin(called.within(step, flight))
+        numbers = [np.flatnonzero(steps == step) for steps in called]
+        in_force.begin(_calls(flights, flight, numbers, step * step_s, step_s, world))
         integrator.step(in_force.goal(0))
         states[step + 1] = _state(flight)
     return np.arange(count + 1) * step_s, states
@@ -315,52 +307,27 @@ def _state(flight: Flight) -> NDArray[np.float32]:
     return np.concatenate([flight.position, flight.velocity[:2], flight.yaw_rate[None]])
 
 
-class _Called:
-    """The calls within each integration step."""
-
-    def __init__(self, flights: Sequence[Flown], step_s: float, world: bool) -> None:
-        self._flights, self._step_s, self._world = flights, step_s, world
-        # In which step each command is called. A millionth of a step early is in time: 0.25 s is the third step's end.
-        self._steps = [np.floor(flown.command_times_s / step_s + 1e-6).astype(np.int64) for flown in flights]
-
-    def within(self, step: int, flight: Flight) -> list[Call]:
-        """Calls in this step, as it begins: as many as the drone that is called most often."""
-        numbers = [np.flatnonzero(steps == step) for steps in self._steps]
-        calls = []
-        for n in range(max(map(len, numbers))):
-            # Who is not called is called as the step ends, which is too late.
-            command, at_s = np.zeros((3, len(numbers))), np.full(len(numbers), self._step_s)
-            for e, (flown, own) in enumerate(zip(self._flights, numbers, strict=True)):
-                if n < len(own):
-                    at_s[e] = max(flown.command_times_s[own[n]] - step * self._step_s, 0.0)
-                    yaw = flight.yaw[e] + flight.yaw_rate[e] * at_s[e]
-                    command[:, e] = _in_the_body(flown.commands[:, own[n]], yaw if self._world else 0.0)
-            calls.append(Call(command.astype(np.float32), at_s.astype(np.float32)))
-        return calls
-
-
-def _in_the_body(command: Doubles, yaw: float) -> Doubles:
-    """(3,) forward = cos x + sin y, rightward = cos y - sin x, yaw rate."""
-    x, y, yaw_rate = command
-    cosine, sine = math.cos(yaw), math.sin(yaw)
-    return np.array([cosine * x + sine * y, cosine * y - sine * x, yaw_rate])
-
-
-def step_response(config: NavigationConfig, speed_m_s: float, seconds: float) -> tuple[Doubles, Doubles]:
-    """(n + 1,) s and (n + 1,) m/s: forward speed after a call from rest."""
-    nothing, begin_and_end = np.zeros(2), np.array([0.0, seconds])
-    flown = Flown(
-        kind="step",
-        command_times_s=np.zeros(1),
-        commands=np.array([[speed_m_s], [0.0], [0.0]]),
-        times_s=begin_and_end,
-        position=np.stack([nothing, nothing, nothing - config.altitude_m]),
-        velocity=np.stack([nothing, nothing]),
-        yaw=nothing,
-        yaw_rate=nothing,
-    )
-    steps_s, states = follow([flown], config, world=True)
-    return steps_s, states[:, VX, 0]
+def _calls(
+    flights: Sequence[Flown],
+    flight: Flight,
+    numbers: Sequence[NDArray[np.int64]],
+    begin_s: float,
+    step_s: float,
+    world: bool,
+) -> list[Call]:
+    """Calls in a step that begins at ``begin_s``, as many as the drone that is called most often has ``numbers``."""
+    calls = []
+    for n in range(max(map(len, numbers))):
+        # Who is not called is called as the step ends, which is too late.
+        command, at_s = np.zeros((3, len(numbers))), np.full(len(numbers), step_s)
+        for e, (flown, own) in enumerate(zip(flights, numbers, strict=True)):
+            if n < len(own):
+                at_s[e] = max(flown.command_times_s[own[n]] - begin_s, 0.0)
+                yaw = flight.yaw[e] + flight.yaw_rate[e] * at_s[e] if world else 0.0
+                (x, y, yaw_rate), cosine, sine = flown.commands[:, own[n]], math.cos(yaw), math.sin(yaw)
+                command[:, e] = cosine * x + sine * y, cosine * y - sine * x, yaw_rate
+        calls.append(Call(command.astype(np.float32), at_s.astype(np.float32)))
+    return calls
 
 
 def rise_times(config: NavigationConfig, speed_m_s: float = 5.0) -> tuple[float | None, float | None]:
@@ -368,8 +335,19 @@ def rise_times(config: NavigationConfig, speed_m_s: float = 5.0) -> tuple[float 
 
     Of what was commanded, not of the speed in the end, which the drag keeps below it; None where that is too low.
     """
-    steps_s, speed = step_response(config, speed_m_s, 30.0)
-    t63, t90 = (_first(steps_s, speed, share * speed_m_s) for share in (0.63, 0.90))
+    nothing = np.zeros(2)
+    flown = Flown(
+        kind="step",
+        command_times_s=np.zeros(1),
+        commands=np.array([[speed_m_s], [0.0], [0.0]]),
+        times_s=np.array([0.0, 30.0]),
+        position=np.stack([nothing, nothing, nothing - config.altitude_m]),
+        velocity=np.stack([nothing, nothing]),
+        yaw=nothing,
+        yaw_rate=nothing,
+    )
+    steps_s, states = follow([flown], config, world=True)
+    t63, t90 = (_first(steps_s, states[:, VX, 0], share * speed_m_s) for share in (0.63, 0.90))
     return t63, t90
 
 
@@ -390,16 +368,6 @@ RECORDED_RISES = ((1.5, 1.15, 2.44), (3.0, 1.29, 2.89), (4.0, 1.38, 3.20), (6.0,
 SUFFIXES = (".svg", ".png")
 ALTITUDES_M = np.arange(1.0, 12.01, 0.5)
 _BLUE, _VERMILLION, _GREY = "#0072B2", "#D55E00", "#8c8c8c"  # of Okabe and Ito's, which colour-blind eyes tell apart
-
-
-def check_suffix(option: str, path: Path) -> None:
-    """Whether a picture can have this name.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise SettingsError(f"{option} is {str(path)!r}; allowed are names that end in {' or '.join(SUFFIXES)}.")
 
 
 def velocity_picture(recording: Recording, number: int, squares: Squares) -> Figure:
@@ -477,20 +445,18 @@ def _plain(axes: Axes) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a .svg or .png, under a temporary name first so that no half picture is left behind."""
+    """Write a .svg or .png, whole or not at all."""
     import matplotlib
 
+    kind, picture = path.suffix.lower()[1:], io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "flight"}):
+        metadata = {"Date": None} if kind == "svg" else {"Software": ""}
+        figure.savefig(picture, format=kind, facecolor="white", dpi=160, metadata=metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
-    suffix = path.suffix.lower()
-    draft = path.with_name(f".{path.stem}.part{suffix}")
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "flight"}):
-            metadata = {"Date": None} if suffix == ".svg" else {"Software": ""}
-            figure.savefig(draft, facecolor="white", dpi=160, metadata=metadata)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, picture.getvalue())
 
+
+# --- the command ------------------------------------------------------------------------------------------------------
 
 DYNAMICS = (
     "velocity_gain_s_per_m", "tilt_gain_per_s", "drag_per_m", "yaw_time_constant_s", "command_delay_s",
@@ -512,17 +478,12 @@ def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
         "altitude_m": recording.altitude_m,
         **_round_errors(Squares.total(squares)),
         "states": sum(flight_squares.rows for flight_squares in squares),
-        "settings": settings(recording.config()),
+        "settings": {name: getattr(recording.config(), name) for name in DYNAMICS},
         "sequences": [
             {"kind": flown.kind, **_round_errors(flight_squares)}
             for flown, flight_squares in zip(recording.flights, squares, strict=True)
         ],
     }
-
-
-def settings(config: NavigationConfig) -> dict[str, float]:
-    """The dynamics' settings."""
-    return {name: getattr(config, name) for name in DYNAMICS}
 
 
 def _round_errors(squares: Squares) -> dict[str, float]:
@@ -617,8 +578,9 @@ def _check(arguments: Options) -> None:
     if arguments.plot is not None and len(arguments.file) != 1:
         raise SettingsError(f"there are {len(arguments.file)} files; with --plot allowed is one.")
     for option in ("plot", "altitudes"):
-        if (path := getattr(arguments, option)) is not None:
-            check_suffix(f"--{option}", path)
+        path = getattr(arguments, option)
+        if path is not None and path.suffix.lower() not in SUFFIXES:
+            raise SettingsError(f"--{option} is {str(path)!r}; allowed are names that end in {' or '.join(SUFFIXES)}.")
 
 
 main = cli.of("compare-flight")

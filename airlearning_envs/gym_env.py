@@ -33,7 +33,6 @@ from quarl.airlearning_envs.rules import (
     COMMAND_HIGH,
     COMMAND_LOW,
     IMAGE_SIDE,
-    VECTOR_SIZE,
     EndCause,
     observation_bounds,
     vector_part,
@@ -44,14 +43,18 @@ from quarl.airlearning_envs.task import NavigationTask
 FRAMES_PER_SECOND = 4  # one picture a decision of 0.25 s
 
 
-class StepLimitSpec:
-    """Mixin whose Gymnasium ``spec`` reports the task's ``max_steps`` as ``max_episode_steps``.
+class NavigationFace:
+    """What the single and the vector environment share: settings, spaces, observations, and Gymnasium's ``spec``.
 
-    The ids are registered without it: Gymnasium would enforce the registered number too, by a wrapper that overrules
-    another ``max_steps`` and truncates an episode that terminates in its last step.
+    The ``spec`` reports the task's ``max_steps`` as ``max_episode_steps``. The ids are registered without it:
+    Gymnasium would enforce the registered number too, by a wrapper that overrules another ``max_steps`` and truncates
+    an episode that terminates in its last step.
     """
 
+    continuous: ClassVar[bool] = False
+    depth: ClassVar[bool] = False
     config: NavigationConfig
+    core: NavigationTask
     _spec: EnvSpec | None = None
 
     @property
@@ -63,31 +66,37 @@ class StepLimitSpec:
     def spec(self, spec: EnvSpec | None) -> None:
         self._spec = spec and dataclasses.replace(spec, max_episode_steps=self.config.max_steps)
 
+    def _read_settings(
+        self, preset: str, render_mode: str | None, settings: Mapping[str, Any]
+    ) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Set the task; return the spaces of one drone's observation and action.
 
-def observation_space(config: NavigationConfig, depth: bool) -> spaces.Space[Any]:
-    """Box of the 32 floats, or Dict of depth picture and the 8 floats that are no ranges."""
-    low, high = observation_bounds(config)
-    if not depth:
-        return spaces.Box(low, high, dtype=np.float32)
-    picture = spaces.Box(0.0, config.max_range_m, (IMAGE_SIDE, IMAGE_SIDE), np.float32)
-    return spaces.Dict(
-        {"depth": picture, "vector": spaces.Box(low[-VECTOR_SIZE:], high[-VECTOR_SIZE:], dtype=np.float32)}
-    )
+        Raises:
+            SettingsError: a setting or the render mode is not allowed.
+        """
+        if render_mode not in (None, "rgb_array"):
+            raise SettingsError(
+                f"render_mode must be None or 'rgb_array', got {render_mode!r}.",
+                code="unknown_render_mode",
+                render_mode=render_mode,
+            )
+        self.config = config = NavigationConfig.from_settings({"preset": preset, **settings})
+        low, high = observation_bounds(config)
+        observation: spaces.Space[Any] = spaces.Box(low, high, dtype=np.float32)
+        if self.depth:
+            picture = spaces.Box(0.0, config.max_range_m, (IMAGE_SIDE, IMAGE_SIDE), np.float32)
+            vector = spaces.Box(vector_part(low), vector_part(high), dtype=np.float32)
+            observation = spaces.Dict({"depth": picture, "vector": vector})
+        if self.continuous:
+            return observation, spaces.Box(COMMAND_LOW, COMMAND_HIGH, dtype=np.float32)
+        return observation, spaces.Discrete(len(ACTION_NAMES))
 
-
-def action_space(continuous: bool) -> spaces.Space[Any]:
-    """Discrete(25), or Box(3,) of commands."""
-    return spaces.Box(COMMAND_LOW, COMMAND_HIGH, dtype=np.float32) if continuous else spaces.Discrete(len(ACTION_NAMES))
-
-
-def check_render_mode(render_mode: str | None) -> None:
-    """Refuse a render mode that there is not.
-
-    Raises:
-        SettingsError: names the allowed ones.
-    """
-    if render_mode not in (None, "rgb_array"):
-        raise SettingsError(f"render_mode is {render_mode!r}; allowed are None and 'rgb_array'.")
+    def _build_observation(self, observation: NDArray[np.float32]) -> Any:
+        """Observations (E, 32) as the space has them."""
+        if not self.depth:
+            return observation
+        pictures = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)
+        return {"depth": pictures, "vector": vector_part(observation).copy()}
 
 
 __all__ = [
@@ -101,7 +110,7 @@ __all__ = [
 ]
 
 
-class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
+class NavigationEnv(NavigationFace, gym.Env[Any, Any]):
     """A drone flies to a goal between standing and moving obstacles, seeing only what is ahead.
 
     ## Observation: Box(32,), float32, raw physical units
@@ -196,8 +205,6 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
         "render_modes": ["rgb_array"],
         "render_fps": FRAMES_PER_SECOND,
     }
-    continuous: ClassVar[bool] = False
-    depth: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -208,11 +215,8 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
         simulator_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        check_render_mode(render_mode)
-        self.config = NavigationConfig.from_settings({"preset": preset, **settings})
+        self.observation_space, self.action_space = self._read_settings(preset, render_mode, settings)
         self.render_mode = render_mode
-        self.observation_space = observation_space(self.config, self.depth)
-        self.action_space = action_space(self.continuous)
         options = {**(simulator_options or {}), **({} if address is None else {"address": address})}
         self.core = NavigationTask(self.config, 1, open_simulator(simulator, self.config, options))
         self._picture: Any = None
@@ -253,10 +257,8 @@ class NavigationEnv(StepLimitSpec, gym.Env[Any, Any]):
         return self._picture.draw()
 
     def _build_observation(self, observation: NDArray[np.float32]) -> Any:
-        if not self.depth:
-            return observation[0]
-        picture = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)[0]
-        return {"depth": picture, "vector": vector_part(observation)[0].copy()}
+        batch = super()._build_observation(observation)
+        return {name: part[0] for name, part in batch.items()} if self.depth else batch[0]
 
     def _info(self) -> dict[str, Any]:
         core = self.core
@@ -318,7 +320,7 @@ def register() -> None:
 register()
 
 
-class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
+class NavigationVectorEnv(NavigationFace, VectorEnv[Any, Any, NDArray[Any]]):
     """Many :class:`NavigationEnv` that step as one batch in numpy, much faster than one by one.
 
     Autoreset: ``NEXT_STEP`` by default, as Gymnasium's own: the step after an episode's end ignores that drone's
@@ -349,8 +351,6 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         "render_fps": FRAMES_PER_SECOND,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
-    continuous: ClassVar[bool] = False
-    depth: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -362,15 +362,12 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         max_episode_steps: int | None = None,
         **settings: Any,
     ) -> None:
-        check_render_mode(render_mode)
         if max_episode_steps is not None:
             settings["max_steps"] = max_episode_steps
-        self.config = NavigationConfig.from_settings({"preset": preset, **settings})
+        self.single_observation_space, self.single_action_space = self._read_settings(preset, render_mode, settings)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
-        self.single_observation_space = observation_space(self.config, self.depth)
-        self.single_action_space = action_space(self.continuous)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.curriculum = Curriculum(self.config) if curriculum else None
@@ -387,15 +384,21 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         """Begin new episodes in all drones, or in those of ``options["reset_mask"]``."""
         if isinstance(seed, (list, tuple)):
             raise SettingsError(
-                f"seed is {seed!r}; allowed is one integer: episodes differ by their id, not by their seed."
+                f"seed must be one integer, got {seed!r}: episodes differ by their id, not by their seed.",
+                code="many_seeds",
+                seed=seed,
             )
         mask = np.asarray((options or {}).get("reset_mask", self._everywhere))
         if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
             raise SettingsError(
-                f"reset_mask is {mask!r}; allowed is a bool array ({self.num_envs},) with a True in it."
+                f"reset_mask must be a bool array ({self.num_envs},) with a True in it, got {mask!r}.",
+                code="wrong_reset_mask",
             )
         if seed is not None and not mask.all():
-            raise SettingsError("a seed is for all drones; give it without reset_mask, which resets some of them.")
+            raise SettingsError(
+                "a seed is for all drones; give it without reset_mask, which resets some of them.",
+                code="seed_with_reset_mask",
+            )
         super().reset(seed=seed)
         if seed is not None or self._seed is None:
             self._seed = seed if seed is not None else int(self.np_random.integers(2**31))
@@ -453,12 +456,6 @@ class NavigationVectorEnv(StepLimitSpec, VectorEnv[Any, Any, NDArray[Any]]):
         if self.render_mode is None:
             return None
         return tuple(picture.draw() for picture in self._pictures)
-
-    def _build_observation(self, observation: NDArray[np.float32]) -> Any:
-        if not self.depth:
-            return observation
-        pictures = self.core.simulator.depth(IMAGE_SIDE, IMAGE_SIDE, self.config.max_range_m)
-        return {"depth": pictures, "vector": vector_part(observation).copy()}
 
     def _info(self) -> dict[str, Any]:
         arrays = self.core.info()

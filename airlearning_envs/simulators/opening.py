@@ -41,7 +41,12 @@ def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, 
 
     if unknown := set(options) - set(AirSimOptions.__dataclass_fields__):
         allowed = ", ".join(AirSimOptions.__dataclass_fields__)
-        raise SettingsError(f"simulator option {sorted(unknown)[0]!r} is not known; allowed are {allowed}.")
+        name = sorted(unknown)[0]
+        raise SettingsError(
+            f"simulator option {name!r} is not known; allowed are {allowed}.",
+            code="unknown_simulator_option",
+            name=name,
+        )
     return AirSimSimulator(config, AirSimOptions(**options))
 
 

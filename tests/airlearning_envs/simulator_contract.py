@@ -196,4 +196,3 @@ class SimulatorContract:
         with closing(self.make(CONFIG, 1)) as simulator:
             flown = fly(CONFIG, blind_policy, 3, seed=1, batch=1, simulator=simulator)
         assert flown.episodes == 3 and (flown.cause != EndCause.NONE).all() and (flown.flight_time_s > 0).all()
-        assert flown.replayable == simulator.capabilities.replayable

@@ -125,7 +125,7 @@ def test_leaving_the_arena_and_running_out_of_time() -> None:
     assert core.flight_time[0] == pytest.approx(50.0, rel=1e-5)
 
 
-def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many() -> None:
+def test_the_original_rewards_step_limit_terminates() -> None:
     """It takes 100 away there: a learner that looked beyond it would pay the crash and expect the rest as well."""
     config = EMPTY.with_settings({"reward_style": "air-learning", "max_steps": 3})
     alone, many = NavigationTask(config, 1), NavigationTask(config, 4)
@@ -177,7 +177,7 @@ def first_event(config: NavigationConfig, track_x: list[float], goal_x: float, m
     return int(cause[0]), int(when[0])
 
 
-def test_within_a_piece_contact_counts_before_leaving_and_leaving_before_the_goal() -> None:
+def test_within_a_piece_contact_counts_first_and_the_goal_last() -> None:
     mover = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(1, 1))
     track = [14.5, 14.55, 14.6, 14.65, 14.75, 14.8]  # leaves (14.7) and comes within 3 m of x = 17.7 in piece 3
     assert first_event(EMPTY, track, 17.7, None) == (EndCause.LEFT_ARENA, 3)

@@ -18,7 +18,7 @@ import numpy as np
 
 from quarl.airlearning_envs.errors import SettingsError
 
-REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+REQUEST, RESPONSE = 0, 1
 AIRSIM_PORT = 41451
 LARGEST_FRAME_BYTES = 16 << 20
 """Largest message, bytes; a depth picture of 256 x 144 is 184 kB."""
