@@ -180,7 +180,7 @@ def test_a_goal_runs_out_60_ms_after_its_move(airsim: Pilot) -> None:
 @pytest.mark.parametrize(
     ("world", "wall_s", "passed_ns"), [({}, 0.3, 300_000_000), ({"stall": 0.26, "speed": 2.0}, 1.0, 1_480_000_000)]
 )
-def test_a_slice_passes_its_time_and_ends_paused(world: dict[str, float], wall_s: float, passed_ns: int) -> None:
+def test_a_slice_passes_its_time_and_ends_paused(world: dict[str, Any], wall_s: float, passed_ns: int) -> None:
     with served(StandIn(**world)) as pilot:
         assert pilot("simIsPaused") is False
         pilot("simPause", True)
