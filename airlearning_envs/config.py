@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from quarl.airlearning_envs.episode.latency import CommandLatency
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.latency import CommandLatency
 
 CONTROL_PERIOD_S = 0.25
 """A command is held this long, in seconds."""
@@ -135,21 +135,35 @@ class NavigationConfig:
             value, (low, high) = getattr(self, field.name), field.metadata["range"]
             parts = value if isinstance(value, tuple) else (value,)
             if not all(isinstance(part, (int, float)) and low <= part <= high for part in parts):
-                raise SettingsError(f"{field.name} is {value!r}; allowed is {low:g} to {high:g}.")
+                raise SettingsError(
+                    f"{field.name} is {value!r}; allowed is {low:g} to {high:g}.",
+                    code="setting_out_of_range",
+                    name=field.name,
+                    value=value,
+                )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple) and (len(value) != 2 or value[0] > value[1]):
-                raise SettingsError(f"{field.name} is {value!r}; it takes two numbers, the smaller one first.")
+                raise SettingsError(
+                    f"{field.name} is {value!r}; it takes two numbers, the smaller one first.",
+                    code="setting_not_a_range",
+                    name=field.name,
+                    value=value,
+                )
         if not self.altitude_spread_m < self.altitude_m < self.arena_height_m - self.altitude_spread_m:
             raise SettingsError(
                 f"altitude_m is {self.altitude_m:g} +- {self.altitude_spread_m:g}; allowed is more than 0 to less than "
-                f"{self.arena_height_m:g} (arena_height_m)."
+                f"{self.arena_height_m:g} (arena_height_m).",
+                code="altitude_outside_arena",
+                altitude_m=self.altitude_m,
             )
         room = math.sqrt(2.0) * (self.arena_m - 2.0 * self.wall_margin_m)
         if self.goal_distance_m[1] > room or self.goal_distance_m[0] <= self.success_radius_m:
             raise SettingsError(
                 f"goal_distance_m is {self.goal_distance_m}; in this arena allowed is more than "
-                f"{self.success_radius_m:g} (success_radius_m) to {room:.1f}."
+                f"{self.success_radius_m:g} (success_radius_m) to {room:.1f}.",
+                code="goal_outside_arena",
+                goal_distance_m=self.goal_distance_m,
             )
 
     @property
@@ -172,7 +186,11 @@ class NavigationConfig:
         changes: dict[str, Any] = {}
         for name, value in settings.items():
             if name not in kinds:
-                raise SettingsError(f"setting {name!r} is not known; allowed are preset, {', '.join(kinds)}.")
+                raise SettingsError(
+                    f"setting {name!r} is not known; allowed are preset, {', '.join(kinds)}.",
+                    code="unknown_setting",
+                    name=name,
+                )
             changes[name] = _read(name, kinds[name], value)
         return dataclasses.replace(self, **changes)
 
@@ -231,7 +249,9 @@ def _read(name: str, kind: type, value: Any) -> Any:
         return _whole(value) if kind is int else kind(value)
     except (TypeError, ValueError, OverflowError) as error:
         wanted = {RewardStyle: " or ".join(s.value for s in RewardStyle), tuple: "[low, high]"}.get(kind, kind.__name__)
-        raise SettingsError(f"{name} is {value!r}; it takes {wanted}.") from error
+        raise SettingsError(
+            f"{name} is {value!r}; it takes {wanted}.", code="wrong_setting_type", name=name, value=value
+        ) from error
 
 
 def _whole(value: Any) -> int:
@@ -271,5 +291,7 @@ PRESETS: dict[str, NavigationConfig] = {
 def preset(name: str) -> NavigationConfig:
     """The task with that name."""
     if name not in PRESETS:
-        raise SettingsError(f"preset {name!r} is not known; allowed are {', '.join(PRESETS)}.")
+        raise SettingsError(
+            f"preset {name!r} is not known; allowed are {', '.join(PRESETS)}.", code="unknown_preset", name=name
+        )
     return PRESETS[name]

@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.airlearning_envs import rng
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode import rng
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import IMAGE_SIDE, depth_fields, observation_fields, vector_part
+from quarl.airlearning_envs.rules import (
+    ACTION_COMMANDS,
+    IMAGE_SIDE,
+    EndCause,
+    depth_fields,
+    observation_fields,
+    vector_part,
+)
 from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.policy import pilot
@@ -50,11 +55,10 @@ class FlightResults:
 
     Attributes:
         success: bool.
-        cause: int8, :class:`~airlearning_envs.rules.causes.EndCause`.
+        cause: int8, :class:`~airlearning_envs.rules.EndCause`.
         steps: int64, decisions taken.
         flight_time_s, distance_m, energy_j: float32.
         episode_return: float32, sum of the rewards.
-        replayable: whether another policy would fly the same episodes; else comparing them one by one means nothing.
         spoiled: why flights did not count that were begun again, one text for each.
     """
 
@@ -65,7 +69,6 @@ class FlightResults:
     distance_m: Floats
     energy_j: Floats
     episode_return: Floats
-    replayable: bool = True
     spoiled: tuple[str, ...] = ()
 
     @property
@@ -80,21 +83,6 @@ class FlightResults:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the success rate (Wilson)."""
         return wilson_interval(int(self.success.sum()), self.episodes)
-
-    def pair_episodes(self, other: FlightResults) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Success of both, episode by episode.
-
-        Raises:
-            SettingsError: they are not of the same episodes.
-        """
-        if self.episodes != other.episodes:
-            raise SettingsError(f"flights of {self.episodes} episodes and {other.episodes} are not paired.")
-        if not (self.replayable and other.replayable):
-            raise SettingsError(
-                "flights are not paired: a simulator that keeps its own time cannot fly an episode again; compare the "
-                "rates with their intervals."
-            )
-        return self.success, other.success
 
     def first(self, episodes: int) -> FlightResults:
         """The results of episodes 0 to ``episodes`` - 1."""
@@ -186,7 +174,6 @@ def fly(
         distance_m=np.zeros(episodes, np.float32),
         energy_j=np.zeros(episodes, np.float32),
         episode_return=np.zeros(episodes, np.float32),
-        replayable=core.simulator.capabilities.replayable,
     )
     if width == 1 and simulator is not None:
         return _fly_one_by_one(core, decide, observe, seed, results, progress, watch)

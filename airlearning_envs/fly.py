@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,10 +22,8 @@ from cyclopts.types import PositiveInt
 
 from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.flights import CutShortError, FlightResults, Observe, fly
-from quarl.airlearning_envs.progress import progress_bar
-from quarl.airlearning_envs.record import frames, load_decide, save_film
+from quarl.airlearning_envs.flights import CutShortError, FlightResults, fly
+from quarl.airlearning_envs.record import check_film, draw_film, fly_scenes, load_decide, progress_bar
 from quarl.airlearning_envs.render import Scene
 from quarl.airlearning_envs.simulators.opening import (
     SimulatorOptions,
@@ -115,8 +112,8 @@ def run(options: Options) -> int:
 
     Exit status: 0 done, 1 cut short (the finished episodes are printed), 2 wrong arguments, 130 interrupted.
     """
-    if options.record is not None and options.record.suffix.lower() not in (".gif", ".mp4"):
-        raise SettingsError(f"--record is {str(options.record)!r}; allowed are names that end in .gif or .mp4.")
+    if options.record is not None:
+        check_film("--record", options.record)
     config = NavigationConfig.from_settings({"preset": options.preset, **options.settings})
     decide, observe = load_decide(options.policy, config, options.seed)
     simulator = open_simulator(options.simulator, config, simulator_options(options))
@@ -141,7 +138,11 @@ def run(options: Options) -> int:
             simulator.close()
     summary = report(options, simulator, results)
     if options.record is not None:
-        film.save(options.record, config, decide, observe, options)
+        # The embedded simulator flies the episode once more.
+        scenes = film.scenes or fly_scenes(config, decide, 0, options.seed, observe)
+        draw_film(
+            options.record, config, scenes, f"{options.preset}, policy {Path(options.policy).name}, {options.simulator}"
+        )
         summary["record"] = str(options.record)
     print(json.dumps(summary, indent=1) if options.json else in_words(summary))
     return status
@@ -151,31 +152,14 @@ class _Film:
     """The scenes of the first episode."""
 
     def __init__(self) -> None:
-        self._scenes: list[Scene] = []
+        self.scenes: list[Scene] = []
 
     def watch(self, core: NavigationTask) -> None:
         """Keep what is seen now; a flight that does not count is begun again."""
         if core.episode_id[0] == 0:
             if not core.steps[0]:
-                self._scenes = []
-            self._scenes.append(Scene.of(core, 0))
-
-    def save(
-        self, path: Path, config: NavigationConfig, decide: Callable[..., Any], observe: Observe, arguments: Options
-    ) -> None:
-        """Draw and write it; the embedded simulator flies the episode once more."""
-        if not self._scenes:
-            fly(config, decide, 1, arguments.seed, 1, None, _open_embedded(config), self.watch, observe)
-        caption = f"{arguments.preset}, policy {Path(arguments.policy).name}, {arguments.simulator}"
-        with progress_bar("drawing", len(self._scenes)) as progress:
-            pictures = frames(config, self._scenes, caption, progress=progress)
-        save_film(path, pictures)
-
-
-def _open_embedded(config: NavigationConfig) -> Any:
-    from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
-
-    return EmbeddedSimulator(config, 1)
+                self.scenes = []
+            self.scenes.append(Scene.of(core, 0))
 
 
 main = cli.of("fly")

@@ -5,8 +5,11 @@ The policy is ``blind``, ``random``, or a bundle (``III``, or its folder), which
 
 from __future__ import annotations
 
+import io
 import itertools
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +23,27 @@ from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import Decide, Observe, as_it_is, blind_policy, random_policy, select_observation
-from quarl.airlearning_envs.progress import progress_bar
 from quarl.airlearning_envs.render import SIDE_PX, Painter, Scene
 from quarl.airlearning_envs.simulators.opening import json_object
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.policy import pilot
+from quarl.policy.files import write_atomically
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar that the yielded function moves: (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
 
 FRAMES_PER_SECOND = 20
 """Frame rate of the film, which runs in real time: one frame for each 50 ms of flight."""
@@ -90,36 +109,47 @@ def frames(
     return pictures + [last] * round(_LAST_FRAME_S * FRAMES_PER_SECOND)
 
 
+def check_film(option: str, path: Path) -> None:
+    """Raise SettingsError unless a film can have this name."""
+    if path.suffix.lower() not in (".gif", ".mp4"):
+        raise SettingsError(f"{option} is {str(path)!r}; allowed are names that end in .gif or .mp4.")
+
+
 def save_film(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
-    """Write a .gif or .mp4, under a temporary name first so that no half film is left behind.
+    """Write a .gif or .mp4, whole or not at all.
 
     Raises:
         SettingsError: the suffix is neither.
     """
-    suffix = path.suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise SettingsError(f"--output is {str(path)!r}; allowed are names that end in .gif or .mp4.")
+    check_film("--output", path)
+    if path.suffix.lower() == ".gif":
+        data = _encode_gif(pictures)
+    else:
+        import imageio.v3 as imageio
+
+        data = imageio.imwrite("<bytes>", np.stack(pictures), extension=".mp4", fps=FRAMES_PER_SECOND, codec="libx264")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.part{suffix}")
-    try:
-        if suffix == ".gif":
-            _save_gif(draft, pictures)
-        else:
-            import imageio.v3 as imageio
-
-            imageio.imwrite(draft, np.stack(pictures), fps=FRAMES_PER_SECOND, codec="libx264")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, data)
 
 
-def _save_gif(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
+def _encode_gif(pictures: Sequence[NDArray[np.uint8]]) -> bytes:
     """One palette for all pictures and no dithering: most pixels stay as they were, which a GIF stores as nothing."""
     last = Image.fromarray(pictures[-1]).quantize(96, dither=Image.Dither.NONE)
-    images = [Image.fromarray(picture).quantize(palette=last, dither=Image.Dither.NONE) for picture in pictures]
-    images[0].save(
-        path, save_all=True, append_images=images[1:], duration=1000 // FRAMES_PER_SECOND, loop=0, optimize=True
-    )
+    first, *others = (Image.fromarray(each).quantize(palette=last, dither=Image.Dither.NONE) for each in pictures)
+    film = io.BytesIO()
+    duration_ms = 1000 // FRAMES_PER_SECOND
+    first.save(film, "GIF", save_all=True, append_images=others, duration=duration_ms, loop=0, optimize=True)
+    return film.getvalue()
+
+
+def draw_film(
+    path: Path, config: NavigationConfig, scenes: Sequence[Scene], caption: str, side_px: int = SIDE_PX
+) -> int:
+    """Draw scenes and write them; the number of frames."""
+    with progress_bar("drawing", len(scenes)) as progress:
+        pictures = frames(config, scenes, caption, side_px, progress)
+    save_film(path, pictures)
+    return len(pictures)
 
 
 @Parameter(name="*")
@@ -157,21 +187,18 @@ def run(options: Options) -> tuple[dict[str, Any], str]:
     quarl record --policy III --preset hard --output flight.mp4
     quarl record --policy blind --episode 3
     """
-    if options.output.suffix.lower() not in (".gif", ".mp4"):
-        raise SettingsError(f"--output is {str(options.output)!r}; allowed are names that end in .gif or .mp4.")
+    check_film("--output", options.output)
     config = NavigationConfig.from_settings({"preset": options.preset, **options.settings})
     decide, observe = load_decide(options.policy, config, options.seed)
     scenes = fly_scenes(config, decide, options.episode, options.seed, observe)
     caption = f"{options.preset}, policy {Path(options.policy).name}, episode {options.episode}"
-    with progress_bar("drawing", len(scenes)) as progress:
-        pictures = frames(config, scenes, caption, 16 * max(10, round(options.side / 16)), progress)
-    save_film(options.output, pictures)
+    count = draw_film(options.output, config, scenes, caption, 16 * max(10, round(options.side / 16)))
     end = scenes[-1]
     report = {
         "output": str(options.output),
         "cause": end.cause.name.lower(),
         "flight_time_s": round(end.time_s, 3),
-        "frames": len(pictures),
+        "frames": count,
     }
     return report, f"{options.output}: {report['cause']} after {end.time_s:.2f} s"
 

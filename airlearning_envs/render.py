@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Slots
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.layout import FAR_AWAY_M, Slots
+from quarl.airlearning_envs.rules import EndCause, ray_angles
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 from quarl.airlearning_envs.task import NavigationTask
 

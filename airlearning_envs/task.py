@@ -11,8 +11,8 @@ Observation: 32 raw float32 in physical units (a policy carries its own normalis
 | 28 | yaw_rate | rad/s | positive to the right |
 | 29-31 | last_command | m/s, m/s, rad/s | the last command given: forward, rightward, yaw rate (zero at the start) |
 
-Actions: integers 0 to 24 (:data:`~airlearning_envs.rules.actions.ACTION_NAMES`), or commands (E, 3) float32 (forward
-m/s, rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.rules.actions.COMMAND_LOW` and
+Actions: integers 0 to 24 (:data:`~airlearning_envs.rules.ACTION_NAMES`), or commands (E, 3) float32 (forward
+m/s, rightward m/s, yaw rate rad/s), which are clipped to :data:`~airlearning_envs.rules.COMMAND_LOW` and
 ``COMMAND_HIGH``.
 """
 
@@ -25,20 +25,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.airlearning_envs import rng, rules
 from quarl.airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig, RewardStyle
-from quarl.airlearning_envs.episode import rng
-from quarl.airlearning_envs.episode.latency import CommandQueue, DrawnFor
-from quarl.airlearning_envs.episode.layout import LayoutPool, Layouts
-from quarl.airlearning_envs.episode.rng import Stream
-from quarl.airlearning_envs.episode.wind import mean_wind, next_wind
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules import causes
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES, COMMAND_HIGH, COMMAND_LOW
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.ends import Ends
-from quarl.airlearning_envs.rules.energy import power_w
-from quarl.airlearning_envs.rules.observation import OBSERVATION_FIELDS, VECTOR_SIZE, add_noise, is_noisy, ray_angles
-from quarl.airlearning_envs.rules.rewards import air_learning_reward, compute_reward
+from quarl.airlearning_envs.latency import CommandQueue, DrawnFor
+from quarl.airlearning_envs.layout import LayoutPool, Layouts, mean_wind, next_wind
+from quarl.airlearning_envs.rng import Stream
+from quarl.airlearning_envs.rules import (
+    ACTION_COMMANDS,
+    ACTION_NAMES,
+    COMMAND_HIGH,
+    COMMAND_LOW,
+    OBSERVATION_FIELDS,
+    VECTOR_SIZE,
+    EndCause,
+    Ends,
+    add_noise,
+    air_learning_reward,
+    compute_reward,
+    is_noisy,
+    power_w,
+    ray_angles,
+)
 from quarl.airlearning_envs.simulators.embedded.simulator import EmbeddedSimulator
 from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Simulator
 from quarl.airlearning_envs.simulators.simulator import Rows as Ids
@@ -220,7 +228,7 @@ class NavigationTask:
         if self._pool is None:
             raise SettingsError("step was called before reset; call reset first.")
         commands = self._commands(actions)
-        ended = self.cause != causes.NONE
+        ended = self.cause != rules.NONE
         if np.count_nonzero(ended):
             return self._step_some(commands, ended)
         return self._step_all(commands)
@@ -276,7 +284,7 @@ class NavigationTask:
             episode_ids: one for each drone that is reset.
         """
         rows = np.flatnonzero(mask)
-        if self._pool is None or ((self.cause != causes.NONE) & ~mask).any():
+        if self._pool is None or ((self.cause != rules.NONE) & ~mask).any():
             raise SettingsError("step_or_reset needs a reset before it, and every ended episode in its mask.")
         if not len(rows):
             return self.step(actions)
@@ -299,7 +307,7 @@ class NavigationTask:
         cause, when = self._ends_of.first(track, self.goal)
         elapsed = track.times_s[when]
         lengths = track.lengths
-        (ended,) = (cause if held is None else np.where(held, causes.NONE, cause)).nonzero()
+        (ended,) = (cause if held is None else np.where(held, rules.NONE, cause)).nonzero()
         if len(ended):  # the flight ends where the event happened, not at the end of the period
             simulator.halt(ended, when[ended])
             lengths *= np.arange(len(lengths))[:, None] <= when
@@ -310,7 +318,7 @@ class NavigationTask:
         self.energy += power_w(motion.velocity, motion.acceleration) * elapsed
         late = self.steps >= config.max_steps
         if np.count_nonzero(late):
-            cause[late & (cause == causes.NONE)] = causes.TIME
+            cause[late & (cause == rules.NONE)] = rules.TIME
         self.cause[:] = cause
 
     def _calls(self) -> list[Call]:
@@ -332,10 +340,10 @@ class NavigationTask:
     def _ends(self) -> tuple[Bools, Bools]:
         """Terminated and truncated (E,): a learner looks beyond an end that is not paid for, and not beyond one that
         is."""
-        over = self.cause != causes.NONE
+        over = self.cause != rules.NONE
         if self.config.reward_style is RewardStyle.AIR_LEARNING:
             return over, np.zeros_like(over)
-        truncated = self.cause == causes.TIME
+        truncated = self.cause == rules.TIME
         return over & ~truncated, truncated
 
     def _reward(self, before: Floats) -> Floats:
@@ -375,7 +383,7 @@ class NavigationTask:
     def info(self) -> dict[str, NDArray[Any]]:
         """The info of :class:`Step`, as it stands now."""
         return {
-            "success": self.cause == causes.GOAL,
+            "success": self.cause == rules.GOAL,
             "cause": self.cause.copy(),
             "flight_time_s": self.flight_time.copy(),
             "distance_m": self.distance.copy(),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl.airlearning_envs.config import PRESETS
-from quarl.airlearning_envs.episode.latency import CommandLatency
+from quarl.airlearning_envs.latency import CommandLatency
 from quarl.bench.report.document import BASELINES, Kind, Report
 from quarl.bench.report.intervals import Estimate, independent_difference
 from quarl.bench.report.notes import (

@@ -20,8 +20,7 @@ import time
 import numpy as np
 
 from quarl.airlearning_envs.config import PRESETS
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS
-from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.rules import ACTION_COMMANDS, ray_angles
 from quarl.device.agent.loop.client import Client, LoopError
 
 os.environ["MAVLINK20"] = "1"

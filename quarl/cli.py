@@ -77,7 +77,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "fly": Verb("quarl.airlearning_envs.fly:run", "fly a navigation policy, here or in AirSim"),
         "record": Verb("quarl.airlearning_envs.record:run", "film a flight"),
         "compare-flight": Verb("quarl.airlearning_envs.compare_flight:run", "compare a flight with the simulator"),
-        "airsim": Verb("quarl.airlearning_envs.simulators.airsim.server:serve", "serve AirSim's protocol from here"),
+        "airsim": Verb("quarl.airlearning_envs.simulators.airsim.stand_in:serve", "serve AirSim's protocol from here"),
     },
     "Devices": {
         "deploy": Verb("quarl.device.deploy.verbs:deploy", "deploy a policy; it is checked before it serves"),

@@ -25,7 +25,7 @@ def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, 
     Args:
         name: one of :data:`SIMULATORS`.
         config: the task.
-        options: of :class:`~airlearning_envs.simulators.airsim.options.AirSimOptions`.
+        options: of :class:`~airlearning_envs.simulators.airsim.simulator.AirSimOptions`.
 
     Raises:
         SettingsError: there is no such simulator or option, or it cannot be reached.
@@ -37,12 +37,16 @@ def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, 
     if name != AIRSIM:
         raise SettingsError(f"simulator is {name!r}; allowed are {', '.join(SIMULATORS)}.")
     # Needs msgpack, which a device does not.
-    from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
-    from quarl.airlearning_envs.simulators.airsim.simulator import AirSimSimulator
+    from quarl.airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
 
     if unknown := set(options) - set(AirSimOptions.__dataclass_fields__):
         allowed = ", ".join(AirSimOptions.__dataclass_fields__)
-        raise SettingsError(f"simulator option {sorted(unknown)[0]!r} is not known; allowed are {allowed}.")
+        name = sorted(unknown)[0]
+        raise SettingsError(
+            f"simulator option {name!r} is not known; allowed are {allowed}.",
+            code="unknown_simulator_option",
+            name=name,
+        )
     return AirSimSimulator(config, AirSimOptions(**options))
 
 

@@ -94,7 +94,7 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
         from quarl.airlearning_envs.config import preset
         from quarl.airlearning_envs.errors import SettingsError
         from quarl.airlearning_envs.flights import FlightResults, fly, select_observation
-        from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+        from quarl.airlearning_envs.rules import ACTION_NAMES
     except ImportError as error:
         raise AgentError(
             ErrorCode.UNAVAILABLE, f"the simulator is not on this device ({error}).", "Deploy again."

@@ -296,7 +296,7 @@ def check_simulator(spec: PolicySpec) -> None:
     if spec.environment.id in (*NAVIGATION_IDS, NAVIGATION_DEPTH_ID):
         # Only where it is needed: it costs import time.
         from quarl.airlearning_envs.config import NavigationConfig
-        from quarl.airlearning_envs.rules.observation import depth_fields, observation_fields
+        from quarl.airlearning_envs.rules import depth_fields, observation_fields
 
         fields = depth_fields if spec.environment.id == NAVIGATION_DEPTH_ID else observation_fields
         spec.check_observation(fields(NavigationConfig()))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, Layouts, Slots
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import blind_policy, fly
-from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.layout import FAR_AWAY_M, Layouts, Slots
+from quarl.airlearning_envs.rules import EndCause
 from quarl.airlearning_envs.simulators.simulator import Call, Simulator, Track
 from quarl.airlearning_envs.task import NavigationTask
 
@@ -196,4 +196,3 @@ class SimulatorContract:
         with closing(self.make(CONFIG, 1)) as simulator:
             flown = fly(CONFIG, blind_policy, 3, seed=1, batch=1, simulator=simulator)
         assert flown.episodes == 3 and (flown.cause != EndCause.NONE).all() and (flown.flight_time_s > 0).all()
-        assert flown.replayable == simulator.capabilities.replayable

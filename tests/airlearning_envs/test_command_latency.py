@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.latency import CommandLatency, CommandQueue, LatencyKind
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator
+from quarl.airlearning_envs.latency import CommandLatency, CommandQueue, LatencyKind
+from quarl.airlearning_envs.simulators.embedded.dynamics import CallsInForce, Flight, Integrator
 from quarl.airlearning_envs.simulators.simulator import Call
 from quarl.airlearning_envs.task import NavigationTask
 

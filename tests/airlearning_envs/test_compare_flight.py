@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quarl.airlearning_envs import compare_flight, comparing
-from quarl.airlearning_envs.comparing import (
+from quarl.airlearning_envs import compare_flight
+from quarl.airlearning_envs.compare_flight import (
     RECORDED_RISES,
     Recording,
     Squares,
@@ -172,7 +172,7 @@ def test_pictures_are_drawn_again_to_the_last_byte(tmp_path: Path, capsys: pytes
 
 def test_the_picture_shows_the_recorded_velocity() -> None:
     recording = read_recording(RECORDINGS / NAMES[0])
-    figure = comparing.velocity_picture(recording, 6, compare(recording)[6])
+    figure = compare_flight.velocity_picture(recording, 6, compare(recording)[6])
     for axes, recorded in zip(figure.axes, recording.flights[6].velocity, strict=True):
         commanded, drawn, simulated = axes.get_lines()
         assert np.asarray(drawn.get_ydata()) == pytest.approx(recorded, abs=1e-4)

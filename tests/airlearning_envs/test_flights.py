@@ -16,8 +16,7 @@ from quarl.airlearning_envs.flights import (
     wilson_interval,
 )
 from quarl.airlearning_envs.gym_env import NavigationDepthVectorEnv
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import depth_fields, observation_fields
+from quarl.airlearning_envs.rules import EndCause, depth_fields, observation_fields
 from quarl.airlearning_envs.task import NavigationTask
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import FAR_AWAY_M
-from quarl.airlearning_envs.rules.observation import ray_angles
-from quarl.airlearning_envs.simulators.embedded import geometry
+from quarl.airlearning_envs.layout import FAR_AWAY_M
+from quarl.airlearning_envs.rules import ray_angles
+from quarl.airlearning_envs.simulators.embedded import sensing
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 
 ROOT_2 = np.sqrt(2.0)
@@ -18,27 +18,27 @@ def f32(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-def test_circle_straight_ahead_and_off_axis() -> None:
-    # Centre 5 m ahead, radius 1: 4 m. Centre (4, 3), radius 3, ray along x: (x - 4)^2 + 9 = 9 touches at x = 4.
-    # Centre (5, 3), radius 5, ray along x: (x - 5)^2 = 16, so x = 1 (the nearer of 1 and 9).
-    hits = geometry.circle_ranges(f32(5, 4, 5), f32(0, 3, 3), f32(1, 3, 5), f32(1), f32(0))
-    np.testing.assert_allclose(hits[:, 0], [4.0, 4.0, 1.0], atol=1e-5)
-
-
-def test_circle_missed_or_behind_is_infinite() -> None:
-    hits = geometry.circle_ranges(f32(5, -5), f32(2, 0), f32(1, 1), f32(1), f32(0))
-    assert np.isinf(hits).all()
-
-
-def test_circle_at_45_degrees() -> None:
-    # Centre (3, 3), radius 1, ray at 45 degrees to the right: sqrt(18) - 1.
-    hits = geometry.circle_ranges(f32(3), f32(3), f32(1), f32(1 / ROOT_2), f32(1 / ROOT_2))
-    assert hits[0, 0] == pytest.approx(np.sqrt(18.0) - 1.0, abs=1e-5)
+@pytest.mark.parametrize(
+    ("forward", "right", "radius", "wanted"),
+    [
+        (5, 0, 1, (4.0, np.inf)),
+        (4, 3, 3, (4.0, 7 / ROOT_2 - np.sqrt(24.5 - 16))),  # (x - 4)^2 + 9 = 9 touches at x = 4
+        (5, 3, 5, (1.0, 8 / ROOT_2 - np.sqrt(32 - 9))),  # (x - 5)^2 = 16: the nearer of 1 and 9
+        (3, 3, 1, (np.inf, np.sqrt(18.0) - 1.0)),
+        (5, 2, 1, (np.inf, np.inf)),
+        (-5, 0, 1, (np.inf, np.inf)),  # behind
+    ],
+)
+def test_circle_on_a_ray_ahead_and_one_at_45_degrees(
+    forward: float, right: float, radius: float, wanted: tuple[float, float]
+) -> None:
+    hits = sensing.circle_ranges(f32(forward), f32(right), f32(radius), f32(1, 1 / ROOT_2), f32(0, 1 / ROOT_2))
+    np.testing.assert_allclose(hits[0], wanted, atol=1e-5)
 
 
 def test_box_faces_corner_and_misses() -> None:
     straight, diagonal = [1.0, 0.0], [1 / ROOT_2, 1 / ROOT_2]
-    inverse = geometry.inverse_directions(np.array([straight, diagonal], np.float32).T[:, None, :])  # (2, 1, 2)
+    inverse = sensing.inverse_directions(np.array([straight, diagonal], np.float32).T[:, None, :])  # (2, 1, 2)
     cases = {
         (5.0, 0.0, 1.0): (4.0, np.inf),  # the near face at x = 4; the diagonal passes at (4, 4)
         (5.0, 5.0, 1.0): (np.inf, 4.0 * ROOT_2),  # the near corner at (4, 4)
@@ -46,7 +46,7 @@ def test_box_faces_corner_and_misses() -> None:
         (-5.0, 0.0, 1.0): (np.inf, np.inf),  # behind
     }
     for (x, y, half), wanted in cases.items():
-        hits = geometry.box_ranges(f32(x, y)[:, None], f32(half), inverse)
+        hits = sensing.box_ranges(f32(x, y)[:, None], f32(half), inverse)
         np.testing.assert_allclose(hits[0], wanted, atol=1e-5)
 
 
@@ -54,16 +54,16 @@ def test_walls_straight_and_diagonal() -> None:
     # At (3, -4) in [-10, 10]^2: 7 along +x, 13 along -x, 14 along +y; at 45 degrees x = 10 comes first, after 7 sqrt 2.
     position = f32(3, -4)[:, None]
     directions = np.array([[1, 0], [-1, 0], [0, 1], [1 / ROOT_2, 1 / ROOT_2]], np.float32).T[:, None, :]
-    ranges = geometry.wall_ranges(position, geometry.inverse_directions(directions), 10.0)
+    ranges = sensing.wall_ranges(position, sensing.inverse_directions(directions), 10.0)
     np.testing.assert_allclose(ranges[0], [7.0, 13.0, 14.0, 7.0 * ROOT_2], atol=1e-5)
 
 
-def test_nearest_per_row_takes_the_minimum_of_each_row_and_leaves_the_others() -> None:
+def test_nearest_per_row_takes_the_minimum_of_each_row() -> None:
     ranges = np.full((4, 2), 10.0, np.float32)
     hits = np.array([[7, np.inf], [3, 12], [5, 9]], np.float32)
-    geometry.nearest_per_row(ranges, np.array([0, 2, 2]), hits)
+    sensing.nearest_per_row(ranges, np.array([0, 2, 2]), hits)
     assert ranges.tolist() == [[7, 10], [10, 10], [3, 9], [10, 10]]
-    geometry.nearest_per_row(ranges, np.array([], dtype=np.int64), np.zeros((0, 2), np.float32))
+    sensing.nearest_per_row(ranges, np.array([], dtype=np.int64), np.zeros((0, 2), np.float32))
 
 
 def brute_force(position: np.ndarray, yaw: float, angle: float, scene: list[tuple[str, float, float, float]]) -> float:

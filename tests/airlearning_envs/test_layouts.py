@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.config import PRESETS
-from quarl.airlearning_envs.episode.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.layout import FAR_AWAY_M, PASSAGE_M, LayoutPool, Layouts, Slots, build_layouts
 
 EPISODES = 600
 

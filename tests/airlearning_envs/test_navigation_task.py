@@ -10,17 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quarl.airlearning_envs import rules
 from quarl.airlearning_envs.config import PRESETS, NavigationConfig
-from quarl.airlearning_envs.episode.layout import Slots, build_layouts
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules import rewards
-from quarl.airlearning_envs.rules.actions import COMMAND_HIGH
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.ends import Ends
-from quarl.airlearning_envs.rules.observation import observation_bounds
-from quarl.airlearning_envs.simulators.embedded.contact import Contact
-from quarl.airlearning_envs.simulators.obstacles import Obstacles
-from quarl.airlearning_envs.simulators.simulator import Track
+from quarl.airlearning_envs.layout import Slots, build_layouts
+from quarl.airlearning_envs.rules import COMMAND_HIGH, EndCause, Ends, observation_bounds
+from quarl.airlearning_envs.simulators.embedded.sensing import Contact
+from quarl.airlearning_envs.simulators.simulator import Obstacles, Track
 from quarl.airlearning_envs.task import OBSERVATION_FIELDS, NavigationTask
 
 EMPTY = PRESETS["hard"].with_settings({"static_obstacles": [0, 0], "moving_obstacles": [0, 0]})
@@ -129,7 +125,7 @@ def test_leaving_the_arena_and_running_out_of_time() -> None:
     assert core.flight_time[0] == pytest.approx(50.0, rel=1e-5)
 
 
-def test_the_original_rewards_step_limit_terminates_for_one_drone_and_for_many() -> None:
+def test_the_original_rewards_step_limit_terminates() -> None:
     """It takes 100 away there: a learner that looked beyond it would pay the crash and expect the rest as well."""
     config = EMPTY.with_settings({"reward_style": "air-learning", "max_steps": 3})
     alone, many = NavigationTask(config, 1), NavigationTask(config, 4)
@@ -181,7 +177,7 @@ def first_event(config: NavigationConfig, track_x: list[float], goal_x: float, m
     return int(cause[0]), int(when[0])
 
 
-def test_within_a_piece_contact_counts_before_leaving_and_leaving_before_the_goal() -> None:
+def test_within_a_piece_contact_counts_first_and_the_goal_last() -> None:
     mover = NavigationConfig(static_obstacles=(0, 0), moving_obstacles=(1, 1))
     track = [14.5, 14.55, 14.6, 14.65, 14.75, 14.8]  # leaves (14.7) and comes within 3 m of x = 17.7 in piece 3
     assert first_event(EMPTY, track, 17.7, None) == (EndCause.LEFT_ARENA, 3)
@@ -217,12 +213,12 @@ def test_rewards_worked_by_hand() -> None:
     cause = np.array([EndCause.NONE, EndCause.GOAL, EndCause.COLLISION, EndCause.LEFT_ARENA, EndCause.TIME], np.int8)
     progress = np.array([1.0, 0.5, -0.5, 0.0, 0.2], np.float32)
     # 0.1 * progress - 0.01, then + 5 at the goal, - 3 on collision and leaving, nothing more for running out of time.
-    assert rewards.compute_reward(config, cause, progress) == pytest.approx([0.09, 5.04, -3.06, -3.01, 0.01], abs=1e-6)
+    assert rules.compute_reward(config, cause, progress) == pytest.approx([0.09, 5.04, -3.06, -3.01, 0.01], abs=1e-6)
     distance, speed = np.array([5.0, 2.9, 5.0, 9.0, 9.0], np.float32), np.array([2.0, 1, 1, 1, 1], np.float32)
     # -1 + 1 + (4 - 2) 0.01875 = 0.0375 within 6 m.
-    got = rewards.air_learning_reward(cause, progress, distance, speed)
+    got = rules.air_learning_reward(cause, progress, distance, speed)
     assert got == pytest.approx([0.0375, 1000.0, -100.0, -100.0, -100.0], abs=1e-6)
-    far = rewards.air_learning_reward(cause[:1], progress[:1], np.array([7.0], np.float32), speed[:1])
+    far = rules.air_learning_reward(cause[:1], progress[:1], np.array([7.0], np.float32), speed[:1])
     assert far == pytest.approx([0.0], abs=1e-6)
 
 

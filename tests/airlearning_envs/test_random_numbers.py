@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quarl.airlearning_envs.episode import rng
-from quarl.airlearning_envs.episode.rng import Stream
+from quarl.airlearning_envs import rng
+from quarl.airlearning_envs.rng import Stream
 
 
 def test_mix_is_splitmix64() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from quarl.airlearning_envs.config import CONTROL_PERIOD_S, preset
 from quarl.airlearning_envs.flights import blind_policy
-from quarl.airlearning_envs.rules.actions import ACTION_NAMES
-from quarl.airlearning_envs.rules.observation import observation_fields
+from quarl.airlearning_envs.rules import ACTION_NAMES, observation_fields
 from quarl.airlearning_envs.task import NavigationTask
 from quarl.bench import memory, success, table, timing
 from quarl.bench.command_line import BenchError

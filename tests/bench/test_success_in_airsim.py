@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.stand_in import Server, StandIn
 from quarl.bench.report import store
 from quarl.bench.success import main
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.flights import blind_policy
-from quarl.airlearning_envs.rules.actions import ACTION_COMMANDS, ACTION_NAMES
+from quarl.airlearning_envs.rules import ACTION_COMMANDS, ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from quarl.device.agent.building import AGENT_SOURCES, agent
 from quarl.device.agent.constants import header

@@ -13,8 +13,7 @@ import pytest
 
 from quarl.airlearning_envs.config import preset
 from quarl.airlearning_envs.flights import FlightResults, depth_observation, fly, wilson_interval
-from quarl.airlearning_envs.rules.actions import ACTION_NAMES
-from quarl.airlearning_envs.rules.observation import depth_fields
+from quarl.airlearning_envs.rules import ACTION_NAMES, depth_fields
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, NavigationTask
 from quarl.device.agent.flights import TimedPilot
 from quarl.device.agent.serving import check_simulator

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.flights import blind_policy
-from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.rules import ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
 from quarl.convert.pipeline import convert_all, convert_each, missing
 from quarl.device.deploy.connection import Connection

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.rules import ray_angles
 from quarl.airlearning_envs.task import NavigationTask
 
 os.environ["MAVLINK20"] = "1"  # before pymavlink is imported: OBSTACLE_DISTANCE with fractions of a degree

@@ -19,7 +19,7 @@ import pytest
 
 from quarl.airlearning_envs.config import preset
 from quarl.airlearning_envs.flights import blind_policy, fly
-from quarl.airlearning_envs.rules.actions import ACTION_NAMES
+from quarl.airlearning_envs.rules import ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from quarl.convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
 from quarl.convert.pipeline import build, judge

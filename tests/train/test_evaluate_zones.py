@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quarl.airlearning_envs.config import PRESETS
+from quarl.airlearning_envs.curriculum import zone_bounds
 from quarl.airlearning_envs.flights import wilson_interval
-from quarl.airlearning_envs.rules.curriculum import zone_bounds
 from quarl.convert.pipeline import convert_all
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO

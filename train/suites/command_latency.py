@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quarl.airlearning_envs.episode.latency import CommandLatency, DrawnFor, LatencyKind
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.latency import CommandLatency, DrawnFor, LatencyKind
 from quarl.train.suites.errors import TaskError
 
 ALLOWED = (

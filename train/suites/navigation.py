@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from quarl.airlearning_envs.config import CONTROL_PERIOD_S, PRESETS, NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import Observe, as_it_is, blind_policy, depth_observation, fly
-from quarl.airlearning_envs.rules.actions import FALLBACK_ACTION
-from quarl.airlearning_envs.rules.observation import depth_bounds, depth_fields
+from quarl.airlearning_envs.rules import FALLBACK_ACTION, depth_bounds, depth_fields
 from quarl.airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec
 from quarl.train.suites.episodes import Decide, Floats, Judged, StepResult

@@ -1,6 +1,6 @@
 """The curriculum's zones in training: near goals first, the next zone when enough episodes succeed.
 
-Zones are those of ``airlearning_envs.rules.curriculum``, counted from 1 wherever they are shown. Every arena of a
+Zones are those of ``airlearning_envs.curriculum``, counted from 1 wherever they are shown. Every arena of a
 mixture has its own four, by its own goal distances; which of them are open is one number for all.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.rules.curriculum import ADVANCE_AT, WINDOW_EPISODES, ZONES, Curriculum, zone_config
+from quarl.airlearning_envs.curriculum import ADVANCE_AT, WINDOW_EPISODES, ZONES, Curriculum, zone_config
 from quarl.train.suites.errors import TaskError
 
 DEFAULTS = {"window_episodes": WINDOW_EPISODES, "advance_at": ADVANCE_AT}
@@ -28,7 +28,7 @@ class Zones:
 
     Args:
         arenas: the whole task of each arena.
-        window, advance_at: see :class:`~airlearning_envs.rules.curriculum.Curriculum`.
+        window, advance_at: see :class:`~airlearning_envs.curriculum.Curriculum`.
     """
 
     def __init__(self, arenas: Mapping[str, NavigationConfig], window: int, advance_at: float) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from quarl.airlearning_envs.config import NavigationConfig
 from quarl.airlearning_envs.errors import SettingsError
-from quarl.airlearning_envs.rules.causes import EndCause
+from quarl.airlearning_envs.rules import EndCause
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r
 from quarl.airlearning_envs.simulators.airsim.links import Link
 from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
-from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.simulators.simulator import Obstacles
 
 PREFIX = "arena_"
 """Prefix of the name of every object spawned here."""

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Kind = TypeVar("Kind")
 
-DEPTH_PLANAR, DEPTH_PERSPECTIVE = 1, 2
-"""Image types: the distance along the optical axis, and along the ray."""
+DEPTH_PLANAR = 1
+"""Image type: the distance along the optical axis."""
 
 
 class Dialect(Enum):

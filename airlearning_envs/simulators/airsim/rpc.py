@@ -18,12 +18,13 @@ import numpy as np
 
 from quarl.airlearning_envs.errors import SettingsError
 
-REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+REQUEST, RESPONSE = 0, 1
 AIRSIM_PORT = 41451
 LARGEST_FRAME_BYTES = 16 << 20
 """Largest message, bytes; a depth picture of 256 x 144 is 184 kB."""
 _CHUNK_BYTES = 1 << 16
-_STAND_IN = "quarl airsim"
+STAND_IN = "StandIn"
+"""Key of the settings by which the stand-in (``quarl airsim``) shows what it is."""
 
 
 class AirSimError(SettingsError):
@@ -118,7 +119,7 @@ class Rpc:
         except OSError as error:
             raise NotReachableError(
                 f"no simulator at {self._where}: {error.strerror or error}. Start AirSim there, or one that stands in "
-                f"for it: {_STAND_IN} --port {port}"
+                f"for it: quarl airsim --port {port}"
             ) from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames = Frames()

@@ -19,8 +19,7 @@ from quarl.airlearning_envs.simulators.airsim.dialects import (
 from quarl.airlearning_envs.simulators.airsim.links import Link
 from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, RpcError
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
-from quarl.airlearning_envs.simulators.obstacles import Obstacles
-from quarl.airlearning_envs.simulators.simulator import Motion
+from quarl.airlearning_envs.simulators.simulator import Motion, Obstacles
 
 Floats = NDArray[np.float64]
 

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.airlearning_envs import rules
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import Layouts, Slots
-from quarl.airlearning_envs.rules import causes
+from quarl.airlearning_envs.layout import Layouts, Slots
 from quarl.airlearning_envs.simulators.airsim import links, sight
 from quarl.airlearning_envs.simulators.airsim.arena import SCALABLE, Arena, clock_speed, settings_of
 from quarl.airlearning_envs.simulators.airsim.dialects import (
     CollisionInfo,
+    Dialect,
+    KinematicsState,
     MultirotorState,
     Pose,
     Quaternionr,
     Vector3r,
     YawMode,
 )
-from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
-from quarl.airlearning_envs.simulators.airsim.pieces import Pieces
 from quarl.airlearning_envs.simulators.airsim.rpc import (
+    AIRSIM_PORT,
+    STAND_IN,
     AirSimError,
     ConnectionLostError,
     NotReachableError,
     NotRpcError,
     RpcError,
 )
-from quarl.airlearning_envs.simulators.airsim.shadow import Shadow, is_at_rest
-from quarl.airlearning_envs.simulators.airsim.stand_in import STAND_IN
+from quarl.airlearning_envs.simulators.embedded.dynamics import CallsInForce, Flight, Integrator
 from quarl.airlearning_envs.simulators.embedded.simulator import LONGEST_PIECE_S
-from quarl.airlearning_envs.simulators.obstacles import Obstacles
 from quarl.airlearning_envs.simulators.simulator import (
     Bools,
     Call,
@@ -43,11 +44,152 @@ from quarl.airlearning_envs.simulators.simulator import (
     Clock,
     Floats,
     Motion,
+    Obstacles,
     Rows,
     Simulator,
     SpoiledFlightError,
     Track,
 )
+
+
+@dataclass(frozen=True)
+class AirSimOptions:
+    """How a server is reached and used.
+
+    Attributes:
+        address: host:port.
+        client: which Python client to use, see :data:`~airlearning_envs.simulators.airsim.links.CLIENTS`.
+        dialect: which server it is; found out where None.
+        assets: names of the assets for ``box`` and ``cylinder``.
+        origin_m: where the arena's centre is, from the vehicle's start.
+        timeout_s: an answer comes within this time.
+        reconnect_s: a connection that is lost is tried again for so long; the flight under way does not count then.
+    """
+
+    address: str = f"127.0.0.1:{AIRSIM_PORT}"
+    client: str = links.AUTO
+    dialect: Dialect | None = None
+    assets: Mapping[str, str] = field(default_factory=dict)
+    origin_m: tuple[float, float] = (0.0, 0.0)
+    timeout_s: float = 30.0
+    reconnect_s: float = 5.0
+
+
+class Pieces:
+    """A track in the making: each slice's straight line cut into equal pieces.
+
+    Args:
+        begin: (2,) where the drone is.
+        cuts: pieces of a slice.
+    """
+
+    def __init__(self, begin: Floats, cuts: int) -> None:
+        self._places, self._cuts = [begin.astype(np.float32)], cuts
+
+    def add(self, place: Floats) -> None:
+        """A slice ended at a place (2,)."""
+        before = self._places[-1]
+        shares = [np.float32((k + 1) / self._cuts) for k in range(self._cuts)]
+        self._places += [before + share * (place - before) for share in shares[:-1]] + [place.copy()]
+
+    def track(self, ends_s: NDArray[np.float64], slices: int, contact: int = rules.NONE) -> Track:
+        """Slices that ended so many seconds (n,) after the period's begin; a contact was in the last one."""
+        while len(self._places) < slices * self._cuts + 1:
+            self.add(self._places[-1])
+        position = np.stack(self._places)[:, :, None]
+        begins = np.concatenate([[0.0], ends_s[:-1]])
+        shares = np.arange(1, self._cuts + 1) / self._cuts
+        times = (begins[:, None] + shares * (ends_s - begins)[:, None]).ravel()
+        lengths = np.sqrt(((position[1:] - position[:-1]) ** 2).sum(axis=1))
+        return Track(
+            position.astype(np.float32),
+            lengths.astype(np.float32),
+            times.astype(np.float32),
+            np.array([contact], np.int8),
+            np.array([len(times) - 1]),
+        )
+
+
+HARDEST_M_S2 = 6.3
+"""Largest horizontal acceleration: the one at the greatest tilt."""
+SPEED_M_S, JUMP_M = 0.35, 0.3
+"""A period that ends with another velocity or at another place than these allow was not flown as commanded."""
+
+STILL_M_S, STILL_RAD_S, LEVEL_M = 0.03, 0.01, 0.05
+"""A drone that hovers is slower, turns less and is nearer to its altitude."""
+
+
+def is_at_rest(moving: KinematicsState, place: NDArray[np.float64]) -> bool:
+    """Whether a drone hovers at the altitude of a place (3,)."""
+    return bool(
+        np.linalg.norm(moving.linear_velocity.array()) < STILL_M_S
+        and abs(moving.angular_velocity.z_val) < STILL_RAD_S
+        and abs(moving.position.z_val - place[2]) < LEVEL_M
+    )
+
+
+class Shadow:
+    """Flies ahead from the last measured state.
+
+    Args:
+        config: the task.
+    """
+
+    def __init__(self, config: NavigationConfig) -> None:
+        self._step_s = config.control_period_s / config.substeps
+        self._flight = Flight.hovering(config, 1)
+        self._integrator = Integrator(self._flight, self._step_s)
+        self._times = (np.arange(1, config.substeps + 1) * self._step_s).astype(np.float32)
+        self._in_force = CallsInForce(self._integrator, self._times)
+        self._calls: list[tuple[Floats, float]] = []
+        self._since_s = 0.0
+
+    def begin(self, state: MultirotorState) -> None:
+        """An episode begins, hovering."""
+        self._flight.rest(slice(None))
+        self._in_force.rest(np.array([0]))
+        self._calls, self._since_s = [], 0.0
+        self._take(state)
+
+    def command(self, command: Floats, at_s: float) -> None:
+        """A command (3, 1) was given so many seconds after the episode's start."""
+        self._calls.append((command.copy(), at_s))
+
+    def differs(self, state: MultirotorState, now_s: float) -> str:
+        """Why the period that ends with ``state`` was not flown as commanded, in words; empty where it was."""
+        since_s = self._since_s
+        self._in_force.begin(
+            [Call(command, np.array([max(at_s - since_s, 0.0)], np.float32)) for command, at_s in self._calls]
+        )
+        for k in range(len(self._times)):
+            self._integrator.step(self._in_force.goal(k))
+        flight, moving = self._flight, state.kinematics_estimated
+        velocity, place = moving.linear_velocity.array()[:2], moving.position.array()[:2]
+        slower = float(np.linalg.norm(velocity - flight.velocity[:2, 0]))
+        # The period may have been a little longer or shorter than the one flown here.
+        other_s = abs(now_s - since_s - float(self._times[-1]))
+        jump = float(np.linalg.norm(place - flight.position[:2, 0])) - other_s * float(np.linalg.norm(velocity))
+        slower -= other_s * HARDEST_M_S2
+        self._calls, self._since_s = [], now_s
+        self._take(state)
+        if jump > JUMP_M:
+            return f"the drone is {jump:.1f} m from where its commands bring it: something else moved it."
+        if slower > SPEED_M_S:
+            return (
+                f"the drone's velocity is {slower:.1f} m/s off what its command makes of it: AirSim dropped the "
+                "command (an overloaded machine, or too high a ClockSpeed)."
+            )
+        return ""
+
+    def _take(self, state: MultirotorState) -> None:
+        """Go on from a measured state."""
+        flight, moving = self._flight, state.kinematics_estimated
+        yaw, pitch, roll = moving.orientation.angles()
+        flight.position[:, 0], flight.velocity[:, 0] = moving.position.array(), moving.linear_velocity.array()
+        flight.yaw[0], flight.yaw_rate[0] = yaw, moving.angular_velocity.z_val
+        flight.tilt[:, 0] = (-pitch, roll)
+        self._integrator.refresh_attitude()
+
 
 MOVE_S = 60.0
 """A move's own duration: it holds until the next one."""
@@ -202,7 +344,7 @@ class AirSimSimulator(Simulator):
             ((0.0 if call.at_s is None else float(call.at_s[0]), n, call) for n, call in enumerate(calls)),
             key=lambda each: each[:2],
         )
-        contact, seconds, since_s = causes.NONE, [], self._now_s()
+        contact, seconds, since_s = rules.NONE, [], self._now_s()
         for end in self._steps:
             while due and due[0][0] < end - 1e-9:
                 at_s, _, call = due.pop(0)
@@ -221,7 +363,7 @@ class AirSimSimulator(Simulator):
             if touched.has_collided:
                 contact = int(self._arena.cause(touched.object_name))
                 break
-        if contact == causes.NONE:
+        if contact == rules.NONE:
             self._check()
         return pieces.track(np.array(seconds), len(seconds), contact)
 

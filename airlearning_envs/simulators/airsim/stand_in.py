@@ -1,27 +1,34 @@
-"""What AirSim's RPC server does with one drone, without sockets: calls in, answers out, and time in exact slices.
+"""A server that stands in for AirSim: one drone of the embedded dynamics behind AirSim's RPC, on this machine only.
 
-Pause, API control, the sticky collision, moves that cancel each other, and the error texts are those of AirLib 1.8.1.
-The drone is :mod:`~airlearning_envs.simulators.airsim.flying`'s, the world :mod:`~…airsim.scenery`'s: flat ground and
-what was spawned. What is missing answers as a function that AirSim does not know.
+        quarl airsim --dialect airsim --port 41451
+
+It answers the calls that the task makes (:mod:`airlearning_envs.simulators.airsim.simulator`); any other one answers as
+a function that AirSim does not know. Pause, API control, the sticky collision, moves that cancel each other, and the
+error texts are those of AirLib 1.8.1. Without ``--realtime`` ``simContinueForTime`` takes no wall time, so that a
+program which steps the simulator is tried in a moment; otherwise time passes as on a clock while it is not paused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+import socket
 import threading
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from cyclopts import Parameter, validators
 from numpy.typing import NDArray
 
+from quarl import cli
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.simulators.airsim import scenery
+from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.simulators.airsim.dialects import (
-    DEPTH_PERSPECTIVE,
     DEPTH_PLANAR,
     CameraInfo,
     CollisionInfo,
@@ -35,8 +42,16 @@ from quarl.airlearning_envs.simulators.airsim.dialects import (
     decode,
     encode,
 )
-from quarl.airlearning_envs.simulators.airsim.flying import GROUND_Z_M, TAKEOFF_S, Drone, Goal
-from quarl.airlearning_envs.simulators.airsim.scenery import Scene
+from quarl.airlearning_envs.simulators.airsim.rpc import (
+    AIRSIM_PORT,
+    REQUEST,
+    RESPONSE,
+    STAND_IN,
+    FrameError,
+    Frames,
+    pack_message,
+)
+from quarl.airlearning_envs.simulators.airsim.world import ASSETS, GROUND_Z_M, Drone, Scene
 
 Floats = NDArray[np.float64]
 
@@ -44,11 +59,7 @@ VEHICLE = "SimpleFlight"
 CAMERAS = ("0", "front_center", "")
 CAMERA_AHEAD_M = 0.46
 BODY_RADIUS_M = NavigationConfig().body_radius_m
-STAND_IN = "StandIn"
-"""Key of the settings by which the stand-in shows what it is."""
 _STARTED_NS = 1_600_000_000_000_000_000
-_STILL_M_S = 0.05
-_SWEEP_M = 0.05
 
 
 class RpcFault(Exception):  # noqa: N818 (an answer, not an error here)
@@ -56,10 +67,10 @@ class RpcFault(Exception):  # noqa: N818 (an answer, not an error here)
 
 
 class Task:
-    """A move under way: its answer comes when it is done or another one cancels it."""
+    """A move under way: its answer comes when it is done (True) or another one cancels it (False)."""
 
-    def __init__(self, ends_ns: int | None, on_success: bool) -> None:
-        self.ends_ns, self._on_success = ends_ns, on_success
+    def __init__(self, ends_ns: int) -> None:
+        self.ends_ns = ends_ns
         self.answer: bool | None = None
         self._then: list[Callable[[bool], None]] = []
 
@@ -73,9 +84,9 @@ class Task:
     def end(self, whole: bool) -> None:
         """End the task: as a whole, or cancelled."""
         if self.answer is None:
-            self.answer = whole and self._on_success
+            self.answer = whole
             for on_answer in self._then:
-                on_answer(self.answer)
+                on_answer(whole)
 
 
 class StandIn:
@@ -83,7 +94,6 @@ class StandIn:
 
     Args:
         dialect: how structs travel.
-        config: the task whose drone flies; by default its dynamics are AirSim's.
         speed: the clock's: simulated seconds a wall second.
         stall: share of the simulated time that is lost in ``simContinueForTime``, as on a machine under load.
     """
@@ -91,7 +101,6 @@ class StandIn:
     def __init__(
         self,
         dialect: Dialect = Dialect.AIRSIM,
-        config: NavigationConfig | None = None,
         speed: float = 1.0,
         stall: float = 0.0,
     ) -> None:
@@ -102,7 +111,7 @@ class StandIn:
         self._scene = Scene(("Ground", VEHICLE))
         self._width_deg = 90.0
         self._collision = CollisionInfo()
-        self._drone = Drone(config or NavigationConfig(), self._touches)
+        self._drone = Drone(NavigationConfig(), self._touches)
         self._task: Task | None = None
         self._methods = self._table()
         self._reset()
@@ -139,7 +148,7 @@ class StandIn:
             self._drone.advance(seconds)
             self._elapsed_s += seconds
             self._drawn = self._drone.pose()
-            if self._task is not None and self._task.ends_ns is not None and self._now_ns >= self._task.ends_ns:
+            if self._task is not None and self._now_ns >= self._task.ends_ns:
                 self._task.end(True)
 
     @property
@@ -151,7 +160,6 @@ class StandIn:
         images, place, camera = (list[ImageRequest], str, bool), (str,), (str, str, bool)
         if self.dialect is Dialect.COSYS:
             images, place, camera = images[:2], (str, bool), camera[:2]  # type: ignore[assignment]
-        move = (float, float, float, float, int, YawMode, str)
         return {
             "ping": ((), lambda: True),
             "getServerVersion": ((), lambda: self.dialect.version),
@@ -160,23 +168,18 @@ class StandIn:
             "listVehicles": ((), lambda: [VEHICLE]),
             "reset": ((), self._reset),
             "enableApiControl": ((bool, str), self._enable),
-            "isApiControlEnabled": ((str,), self._is_enabled),
-            "armDisarm": ((bool, str), self._arm),
-            "takeoff": ((float, str), self._take_off),
-            "hover": ((str,), self._hover),
+            "isApiControlEnabled": ((str,), lambda _: self._enabled),
+            "armDisarm": ((bool, str), lambda arm, _: self._enabled),
             "cancelLastTask": ((str,), self._cancel),
-            "moveByVelocity": (move, partial(self._move, to_z=False, in_body=False)),
-            "moveByVelocityBodyFrame": (move, partial(self._move, to_z=False, in_body=True)),
-            "moveByVelocityZ": (move, partial(self._move, to_z=True, in_body=False)),
-            "moveByVelocityZBodyFrame": (move, partial(self._move, to_z=True, in_body=True)),
-            "getMultirotorState": ((str,), self._state),
+            "moveByVelocityZBodyFrame": ((float, float, float, float, int, YawMode, str), self._move),
+            "getMultirotorState": ((str,), lambda _: self._state()),
             "simGetCollisionInfo": ((str,), self._read_collision),
             "simPause": ((bool,), self._pause),
             "simIsPaused": ((), lambda: self.paused),
             "simContinueForTime": ((float,), self._continue),
             "simSetVehiclePose": ((Pose, bool, str), self._put),
-            "simGetVehiclePose": ((str,), self._where),
-            "simListAssets": ((), lambda: list(scenery.ASSETS)),
+            "simGetVehiclePose": ((str,), lambda _: self._drawn),
+            "simListAssets": ((), lambda: list(ASSETS)),
             "simListSceneObjects": ((str,), self._scene.names),
             "simSpawnObject": ((str, str, Pose, Vector3r, bool, bool), lambda *given: self._scene.spawn(*given[:4])),
             "simDestroyObject": ((str,), self._scene.destroy),
@@ -189,13 +192,6 @@ class StandIn:
 
     # The drone.
 
-    def _require_vehicle(self, vehicle: str) -> None:
-        if vehicle not in ("", VEHICLE):
-            raise ValueError(
-                f"Vehicle API for '{vehicle}' is not available. This could either because this is simulation-only API "
-                "or this vehicle does not exist"
-            )
-
     def _settings(self) -> str:
         return json.dumps({"SettingsVersion": 1.2, "SimMode": "Multirotor", "ClockSpeed": self.speed, STAND_IN: True})
 
@@ -203,94 +199,43 @@ class StandIn:
         """Put the drone back at the start, API control off; pause and what was spawned stay."""
         self._cancel()
         self._drone.reset()
-        self._enabled, self._armed = False, True
+        self._enabled = False
         self._drawn = self._drone.pose()
         self._collision = CollisionInfo()
         self._note("Ground", self._drone.pose().position.array())
 
     def _enable(self, enabled: bool, vehicle: str) -> None:
-        self._require_vehicle(vehicle)
         if self._enabled and not enabled:
             self._cancel()
-            self._drone.drop()
+            self._drone.stand()
         self._enabled = enabled
-
-    def _is_enabled(self, vehicle: str) -> bool:
-        self._require_vehicle(vehicle)
-        return self._enabled
-
-    def _arm(self, arm: bool, vehicle: str) -> bool:
-        self._require_vehicle(vehicle)
-        if self._enabled:
-            self._armed = arm
-        return self._enabled
 
     def _cancel(self, vehicle: str = "") -> None:
         """The move under way answers False."""
-        self._require_vehicle(vehicle)
         if self._task is not None:
             self._task.end(False)
         self._task = None
 
-    def _begin(self, seconds: float | None, on_success: bool) -> Task:
-        self._cancel()
-        ends = None if seconds is None else self._now_ns + round(seconds * 1e9)
-        self._task = Task(ends, on_success)
-        return self._task
-
-    def _take_off(self, timeout_s: float, vehicle: str) -> Task | bool:
-        self._require_vehicle(vehicle)
-        if not self._enabled:
-            return True
-        if self._drone.speed > _STILL_M_S:
-            speed = f"{self._drone.speed:f}"
-            raise ValueError(f"Cannot perform takeoff because vehicle is already moving with velocity {speed} m/s")
-        self._drone.take_off()
-        return self._begin(TAKEOFF_S, on_success=False)
-
-    def _hover(self, vehicle: str) -> bool:
-        self._require_vehicle(vehicle)
-        if not self._enabled:
-            return True
-        self._cancel()
-        self._drone.hover()
-        return False
-
     def _move(
-        self,
-        x: float,
-        y: float,
-        z: float,
-        seconds: float,
-        drivetrain: int,
-        yaw_mode: YawMode,
-        vehicle: str,
-        *,
-        to_z: bool,
-        in_body: bool,
+        self, x: float, y: float, z: float, seconds: float, drivetrain: int, yaw_mode: YawMode, vehicle: str
     ) -> Task | bool:
-        """A move by velocity, m/s, at an altitude or with a speed downwards, for some simulated time."""
-        self._require_vehicle(vehicle)
+        """A move by velocity, m/s, at an altitude for some simulated time."""
         if not yaw_mode.is_rate:
             raise ValueError("the stand-in turns at yaw rates only: send a YawMode with is_rate")
         if not self._enabled:
             return True
         if seconds <= 0.0:
-            return not to_z
-        if not in_body:
-            cosine, sine = self._drone.heading()
-            x, y = cosine * x + sine * y, cosine * y - sine * x
-        task = self._begin(seconds, on_success=True)
-        rate = float(np.radians(yaw_mode.yaw_or_rate))
-        self._drone.move(Goal(x, y, rate, z if to_z else None, 0.0 if to_z else z, seconds))
-        return task
+            return False
+        self._cancel()
+        self._task = Task(self._now_ns + round(seconds * 1e9))
+        self._drone.move(x, y, float(np.radians(yaw_mode.yaw_or_rate)), z, seconds)
+        return self._task
 
-    def _state(self, vehicle: str) -> MultirotorState:
-        self._require_vehicle(vehicle)
+    def _state(self) -> MultirotorState:
         return MultirotorState(
             kinematics_estimated=self._drone.kinematics(),
             timestamp=self._now_ns,
-            landed_state=int(self._drone.is_aloft),
+            landed_state=int(self._drone.powered),
         )
 
     # Time.
@@ -323,7 +268,6 @@ class StandIn:
 
     def _read_collision(self, vehicle: str) -> CollisionInfo:
         """The last collision, whose ``has_collided`` is cleared by reading it."""
-        self._require_vehicle(vehicle)
         info = self._collision
         self._collision = CollisionInfo(**{**vars(info), "has_collided": False})
         return info
@@ -331,24 +275,8 @@ class StandIn:
     # Places.
 
     def _put(self, pose: Pose, ignore_collision: bool, vehicle: str) -> None:
-        """Put the drone somewhere; without ``ignore_collision`` it is moved there and stops where it touches."""
-        self._require_vehicle(vehicle)
-        before, after = self._drone.pose().position.array(), pose.position.array()
-        if not ignore_collision:
-            pieces = max(int(np.linalg.norm(after - before) / _SWEEP_M), 1)
-            free = before
-            for piece in range(1, pieces + 1):
-                place = before + (after - before) * (piece / pieces)
-                if self._touches(place):
-                    pose = Pose(Vector3r.of(free), pose.orientation)
-                    break
-                free = place
+        """Put the drone somewhere; that is drawn after time has passed, as in AirSim while it is paused."""
         self._drone.put(pose)
-
-    def _where(self, vehicle: str) -> Pose:
-        """The vehicle's pose as last drawn: a pose that was set while paused shows after time has passed."""
-        self._require_vehicle(vehicle)
-        return self._drawn
 
     def _pose_of(self, name: str) -> Pose:
         if name == VEHICLE:
@@ -368,17 +296,15 @@ class StandIn:
         self._width_deg = degrees
 
     def _images(self, requests: list[ImageRequest], vehicle: str, external: bool = False) -> list[ImageResponse]:
-        """Depth pictures, along the optical axis or along the rays, from the nose as it was last drawn."""
-        self._require_vehicle(vehicle)
+        """Depth pictures along the optical axis, from the nose as it was last drawn."""
         answers = []
         for request in requests:
-            self._width(request.camera_name)
-            if request.image_type not in (DEPTH_PLANAR, DEPTH_PERSPECTIVE) or not request.pixels_as_float:
-                raise ValueError("the stand-in makes depth pictures as floats only")
+            reach = math.tan(math.radians(self._width(request.camera_name) / 2.0))
+            if request.image_type != DEPTH_PLANAR or not request.pixels_as_float:
+                raise ValueError("the stand-in makes DepthPlanar pictures as floats only")
             turned = self._drawn.orientation.matrix()
             eye = self._drawn.position.array() + CAMERA_AHEAD_M * turned[:, 0]
-            planar = request.image_type == DEPTH_PLANAR
-            picture = self._scene.depth_picture(eye, turned, planar, math.tan(math.radians(self._width_deg / 2.0)))
+            picture = self._scene.depth_picture(eye, turned, reach)
             answers.append(
                 ImageResponse(
                     image_data_uint8=b"\0",  # AirSim sends one byte where there are none
@@ -394,3 +320,134 @@ class StandIn:
                 )
             )
         return answers
+
+
+TICK_S = 0.02
+
+
+class Server:
+    """Serves a world on 127.0.0.1 from threads of its own, while it is open as a context.
+
+    Args:
+        world: what is called.
+        port: where to listen; 0 takes a free one.
+        realtime: ``simContinueForTime`` answers after the wall seconds it was given.
+
+    Attributes:
+        port: where it listens.
+
+    Raises:
+        SettingsError: the port is taken.
+    """
+
+    def __init__(self, world: StandIn, port: int = 0, realtime: bool = False) -> None:
+        self._world, self._realtime = world, realtime
+        try:
+            self._listening = socket.create_server(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise SettingsError(f"port {port} cannot be had: {error}; --port 0 takes a free one.") from None
+        self.port: int = self._listening.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Server:
+        for target in (self._accept, self._tick):
+            threading.Thread(target=target, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        with contextlib.suppress(OSError):  # wakes accept
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while not self._ended.is_set():
+                connection, _ = self._listening.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._open.add(connection)
+                threading.Thread(target=self._converse, args=[connection], daemon=True).start()
+
+    def _tick(self) -> None:
+        """Time passes while it is not paused; a machine under load makes it slower."""
+        while not self._ended.wait(TICK_S):
+            with self._world.lock:
+                if not self._world.paused:
+                    self._world.advance(TICK_S * self._world.speed)
+
+    def _converse(self, connection: socket.socket) -> None:
+        """Answer one client until it hangs up or sends what is no msgpack-rpc."""
+        sending = threading.Lock()
+
+        def answer(number: Any, error: str | None, result: Any) -> None:
+            with sending, contextlib.suppress(OSError):
+                connection.sendall(pack_message([RESPONSE, number, error, result], single=True))
+
+        frames = Frames()
+        with connection, contextlib.suppress(OSError, FrameError):
+            while data := connection.recv(1 << 16):
+                for message in frames.feed(data):
+                    if message[0] == REQUEST and len(message) == 4:
+                        self._answer(message, answer)
+        self._open.discard(connection)
+
+    def _answer(self, message: list[Any], answer: Any) -> None:
+        _, number, method, params = message
+        if not isinstance(method, str) or not isinstance(params, list):
+            return
+        try:
+            result = self._world.call(method, params)
+        except RpcFault as fault:
+            answer(number, str(fault), None)
+            return
+        if self._realtime and method == "simContinueForTime":
+            self._ended.wait(params[0])
+        if isinstance(result, Task):
+            result.then(lambda whole: answer(number, None, whole))
+        else:
+            answer(number, None, result)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Options:
+    """Stand in for AirSim.
+
+    Attributes:
+        dialect: whose RPC
+        port: 0 takes a free one
+        stall: share of the time that simContinueForTime loses: 0 to less than 1
+        speed: simulated seconds a wall second: more than 0 to 1000
+        realtime: simContinueForTime takes its wall seconds
+    """
+
+    dialect: Literal["airsim", "colosseum", "cosys"] = "airsim"
+    port: int = AIRSIM_PORT
+    stall: Annotated[float, Parameter(metavar="SHARE", validator=validators.Number(gte=0.0, lt=1.0))] = 0.0
+    speed: Annotated[float, Parameter(metavar="X", validator=validators.Number(gt=0.0, lte=1000.0))] = 1.0
+    realtime: bool = False
+
+
+@cli.verb(left="the server has ended.")
+def serve(options: Options) -> None:
+    """Stand in for AirSim with one drone of the embedded dynamics, on 127.0.0.1, until Ctrl-C.
+
+    quarl airsim
+    quarl airsim --dialect cosys --port 0 --realtime
+    """
+    world = StandIn(Dialect(options.dialect), speed=options.speed, stall=options.stall)
+    with Server(world, options.port, options.realtime) as server:
+        print(f"{options.dialect} on 127.0.0.1:{server.port}; Ctrl-C ends it.", flush=True)
+        threading.Event().wait()
+
+
+main = cli.of("airsim")
+
+if __name__ == "__main__":
+    raise SystemExit(main())

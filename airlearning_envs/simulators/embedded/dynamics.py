@@ -25,16 +25,150 @@ Left out: the rotors' lag of 12 ms and the drag's difference from face to face. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.simulators.embedded.attitude import Attitude
-from quarl.airlearning_envs.simulators.simulator import Motion
+from quarl.airlearning_envs.simulators.simulator import Bools, Call, Floats, Motion, Rows
 
-Floats = NDArray[np.float32]
+
+class Attitude:
+    """Turns vectors of E drones between world and body.
+
+    With f and s the tilt forward and rightward (minus pitch, and roll), and (a, b) turned by an angle being
+    (a cos + b sin, b cos - a sin):
+
+        (x, y)              by yaw -> (ahead, rightward)    level, in the heading's frame
+        (ahead, z)          by f   -> (forward, middle)
+        (rightward, middle) by s   -> (right, down)         in the body's frame
+
+    A turn has a beginning, an end, and a middle: :meth:`forward_right` is that of the beginning (or of the end, once it
+    is over), while :meth:`down` and :meth:`up_to_world` are those of the middle, the mean attitude during the turn.
+
+    It works row by row, (E,) each, and into arrays that exist: at 64 drones numpy's calls are what it costs.
+
+    Args:
+        tilt: (2, E) float32, read by :meth:`refresh` and changed by :meth:`turn`.
+        yaw: (E,) float64, likewise.
+    """
+
+    def __init__(self, tilt: Floats, yaw: NDArray[np.float64]) -> None:
+        self._tilt, self._yaw = tilt, yaw
+        count = len(yaw)
+        self._angles, self._exact = np.zeros((3, count), np.float64), np.zeros((3, count), np.float64)
+        # Cosines of the tilt forward, the tilt rightward and the yaw, then their sines.
+        self._now, self._mean = np.zeros((6, count), np.float32), np.zeros((6, count), np.float32)
+        self._difference = np.zeros((6, count), np.float32)
+        self._ahead, self._rightward, self._middle, self._product = np.zeros((4, count), np.float32)
+        self.refresh()
+
+    @property
+    def heading(self) -> tuple[Floats, Floats]:
+        """Cosine and sine (E,) of the yaw."""
+        return self._now[2], self._now[5]
+
+    def refresh(self) -> None:
+        """Take over tilt and yaw."""
+        self._angles[:2] = self._tilt
+        self._angles[2] = self._yaw
+        # Cast to float32, so that a vector library's last float64 bit is of no account.
+        self._now[:3] = np.cos(self._angles, self._exact)
+        self._now[3:] = np.sin(self._angles, self._exact)
+
+    def end_turn(self, share: Floats) -> None:
+        """Take over tilt and yaw at the end of a turn; the mean attitude is ``share`` (6, E) of the way there.
+
+        Its cosines and sines lie on the chord, not on the arc: for a turn of 0.3 rad they are 1 % short.
+        """
+        mean, difference = self._mean, self._difference
+        mean[...] = self._now
+        self.refresh()
+        np.subtract(self._now, mean, difference)
+        np.multiply(difference, share, difference)
+        np.add(mean, difference, mean)
+
+    def _level(self, vector: Floats, cos_f: Floats, sin_f: Floats, cosine: Floats, sine: Floats) -> None:
+        """``vector`` (3, E) of the world in the heading's frame, and halfway into the body's."""
+        x, y, z = vector
+        ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
+        np.multiply(x, cosine, ahead)
+        np.multiply(y, sine, product)
+        np.add(ahead, product, ahead)
+        np.multiply(y, cosine, rightward)
+        np.multiply(x, sine, product)
+        np.subtract(rightward, product, rightward)
+        np.multiply(z, cos_f, middle)
+        np.multiply(ahead, sin_f, product)
+        np.subtract(middle, product, middle)
+
+    def forward_right(self, vector: Floats, out: Floats) -> Floats:
+        """How far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2, E)."""
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._now
+        self._level(vector, cos_f, sin_f, cosine, sine)
+        product, (forward, right) = self._product, out
+        np.multiply(self._ahead, cos_f, forward)
+        np.multiply(vector[2], sin_f, product)
+        np.add(forward, product, forward)
+        np.multiply(self._rightward, cos_s, right)
+        np.multiply(self._middle, sin_s, product)
+        np.add(right, product, right)
+        return out
+
+    def down(self, vector: Floats, out: Floats) -> Floats:
+        """How far ``vector`` (3, E) of the world points along the body's mean down axis: ``out`` (E,)."""
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
+        self._level(vector, cos_f, sin_f, cosine, sine)
+        np.multiply(self._middle, cos_s, out)
+        np.multiply(self._rightward, sin_s, self._product)
+        np.subtract(out, self._product, out)
+        return out
+
+    def upright(self, out: Floats) -> Floats:
+        """Cosine of the whole mean tilt, how much of the body's down axis points down: ``out`` (E,)."""
+        return np.multiply(self._mean[0], self._mean[1], out)
+
+    def up_to_world(self, length: Floats, out: Floats) -> None:
+        """The vector of ``length`` (E,) along the body's mean axis upwards, in the world: ``out`` (3, E)."""
+        x, y, z = out
+        cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
+        ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
+        np.multiply(length, sin_s, rightward)
+        np.multiply(length, cos_s, middle)
+        np.multiply(middle, sin_f, ahead)
+        np.multiply(middle, cos_f, z)
+        np.negative(z, z)
+        np.multiply(ahead, cosine, x)
+        np.multiply(rightward, sine, product)
+        np.subtract(x, product, x)
+        np.multiply(ahead, sine, y)
+        np.multiply(rightward, cosine, product)
+        np.add(y, product, y)
+
+    def turn(self, rates: Floats, seconds: Floats) -> None:
+        """Let the body turn at ``rates`` (3, E) about its own axes (tilting forward, tilting rightward, yawing, rad/s;
+        used up) for ``seconds`` (3, E), by Euler's kinematics:
+
+            f' = q_f cos s + r sin s,   k = r cos s - q_f sin s,   s' = q_s - k tan f,   yaw' = k / cos f
+        """
+        forward, rightward, yawing = rates
+        cos_f, cos_s, _, sin_f, sin_s, _ = self._now
+        turning, product = self._middle, self._product
+        np.multiply(yawing, cos_s, turning)
+        np.multiply(forward, sin_s, product)
+        np.subtract(turning, product, turning)
+        np.multiply(forward, cos_s, forward)
+        np.multiply(yawing, sin_s, product)
+        np.add(forward, product, forward)
+        np.divide(turning, cos_f, yawing)
+        np.multiply(yawing, sin_f, product)
+        np.subtract(rightward, product, rightward)
+        np.multiply(rates, seconds, rates)
+        np.add(self._tilt, rates[:2], self._tilt)
+        np.add(self._yaw, yawing, self._yaw)
+
 
 GRAVITY_M_S2 = 9.80665  # AirSim's EarthUtils::Gravity
 TILT_LIMIT_RAD = float(np.radians(32.7))
@@ -258,3 +392,100 @@ class Integrator:
         np.multiply(error, self._drag, error)
         np.multiply(air, error, air)
         np.subtract(acceleration[:2], air, acceleration[:2])
+
+
+_LONG_AGO_S = np.float32(-100.0)
+
+
+class CallsInForce:
+    """Goals of E drones: calls are turned into the world frame by the yaw at the call and followed after their delay.
+
+    Args:
+        integrator: the drones; their yaw, altitude and delay.
+        times_s: (steps,) from a period's start to the end of each integration step.
+        delays_differ: whether each drone has a delay of its own, from a call to the moment at which it is followed.
+    """
+
+    def __init__(self, integrator: Integrator, times_s: Floats, delays_differ: bool = False) -> None:
+        flight = self._flight = integrator.flight
+        self._integrator, self._step, self._delays_differ = integrator, times_s[0], delays_differ
+        self._begins, self._ends = np.concatenate([np.zeros(1, np.float32), times_s[:-1]]), times_s
+        self._followed = np.zeros((4, len(flight.yaw)), np.float32)
+        # Called and not yet followed by all, oldest first: (goal (4, E), when it is followed in this period: (E,), or
+        # one time for all).
+        self._coming: list[tuple[Floats, Floats | np.float32]] = []
+        # Of each step of this period, who is called in it: how long after its start (E,), and which drones (E,); or
+        # neither, for all at its start.
+        self._calls: list[list[tuple[Floats, Floats | None, Bools | None]]] = []
+        self.rest(np.arange(len(flight.yaw)))
+
+    def rest(self, rows: Rows) -> None:
+        """Hover: no speed, no turn."""
+        for goal in (self._followed, *(goal for goal, _ in self._coming)):
+            goal[:, rows] = 0.0
+            goal[2, rows] = self._flight.altitude[rows]
+
+    def begin(self, calls: Sequence[Call], times_s: Floats | None = None) -> None:
+        """A period begins, in which the drones will be called so; with steps of its own where they are given."""
+        period = self._ends[-1]
+        self._coming = [(goal, followed_s - period) for goal, followed_s in self._coming]
+        if times_s is not None:
+            self._step, self._ends = times_s[0], times_s
+            self._begins = np.concatenate([np.zeros(1, np.float32), times_s[:-1]])
+        self._calls = [[] for _ in self._ends]
+        for call in calls:
+            if call.at_s is None:
+                self._calls[0].append((call.command, None, None))
+                continue
+            step = np.searchsorted(self._begins, call.at_s, side="right") - 1
+            step[call.at_s >= period] = -1
+            for k in range(max(int(step.min()), 0), int(step.max()) + 1):
+                if (now := step == k).any():
+                    self._calls[k].append((call.command, call.at_s - self._begins[k], None if now.all() else now))
+
+    def goal(self, step: int) -> Floats:
+        """Mean goal (4, E) over a step, counted from 0 within the period: world x and y m/s, z m, yaw rate rad/s.
+
+        Every goal is weighted with the share of the step in which it is followed, so a delay of a fraction of a
+        step is not rounded away: u = c_0 + sum_k f_k (c_k - c_{k-1}), f_k = clip((t_end - t_k) / dt, 0, 1).
+        """
+        calls, self._calls[step] = self._calls[step], []
+        for command, after_s, now in calls:
+            self._add_call(command, after_s, now, self._begins[step])
+        mean = latest = self._followed
+        for goal, followed_s in self._coming:
+            share = (self._ends[step] - followed_s) / self._step
+            # Where it is followed throughout, it is taken as it is: to the last bit, whatever came before it.
+            if share.ndim:
+                mixed = mean + np.maximum(share, np.float32(0.0)) * (goal - latest)
+                mean = np.where(share >= 1.0, goal, mixed)
+            elif share > 0.0:
+                mean = goal if share >= 1.0 else mean + share * (goal - latest)
+            latest = goal
+        while self._coming and (self._coming[0][1] <= self._begins[step]).all():
+            self._followed = self._coming.pop(0)[0]
+        return mean
+
+    def _add_call(self, command: Floats, after_s: Floats | None, now: Bools | None, begin: np.float32) -> None:
+        """Note that the drones ``now`` (E,), or all, are called ``after_s`` (E,) a step's ``begin``."""
+        flight = self._flight
+        at_s: Floats | np.float32 = begin
+        if now is not None and after_s is not None:
+            after_s = np.where(now, after_s, np.float32(0.0))
+        if after_s is None:
+            cosine, sine = self._integrator.heading
+        else:
+            yaw, at_s = flight.yaw + flight.yaw_rate * after_s, begin + after_s
+            cosine, sine = np.cos(yaw).astype(np.float32), np.sin(yaw).astype(np.float32)
+        goal = np.empty_like(self._followed)
+        forward, right, _ = command
+        np.subtract(cosine * forward, sine * right, goal[0])
+        np.add(sine * forward, cosine * right, goal[1])
+        goal[2], goal[3] = flight.altitude, command[2]
+        delay_s = flight.constants[-1]
+        followed_s: Floats | np.float32 = (delay_s if self._delays_differ else delay_s[0]) + at_s
+        if now is not None:  # the others go on with what they were called last
+            latest, already = self._coming[-1] if self._coming else (self._followed, _LONG_AGO_S)
+            goal = np.where(now, goal, latest)
+            followed_s = np.where(now, followed_s, already)
+        self._coming.append((goal, followed_s))

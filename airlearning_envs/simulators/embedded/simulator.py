@@ -9,13 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode.layout import Layouts, Slots
-from quarl.airlearning_envs.simulators.embedded.calls import CallsInForce
-from quarl.airlearning_envs.simulators.embedded.contact import Contact
-from quarl.airlearning_envs.simulators.embedded.depth import DepthCamera
-from quarl.airlearning_envs.simulators.embedded.dynamics import Flight, Integrator, nominal_constants
-from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
-from quarl.airlearning_envs.simulators.obstacles import Obstacles
+from quarl.airlearning_envs.layout import Layouts, Slots
+from quarl.airlearning_envs.simulators.embedded.dynamics import CallsInForce, Flight, Integrator, nominal_constants
+from quarl.airlearning_envs.simulators.embedded.sensing import Contact, DepthCamera, RangeSensor
 from quarl.airlearning_envs.simulators.simulator import (
     Bools,
     Call,
@@ -23,6 +19,7 @@ from quarl.airlearning_envs.simulators.simulator import (
     Clock,
     Floats,
     Motion,
+    Obstacles,
     Rows,
     Simulator,
     Track,

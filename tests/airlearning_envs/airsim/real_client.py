@@ -24,11 +24,8 @@ found["armed without control"] = client.armDisarm(True)
 client.enableApiControl(True)
 found["control"], found["armed"] = client.isApiControlEnabled(), client.armDisarm(True)
 
-client.simPause(False)
-found["takeoff"] = client.takeoffAsync().get()
 client.simPause(True)
 found["paused"] = client.simIsPause()
-found["altitude"] = client.getMultirotorState().kinematics_estimated.position.z_val
 
 pose = package.Pose(package.Vector3r(0.0, 0.0, -4.0), package.Quaternionr(0.0, 0.0, math.sqrt(0.5), math.sqrt(0.5)))
 client.simSetVehiclePose(pose, True)
@@ -74,7 +71,7 @@ except Exception as error:
 
 found["clear"] = client.simGetCollisionInfo().has_collided
 for _ in range(16):
-    client.moveByVelocityZAsync(0.0, 4.0, -4.0, 0.5, 0, mode)
+    client.moveByVelocityZBodyFrameAsync(4.0, 0.0, -4.0, 0.5, 0, mode)
     continue_for(0.25)
 touched = client.simGetCollisionInfo()
 found["collision"] = [touched.has_collided, touched.object_name, client.simGetCollisionInfo().has_collided]

@@ -29,8 +29,7 @@ from quarl.airlearning_envs.simulators.airsim.rpc import (
     RpcError,
     pack_message,
 )
-from quarl.airlearning_envs.simulators.airsim.server import Server, main
-from quarl.airlearning_envs.simulators.airsim.stand_in import StandIn
+from quarl.airlearning_envs.simulators.airsim.stand_in import Server, StandIn, main
 
 
 @contextmanager
@@ -158,7 +157,7 @@ def test_the_command_says_its_port_and_ends_with_ctrl_c() -> None:
     command = [
         sys.executable,
         "-m",
-        "quarl.airlearning_envs.simulators.airsim.server",
+        "quarl.airlearning_envs.simulators.airsim.stand_in",
         "--dialect",
         "cosys",
         "--port",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,24 @@ pytest.importorskip("msgpack", reason="msgpack is not installed: make setup")
 from quarl.airlearning_envs.config import NavigationConfig, preset
 from quarl.airlearning_envs.errors import SettingsError
 from quarl.airlearning_envs.flights import CutShortError, FlightResults, blind_policy, fly
-from quarl.airlearning_envs.rules.causes import EndCause
-from quarl.airlearning_envs.rules.observation import ray_angles
+from quarl.airlearning_envs.layout import Layouts, build_layouts
+from quarl.airlearning_envs.rules import EndCause, ray_angles
 from quarl.airlearning_envs.simulators.airsim import links
 from quarl.airlearning_envs.simulators.airsim.dialects import Dialect, Pose, Vector3r, encode
-from quarl.airlearning_envs.simulators.airsim.options import AirSimOptions
 from quarl.airlearning_envs.simulators.airsim.rpc import AirSimError, ConnectionLostError, NotRpcError, Rpc
-from quarl.airlearning_envs.simulators.airsim.server import Server
-from quarl.airlearning_envs.simulators.airsim.simulator import AirSimSimulator
-from quarl.airlearning_envs.simulators.airsim.stand_in import VEHICLE, StandIn
+from quarl.airlearning_envs.simulators.airsim.simulator import AirSimOptions, AirSimSimulator
+from quarl.airlearning_envs.simulators.airsim.stand_in import VEHICLE, Server, StandIn
 from quarl.airlearning_envs.simulators.embedded.sensing import RangeSensor
 from quarl.airlearning_envs.simulators.simulator import Simulator, SpoiledFlightError
 from quarl.airlearning_envs.task import NavigationTask
 from tests.airlearning_envs.simulator_contract import CONFIG, SimulatorContract, arena, command
+from tests.refusals import refused
 
 HARD = preset("hard")
+
+
+def arena_of_hard() -> Layouts:
+    return build_layouts(HARD, 7, np.array([0]))
 
 
 class Served(AirSimSimulator):
@@ -121,7 +123,7 @@ def test_the_same_layouts_end_as_in_the_embedded_simulator(exact: FlightResults)
     assert same.sum() >= 3, "a mover that is touched at a slice's end may be passed by a hair elsewhere"
     assert served.flight_time_s[same] == pytest.approx(embedded.flight_time_s[same], abs=0.26)
     assert served.distance_m[same] == pytest.approx(embedded.distance_m[same], abs=0.7)
-    assert not served.replayable and served.spoiled == ()
+    assert served.spoiled == ()
 
 
 @pytest.mark.parametrize("wide", [True, False], ids=["widened", "90 degrees"])
@@ -169,28 +171,28 @@ def test_a_server_that_is_less_exact_is_flown_in_all_the_same(exact: FlightResul
 def test_a_camera_that_only_says_that_it_was_widened_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = StandIn()
     see = world._scene.depth_picture
-    monkeypatch.setattr(world._scene, "depth_picture", lambda eye, turned, planar, reach: see(eye, turned, planar, 1.0))
+    monkeypatch.setattr(world._scene, "depth_picture", lambda eye, turned, reach: see(eye, turned))
     with closing(Served(HARD, world)) as simulator:
         assert simulator._camera.width_deg == 90.0 and world._width("0") == 90.0
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
         assert len(simulator.notes) == 1 and "outermost rays" in simulator.notes[0]
 
 
 def test_an_arena_that_is_not_what_is_seen_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = StandIn()
     with closing(Served(HARD, world)) as simulator:
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
         assert simulator.notes == []
     spawn = world._scene.spawn
     larger = lambda name, asset, pose, scale: spawn(name, asset, pose, Vector3r(*(3.0 * scale.array())))  # noqa: E731
     monkeypatch.setattr(world._scene, "spawn", larger)
     with closing(Served(HARD, world)) as simulator, pytest.raises(SpoiledFlightError, match="start is not free"):
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
     monkeypatch.setattr(
         world._scene, "spawn", lambda name, asset, pose, scale: spawn(name, asset, pose, Vector3r(0.1, 0.1, 0.1))
     )
     with closing(Served(HARD, world)) as simulator:
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
         assert "is not the arena that was built" in simulator.notes[0]
 
 
@@ -239,11 +241,7 @@ class Rude(StandIn):
 
 def other_move(world: StandIn) -> None:
     """What another client would do."""
-    world.call("moveByVelocityZ", [0.0, 0.0, -4.0, 5.0, 0, encode_yaw(), ""])
-
-
-def encode_yaw() -> dict[str, Any]:
-    return {"is_rate": True, "yaw_or_rate": 0.0}
+    world.call("moveByVelocityZBodyFrame", [0.0, 0.0, -4.0, 5.0, 0, {"is_rate": True, "yaw_or_rate": 0.0}, ""])
 
 
 RUDE: dict[str, tuple[Callable[[StandIn], Any], str]] = {
@@ -255,7 +253,7 @@ RUDE: dict[str, tuple[Callable[[StandIn], Any], str]] = {
         ),
         "moved it",
     ),
-    "the command is dropped": (lambda world: world._drone.hover(), "dropped the command"),
+    "the command is dropped": (lambda world: world._drone.move(0.0, 0.0, 0.0, -4.0, 9.0), "dropped the command"),
 }
 
 
@@ -317,7 +315,7 @@ def test_an_interrupted_call_leaves_the_server_in_order(client: str, monkeypatch
         raise KeyboardInterrupt
 
     with closing(simulator):
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
         if client == links.THEIRS:
             monkeypatch.setattr(simulator._link, "_line", interrupted)
         else:
@@ -328,24 +326,7 @@ def test_an_interrupted_call_leaves_the_server_in_order(client: str, monkeypatch
     assert world.call("simListSceneObjects", ["arena.*"]) == [] and not world.paused
 
 
-@contextmanager
-def listening(answer: Callable[[bytes], bytes]) -> Iterator[int]:
-    """A port that answers whatever comes with something of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                while data := connection.recv(1 << 16):
-                    connection.sendall(answer(data))
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-
-
-def test_a_port_that_is_not_airsim_is_said() -> None:
-    with listening(lambda data: b"HTTP/1.1 400 Bad Request\r\n\r\n") as port, pytest.raises(NotRpcError):
-        AirSimSimulator(HARD, AirSimOptions(f"127.0.0.1:{port}"))
+def test_a_server_that_is_not_airsim_is_refused() -> None:
     empty = StandIn()
     empty._methods = {"ping": empty._methods["ping"]}
     with Server(empty) as server, pytest.raises(NotRpcError, match="not as AirSim does"):
@@ -374,7 +355,7 @@ def test_an_object_that_cannot_be_moved_is_spawned_anew(monkeypatch: pytest.Monk
     world = StandIn()
     monkeypatch.setattr(world._scene, "place", lambda name, pose: True)  # as Unreal's static meshes
     with closing(Served(HARD, world)) as simulator:
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
         names = set(world.call("simListSceneObjects", ["arena_mover.*"]))
         before = {name: world._scene.pose(name).position for name in names}
         simulator.fly([command(0.0)])
@@ -387,16 +368,10 @@ def test_boxes_stand_for_cylinders_where_there_are_none(monkeypatch: pytest.Monk
     world._methods["simListAssets"] = ((), lambda: ["Sphere", "1M_Cube"])
     with closing(Served(HARD, world)) as simulator:
         assert simulator.through.endswith("boxes in place of cylinders")
-        simulator.begin(np.array([0]), arena_of_hard(simulator))
+        simulator.begin(np.array([0]), arena_of_hard())
     world._methods["simListAssets"] = ((), lambda: ["Sphere", "Cubic"])
     with pytest.raises(SettingsError, match=r"no asset Cube or 1M_Cube or .* lists Cubic"):
         Served(HARD, world)
-
-
-def arena_of_hard(simulator: Simulator) -> Any:
-    from quarl.airlearning_envs.episode.layout import build_layouts
-
-    return build_layouts(HARD, 7, np.array([0]))
 
 
 def test_what_a_killed_run_left_is_taken_away() -> None:
@@ -426,7 +401,7 @@ def test_gymnasium_makes_it() -> None:
             observation, *_ = env.step(0)
         assert env.observation_space.contains(observation)
         env.close()
-        with pytest.raises(SettingsError, match="is not known"):
+        with refused(SettingsError, "unknown_simulator_option", name="port"):
             gymnasium.make(
                 "quarl.airlearning_envs.gym_env:AirLearning/Navigation-v0",
                 simulator="airsim",

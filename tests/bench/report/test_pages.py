@@ -50,7 +50,7 @@ ALIKE = re.compile(
 ELSEWHERE = {  # run by tests of their own
     "import": "tests/convert/importers",
     "package": "tests/convert/package",
-    "fly": "tests/airlearning_envs/airsim",
+    "fly": "tests/airlearning_envs",
     "airsim": "tests/airlearning_envs/airsim",
     "pi start": "tests/virtual_pi",
     "pi stop": "tests/virtual_pi",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.airlearning_envs.comparing import read_recording
+from quarl.airlearning_envs.compare_flight import read_recording
 from quarl.bench.report import json_lines
 from quarl.convert.importers import recordings, registry, weights
 from quarl.convert.importers.chain import ForeignError

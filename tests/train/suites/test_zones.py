@@ -7,7 +7,7 @@ import pytest
 
 from quarl import cli
 from quarl.airlearning_envs.config import PRESETS
-from quarl.airlearning_envs.rules.curriculum import zone_bounds
+from quarl.airlearning_envs.curriculum import zone_bounds
 from quarl.train.suites.episodes import EpisodeStream
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.make import make_task

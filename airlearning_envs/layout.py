@@ -1,4 +1,4 @@
-"""Where an episode takes place: start, heading, goal, obstacles and movers, for many episodes at once.
+"""Where an episode takes place: start, heading, goal, obstacles, movers and wind, for many episodes at once.
 
 Every layout is a function of (config, seed, episode id) alone. Drawing one at a time is slow in numpy, so
 :class:`LayoutPool` draws blocks of consecutive episodes ahead and hands them out.
@@ -6,15 +6,16 @@ Every layout is a function of (config, seed, episode id) alone. Drawing one at a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quarl.airlearning_envs import rng
 from quarl.airlearning_envs.config import NavigationConfig
-from quarl.airlearning_envs.episode import rng
-from quarl.airlearning_envs.episode.rng import Stream, Words
 from quarl.airlearning_envs.errors import SettingsError
+from quarl.airlearning_envs.rng import Stream, Words
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -240,3 +241,29 @@ class LayoutPool:
 
 
 _EPISODE_AXIS = {"start": 1, "goal": 1, "yaw": 0, "centre": 1, "size": 0, "velocity": 1, "limit": 0, "variation": 1}
+
+
+def mean_wind(config: NavigationConfig, keys: Words) -> Floats:
+    """Mean wind (2, E) in m/s of the episodes with these keys: speed uniform up to ``wind_m_s``, any direction."""
+    draws = rng.uniforms(keys, Stream.WIND, np.arange(2)[:, None])
+    angle = 2.0 * np.pi * draws[1].astype(np.float64)
+    direction = np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
+    return np.asarray(np.float32(config.wind_m_s) * draws[0] * direction)
+
+
+def next_wind(config: NavigationConfig, keys: Words, steps: NDArray[np.int64], wind: Floats) -> Floats:
+    """Wind (2, E) one control period later: an Ornstein-Uhlenbeck process around the mean m,
+
+        w' = m + rho (w - m) + sigma sqrt(1 - rho^2) n,    rho = exp(-dt / T).
+
+    Args:
+        config: sigma is ``gust_m_s``, T ``gust_time_constant_s``.
+        keys: (E,) of the episodes.
+        steps: (E,) steps since each episode's start.
+        wind: (2, E) now.
+    """
+    rho = math.exp(-config.control_period_s / config.gust_time_constant_s)
+    mean = mean_wind(config, keys)
+    noise = rng.normals(keys, Stream.GUST, 2 * steps + np.arange(2)[:, None])
+    spread = np.float32(config.gust_m_s * math.sqrt(1.0 - rho * rho))
+    return np.asarray(mean + np.float32(rho) * (wind - mean) + spread * noise)

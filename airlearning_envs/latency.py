@@ -73,7 +73,11 @@ class CommandLatency:
                 "finite, none negative."
             )
         if self.longest_s > LONGEST_S:
-            raise SettingsError(f"latency reaches {self.longest_s:g} s; allowed is up to {LONGEST_S:g} s.")
+            raise SettingsError(
+                f"latency reaches {self.longest_s:g} s; allowed is up to {LONGEST_S:g} s.",
+                code="latency_too_long",
+                longest_s=self.longest_s,
+            )
 
     @property
     def longest_s(self) -> float:

@@ -1,1 +1,0 @@
-"""What an episode draws, each a function of (seed, episode id) alone: layout, wind, command latency."""
