@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,12 +144,3 @@ def old(served: Served) -> str:
 def new(served: Served) -> tuple[Precision, ...]:
     """What is to be deployed in its place."""
     return served.other
-
-
-@pytest.fixture
-def in_the_end() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Things to do when a test ends, whichever way."""
-    todo: list[Callable[[], object]] = []
-    yield todo.append
-    for action in reversed(todo):
-        action()

@@ -1,4 +1,4 @@
-"""What serves on the virtual Pi, and how a user mends it after a fault."""
+"""What serves on the virtual Pi, and the end of its power."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.deploy import DeployResult, deploy
 from quarl.device.deploy.releases import list_releases
 from quarl.device.virtual_pi import running
-from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision
 
 OLD = (Precision.INT8,)
@@ -30,26 +28,6 @@ def state(connection: Connection) -> tuple[str | None, list[str], str]:
     found = list_releases(connection).policies["I"]
     rest = connection.run("cd quarl/policies/I; ls incoming 2>/dev/null; ls -d current.* 2>/dev/null; true").stdout
     return found.current, [release.name for release in found.releases], rest.strip()
-
-
-def recover(pi: Any, bundle: Bundle, precisions: tuple[Precision, ...]) -> DeployResult:
-    """What a user does after a fault: the same command again. It verifies every golden vector of every precision before
-    it switches; nothing half-done is left, and it serves."""
-    with pi.connect() as connection:
-        result = deploy(connection, bundle, precisions)
-        current, _, rest = state(connection)
-        assert current == result.release
-        assert rest == ""
-        assert connection.run("ls quarl/envs | grep part || true").stdout == ""
-        assert serving(connection)["ok"]
-    return result
-
-
-def other_than(old: str, connection: Connection) -> None:
-    """Remove every release but the old one, so that the next deployment has to upload."""
-    others = [release for release in state(connection)[1] if release != old]
-    for release in others:
-        connection.run(f"rm -r quarl/policies/I/releases/{release}")
 
 
 def cut_power(name: str) -> None:
