@@ -28,7 +28,7 @@ from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.text import may_act, printable, printable_reply
 from quarl.device.deploy.verbs import _releases_text
-from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.conftest import new_site
 from tests.device_deploy.devices import (
     Site,
     TestDevice,
@@ -215,13 +215,13 @@ def test_the_lock_and_the_wheels_folder_are_not_written_through(
     else:
         place.hardlink_to(outside)
     with own.connect() as connection:
-        bare = WheelSet(probe(connection).python, ())
+        site = new_site(own, connection)
         with pytest.raises(RemoteCommandError, match=rf"{place} is a .*; it must be a (file|folder)"):
-            install(connection, stand_in_payload("P", "new"), bare)
+            site.install()
         assert list_releases(connection).locked_by is None
         assert outside.read_text() == "mine"
         place.unlink()
-        assert install(connection, stand_in_payload("P", "new"), bare).release.startswith("0001-")
+        assert site.install().release.startswith("0001-")
 
 
 def test_an_upload_folder_that_died_as_a_link_is_swept(site: Site, old: DeployResult, tmp_path: Path) -> None:

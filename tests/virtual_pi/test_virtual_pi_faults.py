@@ -21,7 +21,7 @@ from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.machine import MachineSettings
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision
-from tests.virtual_pi.releases import NEW, OLD, serving, state
+from tests.virtual_pi.conftest import NEW, OLD, serving, state
 
 pytestmark = pytest.mark.slow
 

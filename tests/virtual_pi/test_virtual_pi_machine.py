@@ -29,7 +29,7 @@ from quarl.device.virtual_pi.recipe import MachineKind
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import RuntimeName
-from tests.virtual_pi.releases import NEW, cut_power, serving
+from tests.virtual_pi.conftest import NEW, cut_power, serving
 
 
 def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle) -> None:
