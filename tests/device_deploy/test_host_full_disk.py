@@ -228,7 +228,7 @@ def test_bytecode_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
 
 
-def test_a_home_from_which_nothing_is_executed_starts_a_release_and_serves_none(tmp_path: Path) -> None:
+def test_a_noexec_home_starts_a_release_and_serves_none(tmp_path: Path) -> None:
     settings = loops.Settings(("--rate=20",), False, None, 30.0, 1 << 30, 0.1, 1e6)
     with mounted_device(tmp_path / "device", "noexec") as device, device.connect() as connection:
         site = new_site(device, connection)

@@ -381,7 +381,7 @@ def test_a_folder_with_the_last_number_that_is_no_release_is_passed_by(site: Sit
     assert site.rollback().release == first
 
 
-def test_after_an_old_content_was_deployed_again_there_is_something_to_go_back_to(site: Site) -> None:
+def test_old_content_that_is_deployed_again_can_be_gone_back_from(site: Site) -> None:
     first, second = site.bring("a", "b")
     assert site.install("a").release == first
     assert site.rollback().release == second

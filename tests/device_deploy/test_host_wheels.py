@@ -106,7 +106,7 @@ def test_what_has_wheels_after_all() -> None:
         assert names(select(described, (TFLITE,))) == ["tflite-runtime 2.14.0"]
 
 
-def test_the_native_engine_needs_no_wheel_and_gets_numpy_where_there_is_one() -> None:
+def test_the_native_engine_needs_no_wheel_and_gets_numpy_if_there() -> None:
     """Numpy is for flights on the device alone; the agent decides without it, on any C library."""
     for described in (facts("armv7l", "3.11"), facts("aarch64", "3.9"), facts("aarch64", "3.11", glibc=None)):
         assert names(select(described, (NATIVE,))) == []

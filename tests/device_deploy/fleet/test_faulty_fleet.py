@@ -81,7 +81,7 @@ def test_it_dies_in_the_switch(fleet: LocalFleet, monkeypatch: pytest.MonkeyPatc
     assert serving() == "newer"
 
 
-def test_the_old_release_is_said_to_serve_where_the_device_comes_back_in_time(fleet: LocalFleet) -> None:
+def test_the_old_release_serves_where_the_device_comes_back_in_time(fleet: LocalFleet) -> None:
     deploy("old")
     fleet.set_fault(NAME, Fault.DIES_BEFORE_SWITCH)
     with ThreadPoolExecutor(1) as pool:

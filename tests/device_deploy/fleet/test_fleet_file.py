@@ -160,5 +160,5 @@ def test_the_fleet_file_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [each for each in State if each not in (State.BEGUN, State.SWITCHING)])
-def test_every_state_in_which_a_rollout_may_leave_a_device_stands_in_the_page(state: State) -> None:
+def test_every_state_that_a_rollout_leaves_stands_in_the_page(state: State) -> None:
     assert re.search(rf"^\|[^|\n]*\b{state}\b", PAGE, re.MULTILINE)
