@@ -11,6 +11,5 @@ recipe.py      what goes into the image, and the hash of all that
 image.py       the image, built once per recipe: packages, accounts, initial RAM disk, card
 card.py        bytes of an SD card: partition table, swap, file system
 machine.py     QEMU's command line for both machines
-running.py     start, stop, status: one folder per machine, a copy-on-write card, no process left behind
-naming.py      ssh_config stanza and host key
+running.py     start, stop, status: one folder per machine, a copy-on-write card, a host by name, no process left behind
 """

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from quarl import cli
-from quarl.device.virtual_pi import naming, running
+from quarl.device.deploy.hostkeys.named_hosts import config_file
+from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.image import ensure_image
 from quarl.device.virtual_pi.machine import MEMORY_MB, MachineSettings
 from quarl.device.virtual_pi.recipe import Init, MachineKind
@@ -51,7 +52,7 @@ class Named(Options):
         name: it is then pi@NAME
     """
 
-    name: str = naming.DEFAULT_NAME
+    name: str = running.DEFAULT_NAME
 
 
 @Parameter(name="*")
@@ -116,10 +117,10 @@ def start(options: Start) -> tuple[Any, str]:
     lines = [f"{machine.target} {took} ({machine.settings.description})."]
     if begun.host_key_replaced:
         lines.append("  its host key is that of the image just built; the one of the earlier image is forgotten")
-    name = "" if machine.name == naming.DEFAULT_NAME else f" --name {machine.name}"
+    name = "" if machine.name == running.DEFAULT_NAME else f" --name {machine.name}"
     lines += [
         f"  make deploy TARGET={machine.target}",
-        f"  ssh -F {naming.config_file(machine.name)} {machine.target}      (as root: root@{machine.name})",
+        f"  ssh -F {config_file(machine.name)} {machine.target}      (as root: root@{machine.name})",
         f"  console: {begun.serial}",
         "  make pi-stop" if not name else f"  quarl pi stop{name}",
     ]

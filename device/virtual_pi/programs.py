@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from quarl.device.virtual_pi.errors import MissingProgramsError
 
@@ -19,27 +19,23 @@ BUILDING = {
 }
 """Program -> Debian package, to build an image."""
 _SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # not on every user's PATH
-Finder = Callable[[str], str | None]
 
 
-def find(program: str) -> str | None:
-    """Where the program is, also in the system administrator's folders."""
+def missing_packages(wanted: Sequence[Mapping[str, str]]) -> list[str]:
+    """The packages of the programs that are not there, also not in the system administrator's folders."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS])
-    return shutil.which(program, path=path)
+    return [
+        package for table in wanted for program, package in table.items() if shutil.which(program, path=path) is None
+    ]
 
 
-def missing_packages(wanted: Sequence[Mapping[str, str]], finder: Finder = find) -> list[str]:
-    """The packages of the programs that are not there."""
-    return [package for table in wanted for program, package in table.items() if finder(program) is None]
-
-
-def require(*wanted: Mapping[str, str], finder: Finder = find) -> None:
-    """Let pass when everything is there.
+def require(*wanted: Mapping[str, str]) -> None:
+    """Require every program.
 
     Raises:
-        MissingProgramsError: names all missing packages in one command.
+        MissingProgramsError: some are missing; names all missing packages in one command.
     """
-    missing = missing_packages(wanted, finder)
+    missing = missing_packages(wanted)
     if missing:
         raise MissingProgramsError(
             f"The virtual Pi needs {len(missing)} Debian package{'s' if len(missing) > 1 else ''} that "

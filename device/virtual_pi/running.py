@@ -1,6 +1,7 @@
 """Start, stop, status. A machine is a folder: its card (a copy-on-write overlay), its serial log, what runs.
 
 The card is kept from start to start, as a Pi's is; whatever happens to a machine, the image below is only read.
+While it runs, a stanza as in ~/.ssh/config and its host key in known_hosts make it a host by name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,15 +20,18 @@ from pathlib import Path
 
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import HostError
+from quarl.device.deploy.hostkeys import named_hosts
 from quarl.device.deploy.local_device import free_port
-from quarl.device.deploy.target import Target
-from quarl.device.virtual_pi import naming, programs
-from quarl.device.virtual_pi.errors import StartError
+from quarl.device.deploy.target import LOCAL, Target
+from quarl.device.virtual_pi import programs
+from quarl.device.virtual_pi.errors import MachineNameError, StartError
 from quarl.device.virtual_pi.image import Image, Tell, base_folder, ensure_image
 from quarl.device.virtual_pi.machine import MachineSettings, command
 from quarl.device.virtual_pi.recipe import USER, Init, MachineKind
 from quarl.policy.files import lock_folder
 
+DEFAULT_NAME = "virtual"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}\Z")
 BOOT_TIMEOUT_S = 180.0
 POWEROFF_TIMEOUT_S = 20.0
 _PORT_TRIES = 5
@@ -79,8 +84,38 @@ def machines_folder() -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of one machine."""
-    return machines_folder() / naming.check_name(name)
+    """The folder of one machine, whose name becomes a host's and a folder's.
+
+    Raises:
+        MachineNameError: it cannot.
+    """
+    if not _NAME.match(name) or name == LOCAL:
+        raise MachineNameError(
+            f"A machine cannot be called {name!r}; allowed are up to 31 small letters, digits and '-', "
+            f"a letter first, and not {LOCAL!r}.",
+            "--name second, for example; it is then pi@second.",
+        )
+    return machines_folder() / name
+
+
+def host_key_alias(name: str) -> str:
+    """The name in known_hosts: the port changes with every start, the machine does not."""
+    return f"quarl-virtual-pi-{name}"
+
+
+def register(name: str, port: int, client_key: Path, host_key: str) -> bool:
+    """Make ``pi@NAME`` resolve to the machine. Returns whether another host key was on record.
+
+    The key is taken from the image that was built on this machine, never from the network.
+
+    Args:
+        name: of the machine.
+        port: on 127.0.0.1.
+        client_key: the private key file that is let in.
+        host_key: ``ssh-ed25519 AAAA…``.
+    """
+    host = named_hosts.NamedHost(name, port, USER, client_key, host_key, host_key_alias(name))
+    return bool(named_hosts.register([host], "Written when the virtual Pi started; removed when it stops."))
 
 
 def read_start_time(pid: int) -> int | None:
@@ -112,7 +147,7 @@ def all_running() -> list[Running]:
 
 
 def start(
-    name: str = naming.DEFAULT_NAME,
+    name: str = DEFAULT_NAME,
     settings: MachineSettings | None = None,
     *,
     fresh: bool = False,
@@ -213,7 +248,7 @@ def _launch(name: str, settings: MachineSettings, image: Image, folder: Path) ->
         key = folder / image.client_key.name
         key.unlink(missing_ok=True)
         shutil.copy2(image.client_key, key)
-        return machine, naming.register(name, port, key, image.host_key)
+        return machine, register(name, port, key, image.host_key)
     except BaseException:
         _end(machine)
         _forget(name)
@@ -251,7 +286,7 @@ def _wait_for_ssh(machine: Running, folder: Path) -> None:
 
 
 def _forget(name: str) -> None:
-    naming.unregister(name)
+    named_hosts.unregister(name)
     (folder_of(name) / "machine.json").unlink(missing_ok=True)
 
 
@@ -274,7 +309,7 @@ def _end(machine: Running) -> None:
         _wait_for_end(machine, 5.0)
 
 
-def stop(name: str = naming.DEFAULT_NAME) -> bool:
+def stop(name: str = DEFAULT_NAME) -> bool:
     """Shut a machine down in good order, by force if it does not answer. Returns whether it ran."""
     folder = folder_of(name)
     if not folder.is_dir():
@@ -290,7 +325,7 @@ def stop(name: str = naming.DEFAULT_NAME) -> bool:
     return machine is not None
 
 
-def reboot(name: str = naming.DEFAULT_NAME) -> Started:
+def reboot(name: str = DEFAULT_NAME) -> Started:
     """Shut a machine down in good order and start the same one again: same card, name and host key.
 
     Raises:

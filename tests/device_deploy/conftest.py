@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from quarl.airlearning_envs.flights import blind_policy
 from quarl.airlearning_envs.rules import ACTION_NAMES
-from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS, PRESETS, NavigationTask
+from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from quarl.convert.pipeline import convert_all, convert_each, missing
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.deploy import DeployResult, install
+from quarl.device.deploy.deploy import DeployResult
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.wheels import WheelSet
@@ -28,12 +27,12 @@ from quarl.policy.spec import (
     EnvironmentSpec,
     NetworkSpec,
     Normaliser,
-    ObservationField,
     PolicySpec,
     Precision,
     weight_shapes,
 )
-from tests.device_deploy.devices import TestDevice, as_test_device, openssh_server, stand_in_payload
+from tests.device_agent.conftest import recorded_observations
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, openssh_server
 from tests.device_deploy.needs import needs_sshd
 
 _numbers = itertools.count(1)
@@ -73,42 +72,28 @@ def connection(device: TestDevice) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def name() -> str:
-    """A policy name that no other test uses."""
-    return f"P{next(_numbers)}"
+def site(device: TestDevice, connection: Connection) -> Site:
+    """A policy that no other test uses, on the device."""
+    return new_site(device, connection)
+
+
+def new_site(device: TestDevice, connection: Connection) -> Site:
+    return Site(device, connection, f"P{next(_numbers)}", WheelSet(probe(connection).python, ()))
 
 
 @pytest.fixture
-def bare(connection: Connection) -> WheelSet:
-    """The device's interpreter and no wheels: what a stand-in agent needs."""
-    return WheelSet(probe(connection).python, ())
-
-
-@pytest.fixture
-def old(connection: Connection, name: str, bare: WheelSet) -> DeployResult:
+def old(site: Site) -> DeployResult:
     """An old release that serves."""
-    return install(connection, stand_in_payload(name, "old"), bare)
+    return site.install("old")
 
 
-def recorded_observations(count: int, first_episode: int) -> np.ndarray:
-    """Observations (count, 32) of the hard task, flown blindly."""
-    core = NavigationTask(PRESETS["hard"], 32)
-    observation = core.reset(np.arange(first_episode, first_episode + 32), seed=1)
-    seen: list[np.ndarray] = []
-    while sum(len(rows) for rows in seen) < count:
-        seen.append(observation)
-        observation = core.step(blind_policy(observation)).observation
-    return np.concatenate(seen)[:count].astype(np.float32)
-
-
-def make_bundle(
-    path: Path, name: str, seed: int = 0, fields: tuple[ObservationField, ...] = OBSERVATION_FIELDS
-) -> Bundle:
-    """A bundle of a small random network of the navigation task, really converted to int8 and fp32."""
-    rng = np.random.default_rng(seed)
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A small random network of the navigation task, really converted to int8 and fp32; tests must not change it."""
+    rng = np.random.default_rng(0)
     spec = PolicySpec(
-        name=name,
-        observation=fields,
+        name="tiny",
+        observation=OBSERVATION_FIELDS,
         normaliser=Normaliser((0.0,) * 32, (20.0,) * 32),
         network=NetworkSpec((64, 64)),
         head=DiscreteHead(ACTION_NAMES),
@@ -119,15 +104,10 @@ def make_bundle(
         key: rng.normal(0.0, (2.0 / shape[0]) ** 0.5, shape).astype(np.float32)
         for key, shape in weight_shapes(spec).items()
     }
-    bundle = write_bundle(path, spec, weights, recorded_observations(256, 1000), recorded_observations(32, 5000))
-    convert_all([bundle], [Precision.INT8, Precision.FP32], list(ArtifactFormat))
+    path = tmp_path_factory.mktemp("bundle") / "tiny"
+    made = write_bundle(path, spec, weights, recorded_observations(256, 1000), recorded_observations(32, 5000))
+    convert_all([made], [Precision.INT8, Precision.FP32], list(ArtifactFormat))
     return Bundle.load(path)
-
-
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A real bundle; tests must not change it."""
-    return make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", "tiny")
 
 
 @pytest.fixture(scope="session")

@@ -24,15 +24,17 @@ import pytest
 from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.errors import ConnectionFailedError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts, read_entries
 from quarl.device.deploy.local_device import LocalDevice, free_port, write_programs
 from quarl.device.deploy.payload import STARTER, Payload, PayloadFile
+from quarl.device.deploy.releases import PolicyReleases, Release, RollbackResult, list_releases, rollback
 from quarl.device.deploy.signing.keys import VARIABLE, SigningKey, ensure_key
 from quarl.device.deploy.signing.lists import NAMESPACE, PRINCIPAL, SIGNERS_FILE
 from quarl.device.deploy.ssh_config import host_key_name
 from quarl.device.deploy.target import Target, user_name
-from quarl.device.deploy.wheels import Wheel, load_pins
+from quarl.device.deploy.wheels import Wheel, WheelSet, load_pins
 from quarl.policy.reading import FileRecord
 from quarl.policy.spec import Precision, RuntimeName
 
@@ -391,3 +393,56 @@ def stand_in_wheel(cache: Path, content: bytes) -> tuple[Wheel, Path]:
     with zipfile.ZipFile(cache / pin.file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("numpy/content.bin", content)
     return dataclasses.replace(pin, sha256=FileRecord.of_file(cache / pin.file).sha256), cache
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a test deploys: a policy of its own on a device, the connection to it, and no wheels."""
+
+    device: TestDevice
+    connection: Connection
+    name: str
+    bare: WheelSet
+    """The device's interpreter and no wheels: what a stand-in agent needs."""
+
+    @property
+    def folder(self) -> Path:
+        """The policy's folder on the device."""
+        return self.device.policy_folder(self.name)
+
+    def through(self, connection: Connection) -> Site:
+        """The same by another connection."""
+        return dataclasses.replace(self, connection=connection)
+
+    def install(self, text: str = "one", **options: Any) -> DeployResult:
+        """Deploy a stand-in release; the options are those of ``stand_in_payload`` and of ``install``."""
+        content = {key: options.pop(key) for key in ("refuse", "ballast", "python") if key in options}
+        return install(self.connection, stand_in_payload(self.name, text, **content), self.bare, **options)
+
+    def bring(self, *texts: str) -> list[str]:
+        """Deploy one stand-in after the other; returns the releases' names."""
+        return [self.install(text).release for text in texts]
+
+    def rollback(self, release: str | None = None, **options: Any) -> RollbackResult:
+        """Go back to a release."""
+        return rollback(self.connection, self.name, release, **options)
+
+    def served(self) -> str:
+        """The text of the release whose agent answers."""
+        return served_text(self.connection, self.name)
+
+    def state(self) -> PolicyReleases:
+        """The policy as the device lists it."""
+        return list_releases(self.connection).policies[self.name]
+
+    def shown(self) -> dict[str, Release]:
+        """The releases as the device lists them, by name."""
+        return {release.name: release for release in self.state().releases}
+
+    def releases(self) -> list[str]:
+        """The releases that are on the disk, oldest first."""
+        return self.device.releases(self.name)
+
+    def leftovers(self) -> list[str]:
+        """What an unfinished deployment would leave."""
+        return self.device.leftovers(self.name)

@@ -6,22 +6,21 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.deploy import install
 from quarl.device.deploy.errors import AgentError, ConnectionLostError, ReleaseError, VerificationError
-from quarl.device.deploy.wheels import WheelSet
-from tests.device_deploy.devices import Line, TestDevice, eventually, runs, stand_in_payload
+from tests.device_deploy.devices import Line, Site, TestDevice, eventually, runs
 
 
 @pytest.fixture
-def policy(connection: Connection, name: str, bare: WheelSet) -> str:
+def policy(site: Site) -> str:
     """A deployed stand-in."""
-    install(connection, stand_in_payload(name, "served", refuse="latency"), bare)
-    return name
+    site.install("served", refuse="latency")
+    return site.name
 
 
 def test_requests_and_replies(connection: Connection, policy: str) -> None:
@@ -33,13 +32,8 @@ def test_requests_and_replies(connection: Connection, policy: str) -> None:
         seen: list[tuple[int, int]] = []
         agent.request("count", progress=lambda done, total: seen.append((done, total)))
         assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_no_process_is_left(connection: Connection, policy: str) -> None:
-    with AgentSession(connection, policy) as agent:
-        agent.request("hello")
         assert runs(agent.pid)
-    assert not runs(agent.pid)
+    assert not runs(agent.pid), "no process is left"
 
 
 def test_an_agent_that_ignores_the_end_is_killed(
@@ -80,21 +74,28 @@ def test_a_starter_that_names_no_process_is_ended(
     assert eventually(lambda: not runs(int(file.read_text()))), "its input has ended with the channel"
 
 
-def test_an_error_reply(connection: Connection, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("request_", "message", "code"),
+    [
+        ({"op": "latency"}, "refuses `latency`: vector 3 differs", "golden"),
+        ({"op": "nonsense"}, "Segmentation fault", "protocol"),
+        ({"op": "die"}, "(?s)ended with status 7.*giving up now", "died"),
+        ({"op": "sleep", "seconds": 30, "timeout": 0.3}, r"did not answer `sleep` within 0\.3 s", "timeout"),
+    ],
+)
+def test_a_request_that_fails(
+    connection: Connection, policy: str, request_: dict[str, Any], message: str, code: str
+) -> None:
     with AgentSession(connection, policy) as agent:
-        with pytest.raises(AgentError, match="refuses `latency`: vector 3 differs") as caught:
-            agent.request("latency")
-        assert caught.value.agent_code == "golden"
-        assert caught.value.next_step == "Convert again."
-        assert agent.request("hello")["ok"], "an error reply ends nothing"
-
-
-def test_an_agent_that_dies_is_told_with_status_and_last_words(connection: Connection, policy: str) -> None:
-    with AgentSession(connection, policy) as agent, pytest.raises(AgentError, match="ended with status 7") as caught:
-        agent.request("die")
-    assert caught.value.agent_code == "died"
-    assert caught.value.exit_status == 7
-    assert "giving up now" in caught.value.message
+        with pytest.raises(AgentError, match=message) as caught:
+            agent.request(**request_)
+        assert caught.value.agent_code == code
+        assert caught.value.exit_status == (7 if code == "died" else None)
+        if code == "golden":
+            assert caught.value.next_step == "Convert again."
+            assert agent.request("hello")["ok"], "an error reply ends nothing"
+        if code == "timeout":
+            assert eventually(lambda: not runs(agent.pid))
 
 
 def test_an_agent_killed_while_serving(connection: Connection, policy: str) -> None:
@@ -107,21 +108,6 @@ def test_an_agent_killed_while_serving(connection: Connection, policy: str) -> N
         assert "dmesg" in caught.value.next_step
     with AgentSession(connection, policy) as agent:
         assert agent.request("hello")["text"] == "served", "the release serves again"
-
-
-def test_a_request_that_takes_too_long(connection: Connection, policy: str) -> None:
-    with AgentSession(connection, policy) as agent:
-        agent.request("hello")
-        with pytest.raises(AgentError, match=r"did not answer `sleep` within 0\.3 s") as caught:
-            agent.request("sleep", seconds=30, timeout=0.3)
-        assert caught.value.agent_code == "timeout"
-        assert eventually(lambda: not runs(agent.pid))
-
-
-def test_nonsense_is_no_reply(connection: Connection, policy: str) -> None:
-    with AgentSession(connection, policy) as agent, pytest.raises(AgentError, match="Segmentation fault") as caught:
-        agent.request("nonsense")
-    assert caught.value.agent_code == "protocol"
 
 
 def test_the_connection_breaks_and_the_agent_goes_with_it(device: TestDevice, policy: str) -> None:
@@ -150,21 +136,17 @@ def test_a_busy_agent_goes_with_the_connection_too(device: TestDevice, policy: s
 
 
 def test_a_policy_that_is_not_deployed(connection: Connection) -> None:
-    with (
-        pytest.raises(ReleaseError, match="no release of policy nowhere") as caught,
-        AgentSession(connection, "nowhere"),
-    ):
-        pass
+    with pytest.raises(ReleaseError, match="no release of policy nowhere") as caught:
+        AgentSession(connection, "nowhere").__enter__()
     assert "deploy --target" in caught.value.next_step
 
 
-def test_a_release_by_name(connection: Connection, name: str, bare: WheelSet) -> None:
-    first = install(connection, stand_in_payload(name, "first"), bare)
-    install(connection, stand_in_payload(name, "second"), bare)
-    with AgentSession(connection, name, release=first.release) as agent:
+def test_a_release_by_name(site: Site) -> None:
+    first, _ = site.bring("first", "second")
+    with AgentSession(site.connection, site.name, release=first) as agent:
         assert agent.request("hello")["text"] == "first"
-    with pytest.raises(ReleaseError, match="no release 0042-x"), AgentSession(connection, name, release="0042-x"):
-        pass
+    with pytest.raises(ReleaseError, match="no release 0042-x"):
+        AgentSession(site.connection, site.name, release="0042-x").__enter__()
 
 
 @pytest.mark.parametrize("policy_name", ["../../etc", "", "a b", "-x", "a;reboot", "x" * 65])

@@ -91,12 +91,16 @@ def test_it_decides_as_the_reference_does(
     bare_device: TestDevice, line: Connection, policy_i: Bundle, old: DeployResult
 ) -> None:
     assert line.run("command -v python3 python", check=False).stdout == "" and old.sent_files == 3
+    assert [(check.vectors, check.max_error) for check in old.checks] == [(512, 0.0)]
     observations, actions = expected(policy_i, 50)
     with AgentSession(line, "I") as agent:
-        assert agent.request("hello")["device"]["python"] is None
+        hello = agent.request("hello")
+        assert hello["device"]["python"] is None and hello["agent"]["version"].endswith("(static)")
         assert agent.request("load", precision="int8")["golden"]["action_agreement"] == 1.0
         assert [agent.act(row) for row in observations] == actions
         assert agent.request("memory")["ok"] and agent.request("latency", runs=50)["valid"] in (True, False)
+        with pytest.raises(AgentError, match="has no simulator"):
+            agent.request("episodes", episodes=1)
         with pytest.raises(ReleaseError, match=rf"{old.release} .*{agent.pid}"):
             remove_releases(line, "I", whole=True)
     assert deploy(line, policy_i, [INT8], without_python=True).unchanged

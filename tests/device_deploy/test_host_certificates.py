@@ -77,23 +77,28 @@ def test_a_certificate_that_does_not_hold_is_refused(
     assert "Nothing was sent" in caught.value.message and "ssh-keygen -h -s" in caught.value.next_step
 
 
-def test_an_authority_of_another_host_vouches_for_none(tmp_path: Path, authority: Path) -> None:
-    with pytest.raises(UnknownHostKeyError):
-        reached(tmp_path, [line(authority, "*.lab")], "-h", *FOR_IT)
-
-
-def test_another_authority_is_nobody(tmp_path: Path, authority: Path) -> None:
+@pytest.mark.parametrize(
+    ("vouches", "error", "message"),
+    [
+        ([("authority", "*.lab", "@cert-authority")], UnknownHostKeyError, None),
+        ([("stranger", "127.0.0.1", "@cert-authority")], UnknownHostKeyError, None),
+        *(  # revoked on every port, as it vouched on every port
+            (
+                [("authority", "127.0.0.1", "@cert-authority"), ("authority", names, "@revoked")],
+                ChangedHostKeyError,
+                "REVOKED",
+            )
+            for names in ("*", "127.0.0.1")
+        ),
+    ],
+    ids=["of another host", "another", "revoked for all", "revoked for it"],
+)
+def test_an_authority_that_does_not_count_vouches_for_none(
+    tmp_path: Path, authority: Path, vouches: list[tuple[str, str, str]], error: type[HostError], message: str | None
+) -> None:
     make_key(tmp_path / "stranger")
-    with pytest.raises(UnknownHostKeyError):
-        reached(tmp_path, [line(tmp_path / "stranger")], "-h", *FOR_IT)
-
-
-@pytest.mark.parametrize("names", ["*", "127.0.0.1"])
-def test_an_authority_that_was_revoked_vouches_for_none(tmp_path: Path, authority: Path, names: str) -> None:
-    """On every port, as it vouched on every port."""
-    revoked = [line(authority), line(authority, names, "@revoked")]
-    with pytest.raises(ChangedHostKeyError, match="REVOKED"):
-        reached(tmp_path, revoked, "-h", *FOR_IT)
+    with pytest.raises(error, match=message):
+        reached(tmp_path, [line(tmp_path / key, *words) for key, *words in vouches], "-h", *FOR_IT)
 
 
 def test_the_key_itself_may_be_accepted_beside_its_certificate(tmp_path: Path, authority: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,15 @@ def connect_with(device: TestDevice, known: Path, identity: Path | None = None) 
     )
 
 
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home folder on the host, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
 def test_an_unknown_host_key_is_refused_and_nothing_is_recorded(device: TestDevice, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     with pytest.raises(UnknownHostKeyError, match="SHA256:") as caught, connect_with(device, known):
@@ -59,13 +69,8 @@ def test_a_changed_host_key_is_refused(device: TestDevice, tmp_path: Path) -> No
     assert known.read_text().split()[2] == blob, "the record stays as it was"
 
 
-def test_accepting_on_the_command_line(
-    device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_accepting_on_the_command_line(device: TestDevice, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Refused, shown, a wrong fingerprint refused, the right one recorded, connected; once more changes nothing."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     base = ["--target", str(device.target), "--identity", str(device.identity), "--json"]
 
     assert cli.main(["releases", *base]) == 1
@@ -78,7 +83,7 @@ def test_accepting_on_the_command_line(
 
     assert cli.main(["accept-host-key", *base, "--fingerprint", "SHA256:" + "A" * 43]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "changed_host_key"
-    assert not (tmp_path / "state").exists()
+    assert not (own_home / "state").exists()
 
     assert cli.main(["accept-host-key", *base, "--fingerprint", fingerprint]) == 0
     assert json.loads(capsys.readouterr().out)["recorded"] is True
@@ -89,10 +94,8 @@ def test_accepting_on_the_command_line(
     assert json.loads(capsys.readouterr().out)["recorded"] is False
 
 
-def test_no_key_that_is_let_in(device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    stranger = tmp_path / "stranger"
+def test_no_key_that_is_let_in(device: TestDevice, own_home: Path) -> None:
+    stranger = own_home / "stranger"
     make_key(stranger)
     with (
         pytest.raises(LoginError, match=f"{stranger} \\(refused\\)") as caught,
@@ -100,16 +103,12 @@ def test_no_key_that_is_let_in(device: TestDevice, tmp_path: Path, monkeypatch: 
     ):
         pass
     assert "ssh-copy-id" in caught.value.next_step
-    with pytest.raises(LoginError, match="no such file"), connect_with(device, device.known_hosts, tmp_path / "absent"):
+    with pytest.raises(LoginError, match="no such file"), connect_with(device, device.known_hosts, own_home / "absent"):
         pass
 
 
-def test_a_key_with_a_passphrase_points_to_the_agent(
-    device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    locked = tmp_path / "locked"
+def test_a_key_with_a_passphrase_points_to_the_agent(device: TestDevice, own_home: Path) -> None:
+    locked = own_home / "locked"
     make_key(locked, passphrase="secret")
     with pytest.raises(LoginError, match="ssh-add"), connect_with(device, device.known_hosts, locked):
         pass
@@ -138,31 +137,24 @@ def test_a_key_of_the_ssh_agent(device: TestDevice, tmp_path: Path, monkeypatch:
         agent.wait(10)
 
 
-def test_nobody_listens() -> None:
-    with (
-        pytest.raises(ConnectionFailedError, match="cannot be reached"),
-        connect(Target("127.0.0.1", "pi", free_port())),
-    ):
-        pass
-
-
-def test_a_name_without_an_address() -> None:
-    with pytest.raises(ConnectionFailedError, match="has no address"), connect(Target("no-such-host.invalid", "pi")):
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [(("127.0.0.1", "pi", 1), "cannot be reached"), (("no-such-host.invalid", "pi"), "has no address")],
+)
+def test_nobody_answers(target: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConnectionFailedError, match=message), connect(Target(*target)):
         pass
 
 
 def test_looking_whether_a_device_is_there_is_quiet_and_starts_none(
-    device: TestDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device: TestDevice, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     monkeypatch.setattr(connection_module, "running_local_device", lambda *_: pytest.fail("it was started"))
     there = ["reach", "--target", str(device.target), "--identity", str(device.identity)]
     assert cli.main(there) == 1
     assert "accept-host-key --target" in capsys.readouterr().err
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "known_hosts").write_text(device.known_hosts.read_text())
+    (own_home / ".ssh").mkdir()
+    (own_home / ".ssh" / "known_hosts").write_text(device.known_hosts.read_text())
     for words in (there, ["reach"]):
         assert cli.main(words) == 0
         assert capsys.readouterr() == ("", "")

@@ -24,12 +24,12 @@ from quarl.device.deploy.errors import (
 )
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.probe import probe
-from quarl.device.deploy.releases import list_releases, rollback
+from quarl.device.deploy.releases import list_releases
 from quarl.device.deploy.signing.record import USUAL, sign_record
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy.devices import (
     Line,
-    TestDevice,
+    Site,
     as_test_device,
     eventually,
     openssh_server,
@@ -43,10 +43,10 @@ from tests.device_deploy.needs import needs_sshd
 ME = {"user": "ann", "host": "laptop", "pid": 42, "policy": "X"}
 
 
-def assert_old_serves(device: TestDevice, connection: Connection, name: str) -> None:
-    assert eventually(lambda: not device.leftovers(name)), device.leftovers(name)
-    assert device.releases(name) == [list_releases(connection).policies[name].current]
-    assert served_text(connection, name) == "old"
+def assert_old_serves(site: Site) -> None:
+    assert eventually(lambda: not site.leftovers()), site.leftovers()
+    assert site.releases() == [site.state().current]
+    assert site.served() == "old"
 
 
 def begin_upload(session: Device, name: str, release: str, wheels: WheelSet) -> None:
@@ -56,173 +56,146 @@ def begin_upload(session: Device, name: str, release: str, wheels: WheelSet) -> 
     session.receive(release, signed.text, signed.signature, 1)
 
 
-def test_a_wheel_damaged_on_the_way_is_not_unpacked(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
-) -> None:
+def test_a_wheel_damaged_on_the_way_is_not_unpacked(site: Site, tmp_path: Path) -> None:
     wheel, cache = stand_in_wheel(tmp_path / "cache", b"content")
-    with open_device(connection, bare.python.path) as session:
-        begin_upload(session, name, "0001-dddddddd", WheelSet(bare.python, (wheel,)))
+    with open_device(site.connection, site.bare.python.path) as session:
+        begin_upload(session, site.name, "0001-dddddddd", WheelSet(site.bare.python, (wheel,)))
         session.send(f"{session.incoming}/{wheel.file}", (cache / wheel.file).read_bytes()[:-1] + b"#")
         with pytest.raises(VerificationError, match=wheel.file):
             session.unpack(wheel.file, wheel.folder, lambda done, total: None)
-    assert not (device.home / "quarl" / "envs" / wheel.folder).exists()
-    assert not device.leftovers(name)
+    assert not (site.device.home / "quarl" / "envs" / wheel.folder).exists()
+    assert not site.leftovers()
 
 
-def test_a_release_that_fails_its_check_is_not_switched_on(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
+def test_a_release_that_fails_its_check_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match="vector 3 differs") as caught:
-        install(connection, stand_in_payload(name, "new", refuse="load"), bare)
+        site.install("new", refuse="load")
     assert f"Release {old.release} still serves" in caught.value.message
     assert caught.value.next_step == "Convert again."
-    assert_old_serves(device, connection, name)
+    assert_old_serves(site)
 
 
-def test_an_agent_that_does_not_start_is_not_switched_on(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    payload = stand_in_payload(name, "new", python="/no/such/python")
+def test_an_agent_that_does_not_start_is_not_switched_on(site: Site, old: DeployResult) -> None:
     with pytest.raises(CheckFailedError, match=r"ended with status 12[67].*no/such/python|/no/such/python"):
-        install(connection, payload, bare)
-    assert_old_serves(device, connection, name)
+        site.install("new", python="/no/such/python")
+    assert_old_serves(site)
 
 
-def test_a_first_release_that_fails_leaves_nothing(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
+def test_a_first_release_that_fails_leaves_nothing(site: Site) -> None:
     with pytest.raises(CheckFailedError, match="No release was serving before"):
-        install(connection, stand_in_payload(name, refuse="hello"), bare)
-    assert not device.releases(name) and not device.leftovers(name)
-    assert not (device.policy_folder(name) / "current").is_symlink()
+        site.install(refuse="hello")
+    assert not site.releases() and not site.leftovers()
+    assert not (site.folder / "current").is_symlink()
 
 
 def test_a_file_damaged_on_the_way_is_found_by_its_hash(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    old: DeployResult,
-    monkeypatch: pytest.MonkeyPatch,
+    site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send_files = Device.send_files
 
     def flip_a_byte(session: Device, *arguments: Any) -> int:
         sent = send_files(session, *arguments)
-        (file,) = device.policy_folder(name).glob("incoming/*/lib/agent.py")
+        (file,) = site.folder.glob("incoming/*/lib/agent.py")
         file.write_bytes(file.read_bytes()[:-1] + b"#")
         return sent
 
     monkeypatch.setattr(Device, "send_files", flip_a_byte)
 
     with pytest.raises(VerificationError, match=r"lib/agent.py.*still serves"):
-        install(connection, stand_in_payload(name, "new", ballast=os.urandom(1000)), bare)
-    assert_old_serves(device, connection, name)
+        site.install("new", ballast=os.urandom(1000))
+    assert_old_serves(site)
 
 
-def test_a_connection_cut_in_mid_upload(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
+def test_a_connection_cut_in_mid_upload(site: Site, old: DeployResult) -> None:
     ballast = os.urandom(3_000_000)
-    with Line(device.host, device.port, cut_after=1_000_000) as line, device.connect(line.port) as cut:
+    with Line(site.device.host, site.device.port, cut_after=1_000_000) as line, site.device.connect(line.port) as cut:
         with pytest.raises(ConnectionLostError, match=r"sending .*still serves"):
-            install(cut, stand_in_payload(name, "new", ballast=ballast), bare)
+            site.through(cut).install("new", ballast=ballast)
         assert 1_000_000 <= line.passed < len(ballast)
-    assert_old_serves(device, connection, name)
-    assert install(connection, stand_in_payload(name, "new", ballast=ballast), bare).previous == old.release
-    assert served_text(connection, name) == "new"
+    assert_old_serves(site)
+    assert site.install("new", ballast=ballast).previous == old.release
+    assert site.served() == "new"
 
 
 @pytest.mark.slow
-def test_a_line_that_freezes_frees_the_device(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
+def test_a_line_that_freezes_frees_the_device(site: Site, old: DeployResult) -> None:
     """No FIN, no RST: a sleeping laptop. The device hears no heartbeat, discards and gives the lock back."""
     with (
-        Line(device.host, device.port) as line,
-        device.connect(line.port) as frozen,
-        open_device(frozen, bare.python.path, silence_s=4) as session,
+        Line(site.device.host, site.device.port) as line,
+        site.device.connect(line.port) as frozen,
+        open_device(frozen, site.bare.python.path, silence_s=4) as session,
     ):
-        begin_upload(session, name, "0002-dddddddd", bare)
-        assert device.leftovers(name)
-        assert list_releases(connection).locked_by is not None
+        begin_upload(session, site.name, "0002-dddddddd", site.bare)
+        assert site.leftovers()
+        assert list_releases(site.connection).locked_by is not None
         line.freeze()
-        assert eventually(lambda: not device.leftovers(name), 60.0)
-        assert eventually(lambda: list_releases(connection).locked_by is None)
+        assert eventually(lambda: not site.leftovers(), 60.0)
+        assert eventually(lambda: list_releases(site.connection).locked_by is None)
         line.cut()
-    assert_old_serves(device, connection, name)
+    assert_old_serves(site)
 
 
-def test_the_second_of_two_deployments_is_refused_and_told_who(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    with device.connect() as other, open_device(other) as session:
+def test_the_second_of_two_deployments_is_refused_and_told_who(site: Site, old: DeployResult) -> None:
+    with site.device.connect() as other, open_device(other) as session:
         session.begin("X", None, ME, 0.0)
         with pytest.raises(DeviceLockedError, match=r"by ann@laptop \(pid 42\), policy X, since 2") as caught:
-            install(connection, stand_in_payload(name, "new"), bare)
+            site.install("new")
         assert "--wait" in caught.value.next_step
         with pytest.raises(DeviceLockedError):
-            rollback(connection, name)
-        assert dict(list_releases(connection).locked_by or {})["user"] == "ann"
-    assert_old_serves(device, connection, name)
+            site.rollback()
+        assert dict(list_releases(site.connection).locked_by or {})["user"] == "ann"
+    assert_old_serves(site)
 
 
 @pytest.mark.slow
-def test_waiting_for_the_other_deployment(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    with device.connect() as other, contextlib.ExitStack() as stack:
+def test_waiting_for_the_other_deployment(site: Site, old: DeployResult) -> None:
+    with site.device.connect() as other, contextlib.ExitStack() as stack:
         stack.enter_context(open_device(other)).begin("X", None, ME, 0.0)
         # Its holder is ended while we wait.
-        holder = dict(list_releases(connection).locked_by or {})["device_pid"]
+        holder = dict(list_releases(site.connection).locked_by or {})["device_pid"]
         killer = subprocess.Popen(["sh", "-c", f"sleep 0.7; kill -KILL {holder}"])
-        result = install(connection, stand_in_payload(name, "new"), bare, wait_s=20)
+        result = site.install("new", wait_s=20)
         assert result.previous == old.release
         killer.wait()
-    assert served_text(connection, name) == "new"
+    assert site.served() == "new"
 
 
 @pytest.mark.slow
-def test_a_holder_that_was_killed_leaves_no_lock(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
+def test_a_holder_that_was_killed_leaves_no_lock(site: Site, old: DeployResult) -> None:
     """kill -9 on the device's side in the middle: the kernel frees the lock, the next deployment sweeps."""
-    with device.connect() as other, open_device(other) as session:
-        begin_upload(session, name, "0002-dddddddd", bare)
-        (device.policy_folder(name) / "current.999").symlink_to("releases/gone")
-        os.kill(dict(list_releases(connection).locked_by or {})["device_pid"], signal.SIGKILL)
+    with site.device.connect() as other, open_device(other) as session:
+        begin_upload(session, site.name, "0002-dddddddd", site.bare)
+        (site.folder / "current.999").symlink_to("releases/gone")
+        os.kill(dict(list_releases(site.connection).locked_by or {})["device_pid"], signal.SIGKILL)
         with pytest.raises(RemoteCommandError):
             session.verify("incoming/0002-dddddddd")
-    assert len(device.leftovers(name)) == 2, "killed outright, it could not clean up"
-    assert served_text(connection, name) == "old"
-    install(connection, stand_in_payload(name, "new"), bare)
-    assert not device.leftovers(name)
-    assert served_text(connection, name) == "new"
+    assert len(site.leftovers()) == 2, "killed outright, it could not clean up"
+    assert site.served() == "old"
+    site.install("new")
+    assert not site.leftovers()
+    assert site.served() == "new"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_host_command_is_ended_in_mid_upload(
-    device: TestDevice, connection: Connection, name: str, old: DeployResult, number: int, tmp_path: Path
-) -> None:
+def test_the_host_command_is_ended_in_mid_upload(site: Site, old: DeployResult, number: int, tmp_path: Path) -> None:
     # Who runs the tests in the background of a shell hands down an ignored SIGINT, which Python then leaves ignored; a
     # terminal's Ctrl-C is not. Half way it waits for its input to end, so it never outlives the test.
     code = (
         "import signal, sys; from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from tests.device_deploy.devices import TestDevice, stand_in_payload\n"
-        "from quarl.device.deploy.deploy import install\n"
+        "from tests.device_deploy.devices import Site, TestDevice\n"
         "from quarl.device.deploy.probe import probe; from quarl.device.deploy.wheels import WheelSet\n"
         "host, port, identity, known, home, name = sys.argv[1:]\n"
         "device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))\n"
         "def stop(step):\n"
         "    if step.unit == 'B' and step.done > 100_000: print('half way', flush=True); sys.stdin.read()\n"
         "with device.connect() as c:\n"
-        "    python = probe(c).python\n"
-        "    payload = stand_in_payload(name, 'new', ballast=bytes(1_000_000))\n"
-        "    install(c, payload, WheelSet(python, ()), progress=stop)\n"
+        "    site = Site(device, c, name, WheelSet(probe(c).python, ()))\n"
+        "    site.install('new', ballast=bytes(1_000_000), progress=stop)\n"
     )
-    arguments = [device.host, str(device.port), device.identity, device.known_hosts, device.home, name]
+    device = site.device
+    arguments = [device.host, device.port, device.identity, device.known_hosts, device.home, site.name]
     log = tmp_path / "stderr"
     with (
         log.open("wb") as printed,
@@ -236,12 +209,12 @@ def test_the_host_command_is_ended_in_mid_upload(
         assert command.stdout is not None
         try:
             assert command.stdout.readline() == b"half way\n", log.read_text()
-            assert device.leftovers(name)
+            assert site.leftovers()
             command.send_signal(number)
             assert command.wait(60) == -number, log.read_text()
         finally:
             command.kill()
-    assert_old_serves(device, connection, name)
+    assert_old_serves(site)
 
 
 IN_THE_MIDDLE_OF_A_FILE = """
@@ -250,7 +223,7 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from quarl import cli
 from quarl.device.deploy.options import DeviceOptions
-from tests.device_deploy.devices import TestDevice
+from tests.device_deploy.devices import Site, TestDevice
 host, port, identity, known, home, server = sys.argv[1:]
 device = TestDevice(host, int(port), Path(identity), Path(known), Path(home))
 sent = 0
@@ -307,12 +280,12 @@ def test_a_login_shell_that_greets(tmp_path: Path) -> None:
         assert served_text(connection, "S") == "greeted"
 
 
-def test_an_interpreter_in_a_folder_with_any_name(connection: Connection, bare: WheelSet, tmp_path: Path) -> None:
+def test_an_interpreter_in_a_folder_with_any_name(site: Site, tmp_path: Path) -> None:
     python = tmp_path / "ann's new; $HOME" / "python3"
     python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec {bare.python.path} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {site.bare.python.path} "$@"\n')
     python.chmod(0o755)
-    with open_device(connection, str(python)) as session:
+    with open_device(site.connection, str(python)) as session:
         assert list(session.compare_wheels(["absent"])["damaged"]) == ["absent"]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from quarl.device.deploy.agent_session import AgentSession
-from quarl.device.deploy.connection import Connection
 from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.errors import (
     AgentError,
@@ -26,14 +25,14 @@ from quarl.device.deploy.errors import (
 from quarl.device.deploy.local_device import running_local_device
 from quarl.device.deploy.payload import PayloadFile, starter
 from quarl.device.deploy.probe import probe
-from quarl.device.deploy.releases import list_releases, remove_releases, rollback
+from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.text import may_act, printable, printable_reply
 from quarl.device.deploy.verbs import _releases_text
-from quarl.device.deploy.wheels import WheelSet
+from tests.device_deploy.conftest import new_site
 from tests.device_deploy.devices import (
+    Site,
     TestDevice,
     as_test_device,
-    served_text,
     stand_in_payload,
     stand_in_wheel,
 )
@@ -94,31 +93,24 @@ SPOILT = (a_module, a_link, a_pipe, a_file_behind_a_link, without_end, a_record_
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)
 def test_what_a_release_holds_beyond_its_record_is_named(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    old: DeployResult,
-    spoil: Callable[[Path], str],
+    site: Site, old: DeployResult, spoil: Callable[[Path], str]
 ) -> None:
-    new = install(connection, stand_in_payload(name, "new"), bare)
-    path = spoil(device.policy_folder(name) / "releases" / old.release)
+    new = site.install("new")
+    path = spoil(site.folder / "releases" / old.release)
     begun = time.monotonic()
     with pytest.raises(VerificationError) as refused:
-        rollback(connection, name)
+        site.rollback()
     assert path in refused.value.message and "\x1b" not in str(refused.value)
     assert time.monotonic() - begun < 30, "nothing is waited for, nothing is read without an end"
-    assert served_text(connection, name) == "new"
-    again = install(connection, stand_in_payload(name, "old"), bare)
+    assert site.served() == "new"
+    again = site.install("old")
     assert (again.previous, again.release[:4], again.unchanged) == (new.release, "0003", False)
 
 
-def test_a_mark_that_was_being_written_when_the_power_went_spoils_nothing(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    install(connection, stand_in_payload(name, "new"), bare)
-    (device.policy_folder(name) / "releases" / old.release / "mark.json.part").write_text("{")
-    assert rollback(connection, name).release == old.release
+def test_a_mark_that_was_being_written_when_the_power_went_spoils_nothing(site: Site, old: DeployResult) -> None:
+    site.install("new")
+    (site.folder / "releases" / old.release / "mark.json.part").write_text("{")
+    assert site.rollback().release == old.release
 
 
 def same_size(file: Path) -> str:
@@ -142,61 +134,51 @@ def sizes_alone(file: Path) -> str:
 
 
 @pytest.mark.parametrize("spoil", [same_size, one_more, a_list, sizes_alone], ids=lambda spoil: spoil.__name__)
-def test_wheels_are_compared_by_hash(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    tmp_path: Path,
-    spoil: Callable[[Path], str],
-) -> None:
-    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{name:7}".encode() * 1000)
-    wheels = dataclasses.replace(bare, wheels=(wheel,))
+def test_wheels_are_compared_by_hash(site: Site, tmp_path: Path, spoil: Callable[[Path], str]) -> None:
+    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{site.name:7}".encode() * 1000)
+    wheels = dataclasses.replace(site.bare, wheels=(wheel,))
 
     def bring(text: str) -> DeployResult:
-        payload = stand_in_payload(name, text, environments=(wheel.folder,))
-        return install(connection, payload, wheels, wheel_cache=cache)
+        payload = stand_in_payload(site.name, text, environments=(wheel.folder,))
+        return install(site.connection, payload, wheels, wheel_cache=cache)
 
     first, second = bring("a"), bring("b")
     assert (len(first.wheels_sent), second.wheels_sent) == (1, ())
-    unpacked = device.home / "quarl" / "envs" / wheel.folder / "numpy" / "content.bin"
+    unpacked = site.device.home / "quarl" / "envs" / wheel.folder / "numpy" / "content.bin"
     path = spoil(unpacked)
     with pytest.raises(DamagedWheelsError) as refused:
-        rollback(connection, name)
+        site.rollback()
     assert f"envs/{wheel.folder}: {path}" in refused.value.message
-    state = list_releases(connection).policies[name]
-    assert not any(each.bad for each in state.releases), "wheels are shared: nothing is wrong with the release itself"
+    assert not any(each.bad for each in site.state().releases), (
+        "wheels are shared: nothing is wrong with the release itself"
+    )
     assert bring("c").wheels_sent == (str(wheel),), "and sent again, which mends it"
-    assert unpacked.read_bytes() == f"{name:7}".encode() * 1000
-    assert rollback(connection, name, first.release).release == first.release
-    assert remove_releases(connection, name, whole=True).environments == (wheel.folder,)
+    assert unpacked.read_bytes() == f"{site.name:7}".encode() * 1000
+    assert site.rollback(first.release).release == first.release
+    assert remove_releases(site.connection, site.name, whole=True).environments == (wheel.folder,)
     assert not unpacked.exists()
 
 
-def test_bytecode_is_never_believed(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, tmp_path: Path
-) -> None:
+def test_bytecode_is_never_believed(site: Site, tmp_path: Path) -> None:
     """Python takes it for the source where time and size agree; so it is removed, and made again of the source."""
-    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{name:7}".encode())
-    payload = stand_in_payload(name, environments=(wheel.folder,))
-    wheels = dataclasses.replace(bare, wheels=(wheel,))
-    install(connection, payload, wheels, wheel_cache=cache)
-    bytecode = device.home / "quarl" / "envs" / wheel.folder / "numpy" / "__pycache__"
+    wheel, cache = stand_in_wheel(tmp_path / "cache", f"{site.name:7}".encode())
+    payload = stand_in_payload(site.name, environments=(wheel.folder,))
+    wheels = dataclasses.replace(site.bare, wheels=(wheel,))
+    install(site.connection, payload, wheels, wheel_cache=cache)
+    bytecode = site.device.home / "quarl" / "envs" / wheel.folder / "numpy" / "__pycache__"
     bytecode.mkdir()
     (bytecode / "content.cpython-311.pyc").write_bytes(b"anything")
-    assert install(connection, payload, wheels, wheel_cache=cache).unchanged
+    assert install(site.connection, payload, wheels, wheel_cache=cache).unchanged
     assert not bytecode.exists()
-    remove_releases(connection, name, whole=True)
+    remove_releases(site.connection, site.name, whole=True)
 
 
 # Links in the place of our own folders.
 
 
 @pytest.mark.parametrize("which", ["incoming", "releases", "", "current"])
-def test_a_folder_of_a_policy_that_is_a_link(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path, which: str
-) -> None:
-    folder, elsewhere = device.policy_folder(name), tmp_path / "elsewhere"
+def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_path: Path, which: str) -> None:
+    folder, elsewhere = site.folder, tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("mine")
     place = folder / which if which else folder
@@ -207,15 +189,15 @@ def test_a_folder_of_a_policy_that_is_a_link(
         place.symlink_to(elsewhere)
     try:
         with pytest.raises(RemoteCommandError, match=rf"{place} is a (symbolic link|folder); it must be") as refused:
-            install(connection, stand_in_payload(name, "new"), bare)
+            site.install("new")
         assert "remove it there" in refused.value.next_step
-        assert any(str(place) in problem for problem in list_releases(connection).problems)
-        assert install(connection, stand_in_payload(f"{name}-II", "x"), bare).release, "the others are not stopped"
+        assert any(str(place) in problem for problem in list_releases(site.connection).problems)
+        assert dataclasses.replace(site, name=f"{site.name}-II").install().release, "the others are not stopped"
         assert [path.name for path in elsewhere.iterdir()] == ["precious"]
     finally:
         place.rmdir() if which == "current" else place.unlink()
         (tmp_path / "aside").rename(place)
-    assert served_text(connection, name) == "old"
+    assert site.served() == "old"
 
 
 @pytest.mark.parametrize("which", ["lock", "envs"])
@@ -233,37 +215,33 @@ def test_the_lock_and_the_wheels_folder_are_not_written_through(
     else:
         place.hardlink_to(outside)
     with own.connect() as connection:
-        bare = WheelSet(probe(connection).python, ())
+        site = new_site(own, connection)
         with pytest.raises(RemoteCommandError, match=rf"{place} is a .*; it must be a (file|folder)"):
-            install(connection, stand_in_payload("P", "new"), bare)
+            site.install()
         assert list_releases(connection).locked_by is None
         assert outside.read_text() == "mine"
         place.unlink()
-        assert install(connection, stand_in_payload("P", "new"), bare).release.startswith("0001-")
+        assert site.install().release.startswith("0001-")
 
 
-def test_an_upload_folder_that_died_as_a_link_is_swept(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path
-) -> None:
+def test_an_upload_folder_that_died_as_a_link_is_swept(site: Site, old: DeployResult, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    (device.policy_folder(name) / "incoming" / "0002-x").symlink_to(tmp_path)
-    install(connection, stand_in_payload(name, "new"), bare)
-    assert not device.leftovers(name) and (tmp_path / "precious").read_text() == "mine"
+    (site.folder / "incoming" / "0002-x").symlink_to(tmp_path)
+    site.install("new")
+    assert not site.leftovers() and (tmp_path / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("to", ["releases/../../../..", "/etc", "releases/0009-absent", "\x1b]0;x\x07"])
-def test_a_current_that_leads_elsewhere_serves_nothing(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, old: DeployResult, to: str
-) -> None:
-    link = device.policy_folder(name) / "current"
+def test_a_current_that_leads_elsewhere_serves_nothing(site: Site, old: DeployResult, to: str) -> None:
+    link = site.folder / "current"
     link.unlink()
     link.symlink_to(to)
-    found = list_releases(connection)
-    assert found.policies[name].current is None
+    found = list_releases(site.connection)
+    assert found.policies[site.name].current is None
     assert any(str(link) in problem and "which is no release" in problem for problem in found.problems)
     assert "\x1b" not in _releases_text(found, "it", None)
-    assert rollback(connection, name).release == old.release
-    assert served_text(connection, name) == "old"
+    assert site.rollback().release == old.release
+    assert site.served() == "old"
 
 
 # A home folder that cannot stand in a path of packages.
@@ -288,10 +266,8 @@ def test_a_release_that_was_moved_where_pythonpath_cannot_hold_it(tmp_path: Path
 # What a terminal would act on.
 
 
-def test_what_the_device_says_is_made_printable(
-    connection: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    payload = stand_in_payload(name, "new", refuse="load")
+def test_what_the_device_says_is_made_printable(site: Site, old: DeployResult) -> None:
+    payload = stand_in_payload(site.name, "new", refuse="load")
     files = tuple(
         PayloadFile(
             file.path,
@@ -302,19 +278,19 @@ def test_what_the_device_says_is_made_printable(
         for file in payload.files
     )
     with pytest.raises(CheckFailedError) as refused:
-        install(connection, dataclasses.replace(payload, files=files), bare)
+        install(site.connection, dataclasses.replace(payload, files=files), site.bare)
     assert r"\x1b[2J\u202evector \x9b31m3" in refused.value.message
     assert printable(str(refused.value), "\n") == str(refused.value)
 
 
-def test_the_agents_log_is_made_printable(connection: Connection, name: str, bare: WheelSet) -> None:
-    payload = stand_in_payload(name)
+def test_the_agents_log_is_made_printable(site: Site) -> None:
+    payload = stand_in_payload(site.name)
     files = tuple(
         dataclasses.replace(file, data=file.data.replace(b"giving up now", b"\\x1b]0;owned\\x07 \\rgiving up"))
         for file in payload.files
     )
-    install(connection, dataclasses.replace(payload, files=files), bare)
-    with AgentSession(connection, name) as agent, pytest.raises(AgentError, match="giving up") as died:
+    install(site.connection, dataclasses.replace(payload, files=files), site.bare)
+    with AgentSession(site.connection, site.name) as agent, pytest.raises(AgentError, match="giving up") as died:
         agent.request("die")
     assert r"\x1b]0;owned\x07 \x0dgiving up" in died.value.message and "\x1b" not in str(died.value)
 

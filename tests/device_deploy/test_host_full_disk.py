@@ -17,21 +17,19 @@ import pytest
 
 from quarl.device.deploy import loops
 from quarl.device.deploy.agent_session import AgentSession
-from quarl.device.deploy.connection import Connection
-from quarl.device.deploy.deploy import RESERVE, deploy, install
+from quarl.device.deploy.deploy import RESERVE, deploy
 from quarl.device.deploy.device import open_device
 from quarl.device.deploy.errors import DeviceFullError, ReleaseError, RemoteCommandError, UnsupportedDeviceError
 from quarl.device.deploy.golden import Step
 from quarl.device.deploy.local_device import running_local_device
-from quarl.device.deploy.probe import probe
 from quarl.device.deploy.releases import list_releases
 from quarl.device.deploy.shell import VERIFIER
 from quarl.device.deploy.signing.lists import SIGNERS_FILE
 from quarl.device.deploy.switching import begin
-from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Precision, RuntimeName
-from tests.device_deploy.devices import TestDevice, as_test_device, stand_in_payload, stand_in_wheel
+from tests.device_deploy.conftest import new_site
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, stand_in_wheel
 from tests.namespaces import own
 
 MEGABYTE = 1_000_000
@@ -52,37 +50,29 @@ def small_device(root: Path, megabytes: int, inodes: int = 0) -> Iterator[TestDe
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[TestDevice]:
-    with small_device(tmp_path / "small", 40) as device:
-        yield device
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A small device, on which an old release serves."""
+    with small_device(tmp_path / "small", 40) as device, device.connect() as connection:
+        made = new_site(device, connection)
+        made.install("old")
+        yield made
 
 
-@pytest.fixture
-def connected(small: TestDevice) -> Iterator[tuple[Connection, WheelSet]]:
-    """A connection to the small device, on which an old release serves."""
-    with small.connect() as connection:
-        bare = WheelSet(probe(connection).python, ())
-        install(connection, stand_in_payload("S", "old"), bare)
-        yield connection, bare
-
-
-def assert_old_serves_and_nothing_is_left(connection: Connection) -> None:
-    found = list_releases(connection).policies["S"]
+def assert_old_serves_and_nothing_is_left(site: Site) -> None:
+    found = site.state()
     assert [release.name for release in found.releases] == [found.current]
-    assert connection.run("ls -A quarl/policies/S/incoming").stdout == ""
-    assert connection.run("find quarl/envs -name '*.part' 2>/dev/null || true").stdout == ""
-    with AgentSession(connection, "S") as agent:
-        assert agent.request("hello")["text"] == "old"
+    assert site.connection.run(f"ls -A quarl/policies/{site.name}/incoming").stdout == ""
+    assert site.connection.run("find quarl/envs -name '*.part' 2>/dev/null || true").stdout == ""
+    assert site.served() == "old"
 
 
-def test_too_little_room_is_found_before_anything_is_sent(connected: tuple[Connection, WheelSet]) -> None:
-    connection, bare = connected
+def test_too_little_room_is_found_before_anything_is_sent(site: Site) -> None:
     steps: list[Step] = []
     with pytest.raises(DeviceFullError, match=r"5\d\.\d MB are needed.*still serves") as caught:
-        install(connection, stand_in_payload("S", "new", ballast=bytes(45 * MEGABYTE)), bare, progress=steps.append)
+        site.install("new", ballast=bytes(45 * MEGABYTE), progress=steps.append)
     assert "df -h" in caught.value.next_step
     assert not [step for step in steps if step.unit == "B"]
-    assert_old_serves_and_nothing_is_left(connection)
+    assert_old_serves_and_nothing_is_left(site)
 
 
 def fill(device: TestDevice) -> None:
@@ -91,80 +81,69 @@ def fill(device: TestDevice) -> None:
         other.run("cat /dev/zero > filler 2>/dev/null", check=False)
 
 
-def test_the_disk_fills_while_files_are_sent(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
-    connection, bare = connected
+def test_the_disk_fills_while_files_are_sent(site: Site) -> None:
     filled: list[bool] = []
 
     def progress(step: Step) -> None:
         if step.unit == "B" and not filled:
             filled.append(True)
-            fill(small)
+            fill(site.device)
 
-    payload = stand_in_payload("S", "new", ballast=os.urandom(10 * MEGABYTE))
+    ballast = os.urandom(10 * MEGABYTE)
     with pytest.raises(DeviceFullError, match="still serves"):
-        install(connection, payload, bare, progress=progress)
+        site.install("new", ballast=ballast, progress=progress)
     assert filled
-    assert_old_serves_and_nothing_is_left(connection)
-    connection.run("rm filler")
-    assert install(connection, payload, bare).release.startswith("0002-")
+    assert_old_serves_and_nothing_is_left(site)
+    site.connection.run("rm filler")
+    assert site.install("new", ballast=ballast).release.startswith("0002-")
 
 
-def test_the_disk_fills_while_a_wheel_is_unpacked(
-    small: TestDevice, connected: tuple[Connection, WheelSet], tmp_path: Path
-) -> None:
+def test_the_disk_fills_while_a_wheel_is_unpacked(site: Site, tmp_path: Path) -> None:
     """A wheel that is small on the way and large on the disk, so that the writing fails on the device's side."""
-    connection, bare = connected
     wheel, cache = stand_in_wheel(tmp_path / "cache", bytes(8 * MEGABYTE))
+    with_wheel = dataclasses.replace(site, bare=dataclasses.replace(site.bare, wheels=(wheel,)))
     filled: list[bool] = []
 
     def progress(step: Step) -> None:
         if step.name.startswith("send numpy") and not filled:
             filled.append(True)
-            fill(small)
-            with small.connect() as other:  # room for the packed wheel, not for the unpacked one
+            fill(site.device)
+            with site.device.connect() as other:  # room for the packed wheel, not for the unpacked one
                 other.run("truncate -s -1000000 filler")
 
     with pytest.raises(DeviceFullError, match="still serves"):
-        install(
-            connection,
-            stand_in_payload("S", "new"),
-            dataclasses.replace(bare, wheels=(wheel,)),
-            progress=progress,
-            wheel_cache=cache,
-        )
+        with_wheel.install("new", progress=progress, wheel_cache=cache)
     assert filled
-    assert_old_serves_and_nothing_is_left(connection)
-    assert list_releases(connection).environments == ()
+    assert_old_serves_and_nothing_is_left(site)
+    assert list_releases(site.connection).environments == ()
 
 
-def test_the_reserve_is_left_free(connected: tuple[Connection, WheelSet]) -> None:
+def test_the_reserve_is_left_free(site: Site) -> None:
     """A release that would just fit, but would leave less than the reserve, is refused."""
-    connection, bare = connected
-    free = list_releases(connection).free_bytes
+    free = list_releases(site.connection).free_bytes
     with pytest.raises(DeviceFullError):
-        install(connection, stand_in_payload("S", "new", ballast=bytes(free - RESERVE // 2)), bare)
-    assert_old_serves_and_nothing_is_left(connection)
+        site.install("new", ballast=bytes(free - RESERVE // 2))
+    assert_old_serves_and_nothing_is_left(site)
 
 
-def test_whose_rollout_it_is_needs_no_room(small: TestDevice, connected: tuple[Connection, WheelSet]) -> None:
+def test_whose_rollout_it_is_needs_no_room(site: Site) -> None:
     """On a full disk the switch goes on, the mark of the rollout before is ended, and so is one of our own."""
-    connection, bare = connected
     first, second = ({"rollout": name, "host": "h", "user": "u", "time": 1} for name in ("first", "second"))
-    new = install(connection, stand_in_payload("S", "new"), bare, rollout=first).release
-    fill(small)
-    old = install(connection, stand_in_payload("S", "old"), bare, rollout=second).release
-    assert list_releases(connection).policies["S"].current == old != new
-    with open_device(connection) as session:
-        assert begin(session, "S", None, 0.0)["rollout"] == {**first, "ended": True}
-    connection.run("rm filler")
-    install(connection, stand_in_payload("S", "new"), bare, rollout=second)
-    fill(small)
-    with open_device(connection) as session:
-        assert begin(session, "S", None, 0.0)["rollout"] == {**second, "ended": False}
+    new = site.install("new", rollout=first).release
+    fill(site.device)
+    old = site.install("old", rollout=second).release
+    assert site.state().current == old != new
+    with open_device(site.connection) as session:
+        assert begin(session, site.name, None, 0.0)["rollout"] == {**first, "ended": True}
+    site.connection.run("rm filler")
+    site.install("new", rollout=second)
+    fill(site.device)
+    with open_device(site.connection) as session:
+        assert begin(session, site.name, None, 0.0)["rollout"] == {**second, "ended": False}
         session.end_rollout("first")
-        assert session.show()["policies"]["S"]["rollout"]["ended"] is False, "it is another's"
+        assert session.show()["policies"][site.name]["rollout"]["ended"] is False, "it is another's"
         session.end_rollout("second")
-        assert session.show()["policies"]["S"]["rollout"] == {**second, "ended": True}
+        assert session.show()["policies"][site.name]["rollout"] == {**second, "ended": True}
 
 
 def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Path, bundle: Bundle) -> None:
@@ -180,16 +159,14 @@ def test_the_real_agent_goes_on_when_a_second_runtime_does_not_fit(tmp_path: Pat
 def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
     """And what serves starts all the same."""
     with small_device(tmp_path / "small", 40, inodes=60) as device, device.connect() as connection:
-        bare = WheelSet(probe(connection).python, ())
-        release = install(connection, stand_in_payload("S", "old"), bare).release
+        site = new_site(device, connection)
+        release = site.install("old").release
         connection.run("i=0; while : > filler.$i; do i=$((i + 1)); done 2>/dev/null", check=False)
         with pytest.raises(DeviceFullError) as caught:
-            install(connection, stand_in_payload("S", "new"), bare)
+            site.install("new")
         assert "inode" in caught.value.message and "df -i" in caught.value.next_step
-        with AgentSession(connection, "S") as agent:
-            assert agent.request("hello")["text"] == "old"
-        (found,) = list_releases(connection).policies["S"].releases
-        assert (found.name, found.bad) == (release, "")
+        assert site.served() == "old"
+        assert [(each.name, each.bad) for each in site.state().releases] == [(release, "")]
 
 
 def mounted(folder: Path, option: str) -> tuple[str, ...]:
@@ -251,15 +228,15 @@ def test_bytecode_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
 
 
-def test_a_home_from_which_nothing_is_executed_starts_a_release_and_serves_none(tmp_path: Path) -> None:
+def test_a_noexec_home_starts_a_release_and_serves_none(tmp_path: Path) -> None:
     settings = loops.Settings(("--rate=20",), False, None, 30.0, 1 << 30, 0.1, 1e6)
     with mounted_device(tmp_path / "device", "noexec") as device, device.connect() as connection:
-        install(connection, stand_in_payload("S", "new"), WheelSet(probe(connection).python, ()))
-        with AgentSession(connection, "S") as agent:
-            assert agent.request("hello")["text"] == "new"
+        site = new_site(device, connection)
+        site.install("new")
+        assert site.served() == "new"
         before = sorted(device.home.rglob("*"))
         with open_device(connection) as session:
-            begin(session, "S", None, 0.0)
+            begin(session, site.name, None, 0.0)
             with pytest.raises(UnsupportedDeviceError, match="noexec") as caught:
                 loops.serve(session, settings, lambda done, total: None)
         assert "exec" in caught.value.next_step and sorted(device.home.rglob("*")) == before

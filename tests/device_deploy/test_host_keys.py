@@ -58,29 +58,24 @@ def test_names(names: str, host: str, matches: bool) -> None:
     assert Entry(Path("f"), 1, names, KEY).matches(host) is matches
 
 
-def test_verdicts(tmp_path: Path) -> None:
-    hosts = known(tmp_path, f"pi ssh-ed25519 {ED25519}\n", f"drone ssh-ed25519 {ED25519} a comment\n")
-    assert hosts.check("pi", KEY).verdict is Verdict.KNOWN
-    assert hosts.check("drone", KEY).verdict is Verdict.KNOWN
-    assert hosts.check("pi", OTHER_KEY).verdict is Verdict.CHANGED
-    assert hosts.check("nobody", KEY).verdict is Verdict.UNKNOWN
-
-
-def test_another_kind_of_key_counts_as_changed(tmp_path: Path) -> None:
-    """Offering a kind that was never recorded is no way around the recorded one."""
-    hosts = known(tmp_path, f"pi ssh-ed25519 {ED25519}\n")
-    assert hosts.check("pi", ECDSA_KEY).verdict is Verdict.CHANGED
-    assert hosts.kinds("pi") == ["ssh-ed25519"]
-
-
-def test_a_revoked_key_is_refused_even_where_it_was_accepted(tmp_path: Path) -> None:
-    hosts = known(tmp_path, f"pi ssh-ed25519 {ED25519}\n", f"@revoked * ssh-ed25519 {ED25519}\n")
-    assert hosts.check("pi", KEY).verdict is Verdict.REVOKED
-
-
-def test_a_certificate_authority_line_accepts_nobody(tmp_path: Path) -> None:
-    hosts = known(tmp_path, f"@cert-authority * ssh-ed25519 {ED25519}\n")
-    assert hosts.check("pi", KEY).verdict is Verdict.UNKNOWN
+@pytest.mark.parametrize(
+    ("own", "user", "host", "key", "verdict"),
+    [
+        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.KNOWN),
+        ("", f"drone ssh-ed25519 {ED25519} a comment\n", "drone", KEY, Verdict.KNOWN),
+        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", OTHER_KEY, Verdict.CHANGED),
+        (f"pi ssh-ed25519 {ED25519}\n", "", "nobody", KEY, Verdict.UNKNOWN),
+        # Offering a kind that was never recorded is no way around the recorded one.
+        (f"pi ssh-ed25519 {ED25519}\n", "", "pi", ECDSA_KEY, Verdict.CHANGED),
+        # A revoked key is refused even where it was accepted; an authority's line accepts nobody.
+        (f"pi ssh-ed25519 {ED25519}\n", f"@revoked * ssh-ed25519 {ED25519}\n", "pi", KEY, Verdict.REVOKED),
+        (f"@cert-authority * ssh-ed25519 {ED25519}\n", "", "pi", KEY, Verdict.UNKNOWN),
+    ],
+)
+def test_verdicts(tmp_path: Path, own: str, user: str, host: str, key: HostKey, verdict: Verdict) -> None:
+    hosts = known(tmp_path, own, user)
+    assert hosts.check(host, key).verdict is verdict
+    assert hosts.kinds("pi") == (["ssh-ed25519"] if own.startswith("pi ") else [])
 
 
 def test_lines_that_cannot_be_read_accept_nobody(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,12 +43,6 @@ def serving(deployed: TestDevice) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.slow
-def test_the_same_deployment_again_sends_nothing(serving: Connection, bundle: Bundle) -> None:
-    again = deploy(serving, bundle, [INT8])
-    assert again.unchanged and again.sent_bytes == 0
-
-
 def test_the_agent_serves_over_ssh(serving: Connection, bundle: Bundle) -> None:
     with AgentSession(serving, "tiny") as agent:
         hello = agent.request("hello")
@@ -77,23 +69,6 @@ def test_the_agent_loads_only_what_it_may(serving: Connection) -> None:
     assert any("ai_edge_litert" in path for path in ours) and any("/numpy/" in path for path in ours)
     assert all("/quarl/envs/" in path for path in ours)
     assert not any("tensorflow" in path.split("/quarl/")[-1].split("/")[0] for path in ours)
-
-
-def test_nothing_of_the_host_is_on_the_device(deployed: TestDevice) -> None:
-    root = deployed.home / "quarl"
-    found = {path.name for path in (root / "policies" / "tiny").rglob("*")}
-    assert "weights.safetensors" not in found and "calibration.npz" not in found and "gym_env.py" not in found
-    assert sorted(path.name.split("-")[0] for path in (root / "envs").iterdir()) == ["ai", "numpy"]
-
-
-def test_killed_while_serving(serving: Connection) -> None:
-    with AgentSession(serving, "tiny") as agent:
-        agent.request("load", precision="int8")
-        os.kill(agent.pid, signal.SIGKILL)
-        with pytest.raises(AgentError, match="killed by a signal"):
-            agent.request("latency", runs=1000)
-    with AgentSession(serving, "tiny") as agent:
-        assert agent.request("load", precision="int8")["ok"]
 
 
 def test_a_tampered_artifact_on_the_device_is_refused_by_the_agent(
@@ -157,14 +132,10 @@ def test_the_wheels_of_the_real_agent_are_compared_file_by_file(
     serving: Connection, deployed: TestDevice, bundle: Bundle
 ) -> None:
     again = deploy(serving, bundle, [INT8])
+    assert again.unchanged and again.sent_bytes == 0
+    assert sorted(path.name.split("-")[0] for path in (deployed.home / "quarl" / "envs").iterdir()) == ["ai", "numpy"]
     files = sum(len(json.loads(path.read_text())["files"]) for path in (deployed.home / "quarl" / "envs").glob("*/.q*"))
-    assert again.unchanged and again.compared_files == files > 500
-    (library,) = (deployed.home / "quarl" / "envs").glob("numpy-*/numpy/version.py")
-    whole = library.read_bytes()
-    library.write_bytes(whole[:-1] + b"#")
-    mended = deploy(serving, bundle, [INT8])
-    assert [wheel.split()[0] for wheel in mended.wheels_sent] == ["numpy"]
-    assert library.read_bytes() == whole
+    assert again.compared_files == files > 500
 
 
 @pytest.mark.slow

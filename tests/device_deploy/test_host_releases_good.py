@@ -14,97 +14,85 @@ import pytest
 
 from quarl import cli
 from quarl.device.deploy.agent_session import AgentSession
-from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.connection import connect
 from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.device import Device
 from quarl.device.deploy.errors import CheckFailedError, ConnectionLostError, HostError, ReleaseError, VerificationError
 from quarl.device.deploy.golden import golden_checks
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.records import parse_old_record, parse_record
-from quarl.device.deploy.releases import Release, list_releases, remove_releases, rollback
+from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.spec import Precision, RuntimeName
-from tests.device_deploy.devices import Line, TestDevice, eventually, served_text, stand_in_payload
+from tests.device_deploy.devices import Line, Site, eventually, stand_in_payload
 
 
-def shown(connection: Connection, policy: str) -> dict[str, Release]:
-    return {release.name: release for release in list_releases(connection).policies[policy].releases}
-
-
-def bring(connection: Connection, name: str, bare: WheelSet, *texts: str) -> list[str]:
-    return [install(connection, stand_in_payload(name, text), bare).release for text in texts]
-
-
-def test_a_default_rollback_does_not_go_where_somebody_rolled_back_from(
-    connection: Connection, name: str, bare: WheelSet
-) -> None:
+def test_a_default_rollback_does_not_go_where_somebody_rolled_back_from(site: Site) -> None:
     """1 good, 2 bad and left, 3 bad: back from 3 is 1, not 2."""
-    first, second = bring(connection, name, bare, "a", "b")
-    assert rollback(connection, name).release == first
-    (third,) = bring(connection, name, bare, "c")
-    back = rollback(connection, name)
+    first, second = site.bring("a", "b")
+    assert site.rollback().release == first
+    (third,) = site.bring("c")
+    back = site.rollback()
     assert (back.release, back.previous, back.marked_bad) == (first, third, False)
-    left = shown(connection, name)
+    left = site.shown()
     assert "rolled back from 2" in left[second].left and "rolled back from 2" in left[third].left
     assert (left[first].why_not, left[second].bad) == ("", "")
     # Going there by name, or deploying it again, checks it and ends that.
-    assert rollback(connection, name, second).release == second
-    assert shown(connection, name)[second].why_not == ""
-    assert bring(connection, name, bare, "c") == [third]
-    assert shown(connection, name)[third].why_not == ""
+    assert site.rollback(second).release == second
+    assert site.shown()[second].why_not == ""
+    assert site.bring("c") == [third]
+    assert site.shown()[third].why_not == ""
 
 
-def test_pruning_keeps_the_last_good_release(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, *others = bring(connection, name, bare, "good", "bad 1")
+def test_pruning_keeps_the_last_good_release(site: Site) -> None:
+    first, *others = site.bring("good", "bad 1")
     for text in ("bad 2", "bad 3", "bad 4"):
-        rollback(connection, name, first, mark_bad_too=True)
-        others += bring(connection, name, bare, text)
-    assert device.releases(name) == [first, *others[-3:]]
-    more = bring(connection, name, bare, "one more", "two more", "three more")
-    assert device.releases(name) == [first, *more], "the one that was gone back to, and the newest"
+        site.rollback(first, mark_bad_too=True)
+        others += site.bring(text)
+    assert site.releases() == [first, *others[-3:]]
+    more = site.bring("one more", "two more", "three more")
+    assert site.releases() == [first, *more], "the one that was gone back to, and the newest"
     for expected in (more[1], more[0], first):
-        assert rollback(connection, name).release == expected
-    assert shown(connection, name)[first].good.startswith("rolled back to 2")
+        assert site.rollback().release == expected
+    assert site.shown()[first].good.startswith("rolled back to 2")
 
 
-def test_mark_bad_is_shown_and_ends_when_the_same_is_deployed_and_passes(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    assert rollback(connection, name, mark_bad_too=True).marked_bad
-    assert shown(connection, name)[second].bad.startswith("rolled back from 2")
-    again = install(connection, stand_in_payload(name, "b"), bare)
+def test_mark_bad_is_shown_and_ends_when_the_same_is_deployed_and_passes(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    assert site.rollback(mark_bad_too=True).marked_bad
+    assert site.shown()[second].bad.startswith("rolled back from 2")
+    again = site.install("b")
     assert (again.release, again.sent_bytes, len(again.checks)) == (second, 0, 1)
-    assert shown(connection, name)[second].bad == ""
-    record = (device.policy_folder(name) / "releases" / first / "release").read_text()
-    assert parse_record(first, name, record).policy == name
+    assert site.shown()[second].bad == ""
+    record = (site.folder / "releases" / first / "release").read_text()
+    assert parse_record(first, site.name, record).policy == site.name
 
 
-def test_a_release_that_fails_is_marked_and_passed_over(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second, third, fourth = bring(connection, name, bare, "a", "b", "c", "d")
-    (device.policy_folder(name) / "releases" / third / "lib" / "agent.py").write_text("")
-    back = rollback(connection, name)
+def test_a_release_that_fails_is_marked_and_passed_over(site: Site) -> None:
+    first, second, third, fourth = site.bring("a", "b", "c", "d")
+    (site.folder / "releases" / third / "lib" / "agent.py").write_text("")
+    back = site.rollback()
     assert (back.release, back.previous) == (second, fourth)
     assert len(back.warnings) == 1 and f"{third} was passed over" in back.warnings[0]
-    assert "lib/agent.py" in shown(connection, name)[third].bad
-    assert served_text(connection, name) == "b"
-    assert first not in device.releases(name)
+    assert "lib/agent.py" in site.shown()[third].bad
+    assert site.served() == "b"
+    assert first not in site.releases()
 
 
-def test_nothing_good_is_left_to_go_back_to(connection: Connection, name: str, bare: WheelSet) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    rollback(connection, name)
-    rollback(connection, name, second, mark_bad_too=True)
+def test_nothing_good_is_left_to_go_back_to(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    site.rollback()
+    with pytest.raises(ReleaseError, match=f"no release of {site.name} before {first}"):
+        site.rollback()
+    with pytest.raises(ReleaseError, match="there is no release 0099-x"):
+        site.rollback("0099-x")
+    site.rollback(second, mark_bad_too=True)
     with pytest.raises(
-        ReleaseError, match=rf"no good release of {name} before {second}: {first} is marked bad"
+        ReleaseError, match=rf"no good release of {site.name} before {second}: {first} is marked bad"
     ) as caught:
-        rollback(connection, name)
+        site.rollback()
     assert "--to RELEASE" in caught.value.next_step
-    assert served_text(connection, name) == "b"
+    assert site.served() == "b"
 
 
 def changed(key: str, value: str | None) -> Callable[[Path], None]:
@@ -161,24 +149,22 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def test_every_damaged_record_is_named_and_refused(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second, third = bring(connection, name, bare, "a", "b", "c")
-    record = device.policy_folder(name) / "releases" / second / "release"
+def test_every_damaged_record_is_named_and_refused(site: Site) -> None:
+    first, second, third = site.bring("a", "b", "c")
+    record = site.folder / "releases" / second / "release"
     whole = record.read_bytes()
     for index, (damage, reason) in enumerate(DAMAGED.values()):
         damage(record)
-        listed = shown(connection, name)
+        listed = site.shown()
         assert reason in listed[second].damage and not listed[first].damage and not listed[third].damage
         if index % 6 == 0:
             with pytest.raises(VerificationError, match=second) as refused:
-                rollback(connection, name, second)
+                site.rollback(second)
             assert reason in refused.value.message and f"Release {third} still serves" in refused.value.message
         record.unlink(missing_ok=True)
         record.write_bytes(whole)
-    assert not shown(connection, name)[second].damage
-    assert rollback(connection, name, second).release == second
+    assert not site.shown()[second].damage
+    assert site.rollback(second).release == second
 
 
 OLD = {
@@ -195,22 +181,20 @@ OLD = {
 """A record of an older version."""
 
 
-def test_a_release_of_an_older_version_is_shown_and_not_gone_back_to(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    folder = device.policy_folder(name) / "releases" / first
+def test_a_release_of_an_older_version_is_shown_and_not_gone_back_to(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    folder = site.folder / "releases" / first
     (folder / "release").unlink()
-    (folder / "release.json").write_text(json.dumps({**OLD, "policy": name}))
-    listed = shown(connection, name)
+    (folder / "release.json").write_text(json.dumps({**OLD, "policy": site.name}))
+    listed = site.shown()
     assert (listed[first].is_old, listed[first].damage, listed[first].precisions) == (True, "", ("int8",))
     assert listed[first].why_not and not listed[second].is_old
     for release in (first, None):
         with pytest.raises(ReleaseError, match=f"(?s){first}.*deploy(ed)? .*again"):
-            rollback(connection, name, release)
-    assert served_text(connection, name) == "b"
-    (again,) = bring(connection, name, bare, "a")
-    assert again.startswith("0003-") and rollback(connection, name).release == second
+            site.rollback(release)
+    assert site.served() == "b"
+    (again,) = site.bring("a")
+    assert again.startswith("0003-") and site.rollback().release == second
 
 
 @pytest.mark.parametrize(
@@ -230,51 +214,46 @@ def test_a_damaged_record_of_an_older_version(text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["a list", "no files", "no precisions"])
-def test_a_damaged_record_stops_nothing(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet, case: str
-) -> None:
+def test_a_damaged_record_stops_nothing(site: Site, case: str) -> None:
     damage, reason = DAMAGED[case]
-    first, second, third = bring(connection, name, bare, "a", "b", "c")
-    damage(device.policy_folder(name) / "releases" / second / "release")
-    listed = shown(connection, name)
+    first, second, third = site.bring("a", "b", "c")
+    damage(site.folder / "releases" / second / "release")
+    listed = site.shown()
     assert reason in listed[second].damage and not listed[third].damage
-    assert rollback(connection, name).release == first, "passes over the damaged one"
-    again = install(connection, stand_in_payload(name, "b"), bare)
+    assert site.rollback().release == first, "passes over the damaged one"
+    again = site.install("b")
     assert again.release.startswith("0004-") and not again.unchanged
-    assert served_text(connection, name) == "b"
+    assert site.served() == "b"
 
 
-def test_the_serving_release_has_a_damaged_record(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    (device.policy_folder(name) / "releases" / second / "release").write_text("[]")
-    assert list_releases(connection).policies[name].current == second
-    assert rollback(connection, name).release == first
-    (device.policy_folder(name) / "releases" / first / "mark.json").write_text('"nonsense"')
-    assert "its mark is damaged" in shown(connection, name)[first].bad
-    assert bring(connection, name, bare, "a") == [first], "checked again, and the mark is gone"
-    assert shown(connection, name)[first].why_not == ""
+def test_the_serving_release_has_a_damaged_record(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    (site.folder / "releases" / second / "release").write_text("[]")
+    assert site.state().current == second
+    assert site.rollback().release == first
+    (site.folder / "releases" / first / "mark.json").write_text('"nonsense"')
+    assert "its mark is damaged" in site.shown()[first].bad
+    assert site.bring("a") == [first], "checked again, and the mark is gone"
+    assert site.shown()[first].why_not == ""
 
 
-def test_a_check_of_nothing_is_no_check(connection: Connection, name: str, old: DeployResult) -> None:
+def test_a_check_of_nothing_is_no_check(site: Site, old: DeployResult) -> None:
     folder = f"releases/{old.release}"
     for precisions, runtimes in (((), (RuntimeName.LITERT,)), ((Precision.INT8,), ())):
         with pytest.raises(CheckFailedError, match="No golden vector"):
-            golden_checks(connection, name, folder, precisions, runtimes, lambda step: None)
+            golden_checks(site.connection, site.name, folder, precisions, runtimes, lambda step: None)
 
 
 # A line that is cut when the device has switched, and its answer has not come.
 
 
 def cut_in_the_switch(
-    monkeypatch: pytest.MonkeyPatch, device: TestDevice, name: str, line: Line, release: str, *, for_good: bool = False
+    monkeypatch: pytest.MonkeyPatch, site: Site, line: Line, release: str, *, for_good: bool = False
 ) -> None:
     """From the switch on nothing comes back through the line; when the device has switched, it is cut."""
-    link = device.policy_folder(name) / "current"
 
     def cut() -> None:
-        assert eventually(lambda: link.readlink().name == release)
+        assert eventually(lambda: (site.folder / "current").readlink().name == release)
         if for_good:
             line.close()
         line.cut()
@@ -289,190 +268,158 @@ def cut_in_the_switch(
     monkeypatch.setattr(Device, "point", pointing)
 
 
-def test_cut_after_the_switch_and_asked_again(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    old: DeployResult,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    payload = stand_in_payload(name, "new")
-    expected = f"0002-{payload.digest[:8]}"
-    with Line(device.host, device.port) as line, device.connect(line.port) as through:
-        cut_in_the_switch(monkeypatch, device, name, line, expected)
-        done = install(through, payload, bare)
+def test_cut_after_the_switch_and_asked_again(site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = f"0002-{stand_in_payload(site.name, 'new').digest[:8]}"
+    with Line(site.device.host, site.device.port) as line, site.device.connect(line.port) as through:
+        cut_in_the_switch(monkeypatch, site, line, expected)
+        done = site.through(through).install("new")
     assert (done.release, done.previous) == (expected, old.release)
     assert len(done.warnings) == 1 and f"the device says that release {expected} serves" in done.warnings[0]
-    assert served_text(connection, name) == "new"
+    assert site.served() == "new"
 
 
 @pytest.mark.parametrize("verb", ["deploy", "rollback"])
 def test_cut_after_the_switch_and_not_to_be_reached(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    old: DeployResult,
-    verb: str,
-    monkeypatch: pytest.MonkeyPatch,
+    site: Site, old: DeployResult, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    payload = stand_in_payload(name, "new")
-    second = f"0002-{payload.digest[:8]}"
+    second = f"0002-{stand_in_payload(site.name, 'new').digest[:8]}"
     if verb == "rollback":
-        install(connection, payload, bare)
+        site.install("new")
     serving, wanted = (second, old.release) if verb == "rollback" else (old.release, second)
-    with Line(device.host, device.port) as line, device.connect(line.port) as through:
-        cut_in_the_switch(monkeypatch, device, name, line, wanted, for_good=True)
+    with Line(site.device.host, site.device.port) as line, site.device.connect(line.port) as through:
+        cut_in_the_switch(monkeypatch, site, line, wanted, for_good=True)
         with pytest.raises(ConnectionLostError) as caught:
-            rollback(through, name) if verb == "rollback" else install(through, payload, bare)
+            site.through(through).rollback() if verb == "rollback" else site.through(through).install("new")
     assert f"Whether {serving} or {wanted} serves is unknown" in caught.value.message
     assert "still serves" not in caught.value.message
-    assert f"quarl releases --target {through.target} --policy {name}" in caught.value.next_step
-    assert list_releases(connection).policies[name].current == wanted
+    assert f"quarl releases --target {through.target} --policy {site.name}" in caught.value.next_step
+    assert site.state().current == wanted
 
 
 def test_a_switch_that_did_not_happen_is_read_again(
-    connection: Connection, name: str, bare: WheelSet, old: DeployResult, monkeypatch: pytest.MonkeyPatch
+    site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(session: Device, *arguments: str) -> None:
         raise HostError("The device could not do it: no such luck.")
 
     monkeypatch.setattr(Device, "point", failing)
     with pytest.raises(HostError, match=f"no such luck. Release {old.release} still serves"):
-        install(connection, stand_in_payload(name, "new"), bare)
+        site.install("new")
 
 
 # Removing, and an agent that runs.
 
 
-def test_an_agent_that_runs_keeps_its_release(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    (first,) = bring(connection, name, bare, "a")
-    with AgentSession(connection, name) as agent:
-        bring(connection, name, bare, "b", "c", "d")
-        last = install(connection, stand_in_payload(name, "e"), bare)
-        assert first in device.releases(name) and first not in last.removed
+def test_an_agent_that_runs_keeps_its_release(site: Site) -> None:
+    (first,) = site.bring("a")
+    with AgentSession(site.connection, site.name) as agent:
+        site.bring("b", "c", "d")
+        last = site.install("e")
+        assert first in site.releases() and first not in last.removed
         assert any(f"{first} was not removed: process {agent.pid} runs from it" in each for each in last.warnings)
         with pytest.raises(ReleaseError, match=rf"agent runs from {first} \(process {agent.pid}\)") as caught:
-            remove_releases(connection, name, first)
+            remove_releases(site.connection, site.name, first)
         assert "--force" in caught.value.next_step
         assert agent.request("hello")["text"] == "a"
-        assert remove_releases(connection, name, first, force=True).removed == (first,)
-    assert first not in device.releases(name)
+        assert remove_releases(site.connection, site.name, first, force=True).removed == (first,)
+    assert first not in site.releases()
 
 
-def test_remove_all_but_the_serving_one_then_the_rest(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second, third = bring(connection, name, bare, "a", "b", "c")
-    with pytest.raises(ReleaseError, match=f"{third} of {name} serves. Nothing was removed"):
-        remove_releases(connection, name, third)
+def test_remove_all_but_the_serving_one_then_the_rest(site: Site) -> None:
+    first, second, third = site.bring("a", "b", "c")
+    with pytest.raises(ReleaseError, match=f"{third} of {site.name} serves. Nothing was removed"):
+        remove_releases(site.connection, site.name, third)
     with pytest.raises(ReleaseError, match="there is no release 0009-x"):
-        remove_releases(connection, name, "0009-x")
-    with pytest.raises(ReleaseError, match=f"there is no policy {name}-x"):
-        remove_releases(connection, f"{name}-x")
-    done = remove_releases(connection, name)
+        remove_releases(site.connection, site.name, "0009-x")
+    with pytest.raises(ReleaseError, match=f"there is no policy {site.name}-x"):
+        remove_releases(site.connection, f"{site.name}-x")
+    done = remove_releases(site.connection, site.name)
     assert (done.removed, done.serving) == ((first, second), third)
-    assert served_text(connection, name) == "c"
-    done = remove_releases(connection, name, whole=True)
+    assert site.served() == "c"
+    done = remove_releases(site.connection, site.name, whole=True)
     assert (done.removed, done.serving) == ((third,), None)
-    assert name not in list_releases(connection).policies and not device.policy_folder(name).exists()
+    assert site.name not in list_releases(site.connection).policies and not site.folder.exists()
 
 
 def test_the_command_line_removes_and_marks(
-    device: TestDevice,
-    connection: Connection,
-    name: str,
-    bare: WheelSet,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    monkeypatch.setattr("quarl.device.deploy.connection.connect", lambda target, identity: device.connect())
-    assert cli.main(["rollback", "--policy", name]) == 0
+    first, second = site.bring("a", "b")
+    monkeypatch.setattr("quarl.device.deploy.connection.connect", lambda target, identity: site.device.connect())
+    assert cli.main(["rollback", "--policy", site.name]) == 0
     assert f"(before: {second}, not marked bad; --mark-bad does that)" in capsys.readouterr().out
-    assert cli.main(["rollback", "--policy", name, "--to", second]) == 0
+    assert cli.main(["rollback", "--policy", site.name, "--to", second]) == 0
     capsys.readouterr()
-    assert cli.main(["rollback", "--policy", name, "--mark-bad"]) == 0
+    assert cli.main(["rollback", "--policy", site.name, "--mark-bad"]) == 0
     assert f"(before: {second}, marked bad)" in capsys.readouterr().out
-    assert cli.main(["releases", "--policy", name]) == 0
+    assert cli.main(["releases", "--policy", site.name]) == 0
     assert f"{second}  int8 in litert" in (out := capsys.readouterr().out) and "marked bad (rolled back from" in out
-    assert cli.main(["remove", "--policy", name, "--json"]) == 0
+    assert cli.main(["remove", "--policy", site.name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == [second]
-    assert cli.main(["remove", "--policy", name, "--release", first]) == 1
+    assert cli.main(["remove", "--policy", site.name, "--release", first]) == 1
     assert "serves. Nothing was removed" in capsys.readouterr().err
-    assert cli.main(["remove", "--policy", name, "--all"]) == 0
+    assert cli.main(["remove", "--policy", site.name, "--all"]) == 0
     assert f"removed {first}. None serves." in capsys.readouterr().out
 
 
-def test_a_mark_of_several_lines_is_one_line_and_stops_nothing(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, _ = bring(connection, name, bare, "a", "b")
+def test_a_mark_of_several_lines_is_one_line_and_stops_nothing(site: Site) -> None:
+    first, _ = site.bring("a", "b")
     mark = {"kind": "bad", "reason": "ImportError:\n\n  A module\x1b[2J that was " + "long " * 100}
-    (device.policy_folder(name) / "releases" / first / "mark.json").write_text(json.dumps(mark))
-    assert shown(connection, name)[first].bad.startswith("ImportError: A module [2J that was long")
-    assert len(shown(connection, name)[first].bad) <= 200
+    (site.folder / "releases" / first / "mark.json").write_text(json.dumps(mark))
+    assert site.shown()[first].bad.startswith("ImportError: A module [2J that was long")
+    assert len(site.shown()[first].bad) <= 200
     with pytest.raises(ReleaseError, match="is marked bad"):
-        rollback(connection, name)
+        site.rollback()
 
 
-def test_a_folder_with_the_last_number_that_is_no_release_is_passed_by(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    (first,) = bring(connection, name, bare, "a")
-    (device.policy_folder(name) / "releases" / "99999999-zz").mkdir()
-    (device.policy_folder(name) / "releases" / "0002-zz").mkdir()
-    (third,) = bring(connection, name, bare, "b")
-    assert third.startswith("0003-") and served_text(connection, name) == "b"
-    assert rollback(connection, name).release == first
+def test_a_folder_with_the_last_number_that_is_no_release_is_passed_by(site: Site) -> None:
+    (first,) = site.bring("a")
+    (site.folder / "releases" / "99999999-zz").mkdir()
+    (site.folder / "releases" / "0002-zz").mkdir()
+    (third,) = site.bring("b")
+    assert third.startswith("0003-") and site.served() == "b"
+    assert site.rollback().release == first
 
 
-def test_after_an_old_content_was_deployed_again_there_is_something_to_go_back_to(
-    connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    assert install(connection, stand_in_payload(name, "a"), bare).release == first
-    assert rollback(connection, name).release == second
+def test_old_content_that_is_deployed_again_can_be_gone_back_from(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    assert site.install("a").release == first
+    assert site.rollback().release == second
 
 
-def test_what_somebody_planted_moves_no_number_and_no_serial(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, _ = bring(connection, name, bare, "a", "b")
-    folder = device.policy_folder(name) / "releases"
+def test_what_somebody_planted_moves_no_number_and_no_serial(site: Site) -> None:
+    first, _ = site.bring("a", "b")
+    folder = site.folder / "releases"
     for planted in ("99999999-zz", "0077-zz"):
         shutil.copytree(folder / first, folder / planted)
         record = folder / planted / "release"
         record.write_text(re.sub("serial [0-9]+", "serial 999999999999999", record.read_text()))
-    accepted = device.home / "quarl" / "trust" / "accepted"
-    others = [line for line in accepted.read_text().splitlines() if not line.startswith((f"{name} ", f"{name}/"))]
+    accepted = site.device.home / "quarl" / "trust" / "accepted"
+    others = [
+        line for line in accepted.read_text().splitlines() if not line.startswith((f"{site.name} ", f"{site.name}/"))
+    ]
     accepted.write_text("".join(f"{line}\n" for line in others))
-    (third,) = bring(connection, name, bare, "c")
-    assert len(third) == len(first) and served_text(connection, name) == "c"
-    assert shown(connection, name)["0077-zz"].trust not in ("", "trusted")
-    (fourth,) = bring(connection, name, bare, "d")
+    (third,) = site.bring("c")
+    assert len(third) == len(first) and site.served() == "c"
+    assert site.shown()["0077-zz"].trust not in ("", "trusted")
+    (fourth,) = site.bring("d")
     assert int(fourth[:4]) == int(third[:4]) + 1
-    assert f"{name} 9" not in accepted.read_text()
+    assert f"{site.name} 9" not in accepted.read_text()
 
 
-def test_lists_that_are_damaged_blame_no_release(
-    device: TestDevice, connection: Connection, name: str, bare: WheelSet
-) -> None:
-    first, second = bring(connection, name, bare, "a", "b")
-    accepted = device.home / "quarl" / "trust" / "accepted"
+def test_lists_that_are_damaged_blame_no_release(site: Site) -> None:
+    first, second = site.bring("a", "b")
+    accepted = site.device.home / "quarl" / "trust" / "accepted"
     whole = accepted.read_text()
     accepted.unlink()
     accepted.mkdir()
     with pytest.raises(HostError):
-        rollback(connection, name)
+        site.rollback()
     accepted.rmdir()
     accepted.write_text(whole)
-    listed = shown(connection, name)
+    listed = site.shown()
     assert not listed[first].bad and not listed[second].bad
-    assert rollback(connection, name).release == first
+    assert site.rollback().release == first
 
 
 def test_a_quarl_that_cannot_be_entered_changes_nothing_beside_it(tmp_path: Path) -> None:

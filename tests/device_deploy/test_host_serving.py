@@ -49,22 +49,9 @@ def answer(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> di
     return good_reply(capsys, "tiny", verb, *arguments)
 
 
-def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    usual = (
-        "--rate",
-        "20",
-        "--fallback",
-        str(FALLBACK),
-        "--priority",
-        "0",
-        "--trial",
-        "0.5",
-        "--most-missed",
-        "1e6",
-        "--stale-ms",
-        "5000",
-    )
-    return answer(capsys, "serve", *usual, *arguments)
+def serve(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    usual = ("--rate=20", "--priority=0", "--trial=0.5", "--most-missed=1e6", "--stale-ms=5000")
+    return answer(capsys, "serve", *usual, f"--fallback={FALLBACK}")
 
 
 def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_too_much(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from quarl import cli
-from quarl.device.deploy.connection import Connection, connect
+from quarl.device.deploy.connection import connect
 from quarl.device.deploy.deploy import DeployResult, install
 from quarl.device.deploy.device import open_device
 from quarl.device.deploy.errors import TrustError, VerificationError
@@ -22,12 +22,10 @@ from quarl.device.deploy.fleet import status
 from quarl.device.deploy.fleet.inventory import Member
 from quarl.device.deploy.local_device import LocalFolder, running_local_device
 from quarl.device.deploy.loops import unserve
-from quarl.device.deploy.payload import Payload
 from quarl.device.deploy.probe import probe
 from quarl.device.deploy.records import parse_record
-from quarl.device.deploy.releases import list_releases, rollback
 from quarl.device.deploy.signing import sshsig
-from quarl.device.deploy.signing.keys import SigningKey, ensure_key, signing_key
+from quarl.device.deploy.signing.keys import ensure_key, signing_key
 from quarl.device.deploy.signing.lists import NAMESPACE, change_lists
 from quarl.device.deploy.signing.provisioning import root_floor
 from quarl.device.deploy.signing.record import USUAL, Signing, sign_record
@@ -35,7 +33,8 @@ from quarl.device.deploy.state import Accepted
 from quarl.device.deploy.switching import begin
 from quarl.device.deploy.wheels import WheelSet
 from tests.device_deploy import devices
-from tests.device_deploy.devices import TestDevice, as_test_device, let_sign, served_text, stand_in_payload
+from tests.device_deploy.conftest import new_site
+from tests.device_deploy.devices import Site, TestDevice, as_test_device, let_sign, served_text, stand_in_payload
 from tests.device_deploy.needs import needs_ssh
 
 
@@ -47,43 +46,34 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestDevice]:
 
 
 @pytest.fixture
-def line(own: TestDevice) -> Iterator[Connection]:
+def site(own: TestDevice) -> Iterator[Site]:
     let_sign(own.home)
     for name in ("revoked", "device_class"):
         own.home.joinpath("quarl/trust", name).unlink(missing_ok=True)
     with own.connect() as connection:
-        yield connection
+        yield new_site(own, connection)
 
 
 @pytest.fixture
-def bare(line: Connection) -> WheelSet:
-    return WheelSet(probe(line).python, ())
-
-
-@pytest.fixture
-def old(line: Connection, name: str, bare: WheelSet) -> DeployResult:
-    return install(line, stand_in_payload(name, "old"), bare)
-
-
-@pytest.fixture
-def serves_old(own: TestDevice, line: Connection, name: str, old: DeployResult) -> Iterator[None]:
+def serves_old(site: Site, old: DeployResult) -> Iterator[None]:
     """Whatever is tried in the test, afterwards the old release serves and nothing is left of another."""
     yield
-    assert served_text(line, name) == "old"
-    assert own.releases(name) == [old.release] and not own.leftovers(name)
+    assert site.served() == "old"
+    assert site.releases() == [old.release] and not site.leftovers()
 
 
-def sent(line: Connection, bare: WheelSet, payload: Payload, key: SigningKey, replaced: str, by: bytes | None) -> None:
+def send_and_replace(site: Site, replaced: str, by: bytes | None) -> None:
     """What a host without scruples does: sign, exchange a file, send all, and ask for it to be published."""
-    with open_device(line, bare.python.path) as session:
+    payload = stand_in_payload(site.name, "new")
+    with open_device(site.connection, site.bare.python.path) as session:
         trust = begin(session, payload.policy, None, 0.0)["trust"]
-        signed = sign_record(payload, bare, key, trust, USUAL)
+        signed = sign_record(payload, site.bare, devices.signing_key(), trust, USUAL)
         text = signed.text.replace("\nby ", f"\nby {replaced}") if replaced == "eve" else signed.text
         session.receive("0002-dddddddd", text, signed.signature, 1)
         files = {**{file.path: file.data for file in payload.files}, replaced: by}
         for path, data in files.items():
             if data is not None:
-                line.upload(data, f"quarl/{session.incoming}/{path}")
+                site.connection.upload(data, f"quarl/{session.incoming}/{path}")
         session.publish()
 
 
@@ -99,86 +89,80 @@ def sent(line: Connection, bare: WheelSet, payload: Payload, key: SigningKey, re
     ],
 )
 def test_what_was_changed_on_the_way_is_not_published(
-    line: Connection, name: str, bare: WheelSet, replaced: str, by: bytes | None, error: type[Exception]
+    site: Site, replaced: str, by: bytes | None, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="it was changed" if replaced == "eve" else replaced):
-        sent(line, bare, stand_in_payload(name, "new"), devices.signing_key(), replaced, by)
+        send_and_replace(site, replaced, by)
 
 
 @pytest.mark.usefixtures("serves_old")
-def test_a_stranger_is_refused_before_anything_is_sent(
-    line: Connection, name: str, bare: WheelSet, tmp_path: Path
-) -> None:
+def test_a_stranger_is_refused_before_anything_is_sent(site: Site, tmp_path: Path) -> None:
     stranger = ensure_key(tmp_path, "stranger")
     with pytest.raises(TrustError) as caught:
-        install(line, stand_in_payload(name, "new"), bare, signing=Signing(stranger.file))
+        site.install("new", signing=Signing(stranger.file))
     assert stranger.fingerprint in caught.value.message and "signers" in caught.value.next_step
     with pytest.raises(TrustError, match="ssh-keygen -t ed25519"):
-        install(line, stand_in_payload(name, "new"), bare, signing=Signing(tmp_path / "none"))
+        site.install("new", signing=Signing(tmp_path / "none"))
 
 
-def test_a_release_that_was_changed_on_the_device_is_sent_anew(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult
-) -> None:
-    new = install(line, stand_in_payload(name, "new"), bare).release
+def test_a_release_that_was_changed_on_the_device_is_sent_anew(site: Site, old: DeployResult) -> None:
+    new = site.install("new").release
     for release in (old.release, new):
-        file = own.policy_folder(name) / "releases" / release / "lib/agent.py"
+        file = site.folder / "releases" / release / "lib/agent.py"
         file.write_text(file.read_text() + "#")
     with pytest.raises(VerificationError) as caught:
-        rollback(line, name, old.release)
+        site.rollback(old.release)
     assert "lib/agent.py" in caught.value.message and new in caught.value.message
     with pytest.raises(VerificationError, match=r"lib/agent\.py"):
-        served_text(line, name)
-    again = install(line, stand_in_payload(name, "new"), bare)
-    assert again.release.startswith("0003-") and served_text(line, name) == "new"
+        site.served()
+    again = site.install("new")
+    assert again.release.startswith("0003-") and site.served() == "new"
 
 
-def test_each_release_is_shown_with_its_trust(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    releases, new = own.policy_folder(name) / "releases", install(line, stand_in_payload(name, "new"), bare).release
+def test_each_release_is_shown_with_its_trust(site: Site, old: DeployResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    releases, new = site.folder / "releases", site.install("new").release
     shutil.copytree(releases / old.release, releases / "0003-planted")
     (releases / "0004-old").mkdir()
     (releases / "0004-old" / "release.json").write_text("{}")
     (releases / old.release / "release.sig").unlink()
-    shown = {each.name: each for each in list_releases(line).policies[name].releases}
+    shown = site.shown()
     trust = {release: each.trust for release, each in shown.items()}
     assert trust.keys() == {old.release, new, "0003-planted", "0004-old"} and trust[new] == "trusted"
     assert "signed" in trust[old.release] and "accepted" in trust["0003-planted"] and "older" in trust["0004-old"]
     assert shown["0004-old"].is_old and all(each.why_not for each in shown.values() if each.name != new)
-    monkeypatch.setattr(status, "connect", lambda target, identity: own.connect())
+    monkeypatch.setattr(status, "connect", lambda target, identity: site.device.connect())
     for path, serving, health in ((releases, new, ""), (releases / new, new, "signed")):
         (path / "release.sig").unlink(missing_ok=True)
-        (found,) = status.status_of(Member("own"), lambda step: None, {}, name)
+        (found,) = status.status_of(Member("own"), lambda step: None, {}, site.name)
         assert found.release == serving and any(health in each for each in found.health) is bool(health)
 
 
-def test_a_lower_serial_has_to_be_allowed_and_is_then_signed_for(line: Connection, name: str, bare: WheelSet) -> None:
-    install(line, stand_in_payload(name, "first"), bare, signing=Signing(serial=5_000_000_000))
+def test_a_lower_serial_has_to_be_allowed_and_is_then_signed_for(site: Site) -> None:
+    site.install("first", signing=Signing(serial=5_000_000_000))
     with pytest.raises(TrustError, match=r"Serial 7 .* 5000000000") as caught:
-        install(line, stand_in_payload(name, "second"), bare, signing=Signing(serial=7))
+        site.install("second", signing=Signing(serial=7))
     assert "--allow-serial" in caught.value.next_step
     assert Accepted.parse("P 7\n", '{"serials": {"P": 9, "Q": 3}}').serials == {"P": 7, "Q": 3}
     for text, signing in (("second", Signing(serial=7, allow_serial=True)), ("third", Signing(serial=8))):
-        install(line, stand_in_payload(name, text), bare, signing=signing)
-        assert served_text(line, name) == text
-    assert rollback(line, name).release.startswith("0002-"), "among accepted releases no serial is in the way"
+        site.install(text, signing=signing)
+        assert site.served() == text
+    assert site.rollback().release.startswith("0002-"), "among accepted releases no serial is in the way"
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "\x00\x00"])
 def test_what_was_accepted_is_damaged_and_the_next_deployment_repairs_it(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, text: str
+    site: Site, old: DeployResult, text: str
 ) -> None:
-    (own.home / "quarl/trust/accepted").write_text(text)
-    assert install(line, stand_in_payload(name, "old"), bare).release.startswith("0002-"), "signed and sent again"
-    assert served_text(line, name) == "old" and not own.leftovers(name)
+    (site.device.home / "quarl/trust/accepted").write_text(text)
+    assert site.install("old").release.startswith("0002-"), "signed and sent again"
+    assert site.served() == "old" and not site.leftovers()
 
 
-def test_a_record_says_what_was_signed(own: TestDevice, line: Connection, name: str, bare: WheelSet) -> None:
-    payload = dataclasses.replace(stand_in_payload(name, "one"), weights="f" * 64)
-    release = install(line, payload, bare).release
-    text = (own.policy_folder(name) / "releases" / release / "release").read_text()
-    record = parse_record(release, name, text)
+def test_a_record_says_what_was_signed(site: Site) -> None:
+    payload = dataclasses.replace(stand_in_payload(site.name, "one"), weights="f" * 64)
+    release = install(site.connection, payload, site.bare).release
+    text = (site.folder / "releases" / release / "release").read_text()
+    record = parse_record(release, site.name, text)
     assert (record.signer, record.files, record.digest) == (
         devices.signing_key().fingerprint,
         payload.hashes,
@@ -186,41 +170,37 @@ def test_a_record_says_what_was_signed(own: TestDevice, line: Connection, name: 
     )
     assert record.serial > 1_700_000_000 and "\nclass any/" in text
     assert f"\nweights {'f' * 64}\n" in text and "\ncommit " in text
-    (shown,) = list_releases(line).policies[name].releases
+    (shown,) = site.state().releases
     assert shown.signer == record.signer
 
 
 # Keys.
 
 
-def test_a_spare_signer_goes_on_when_the_other_is_revoked(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet, old: DeployResult, tmp_path: Path
-) -> None:
+def test_a_spare_signer_goes_on_when_the_other_is_revoked(site: Site, old: DeployResult, tmp_path: Path) -> None:
     spare, usual = ensure_key(tmp_path, "spare"), devices.signing_key()
-    let_sign(own.home, usual, spare)
-    same = install(line, stand_in_payload(name, "old"), bare, signing=Signing(spare.file))
+    let_sign(site.device.home, usual, spare)
+    same = site.install("old", signing=Signing(spare.file))
     assert not same.unchanged and same.release != old.release and same.reused_files == 4, "it is signed by another"
-    assert install(line, stand_in_payload(name, "old"), bare, signing=Signing(spare.file)).unchanged
-    new = install(line, stand_in_payload(name, "new"), bare, signing=Signing(spare.file))
-    with open_device(line) as session:
+    assert site.install("old", signing=Signing(spare.file)).unchanged
+    new = site.install("new", signing=Signing(spare.file))
+    with open_device(site.connection) as session:
         session.signers([], [usual.public], None)
-    assert served_text(line, name) == "new"
+    assert site.served() == "new"
     with pytest.raises(TrustError, match="revoked"):
-        rollback(line, name, old.release)
+        site.rollback(old.release)
     with pytest.raises(TrustError, match="revoked"):
-        install(line, stand_in_payload(name, "newer"), bare)
-    assert list_releases(line).policies[name].current == new.release
-    with open_device(line) as session:
+        site.install("newer")
+    assert site.state().current == new.release
+    with open_device(site.connection) as session:
         for add, revoke, why in (([usual.public], [], "come back"), ([], [spare.public], "nobody could sign")):
             with pytest.raises(TrustError, match=why):
                 session.signers(add, revoke, None)
-    assert rollback(line, name, same.release).release == same.release, "the same content, signed by who still counts"
+    assert site.rollback(same.release).release == same.release, "the same content, signed by who still counts"
 
 
 @needs_ssh
-def test_a_key_in_the_ssh_agent_signs(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_in_the_ssh_agent_signs(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named by its public half, as a token's is; the private one is nowhere on the disk."""
     key = ensure_key(tmp_path, "other")
     printed = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
@@ -230,9 +210,9 @@ def test_a_key_in_the_ssh_agent_signs(
             monkeypatch.setenv(variable, value)
         subprocess.run(["ssh-add", "-q", str(key.file)], check=True)
         key.file.unlink()
-        let_sign(own.home, key)
-        install(line, stand_in_payload(name, "agent"), bare, signing=Signing(key.file.with_name("other.pub")))
-        assert served_text(line, name) == "agent"
+        let_sign(site.device.home, key)
+        site.install("agent", signing=Signing(key.file.with_name("other.pub")))
+        assert site.served() == "agent"
     finally:
         os.kill(int(values["SSH_AGENT_PID"]), 15)
 
@@ -251,24 +231,22 @@ def test_a_file_without_a_key_that_counts(tmp_path: Path, content: str | None) -
 
 
 @pytest.mark.usefixtures("serves_old")
-def test_a_list_that_others_may_write_is_not_believed(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet
-) -> None:
-    path = own.home.resolve() / "quarl/trust/allowed_signers"
+def test_a_list_that_others_may_write_is_not_believed(site: Site) -> None:
+    path = site.device.home.resolve() / "quarl/trust/allowed_signers"
     path.chmod(0o666)
     with pytest.raises(TrustError, match=str(path)):
-        install(line, stand_in_payload(name, "new"), bare)
+        site.install("new")
     with pytest.raises(TrustError, match=str(path)):
-        served_text(line, name)
-    with open_device(line) as session:
+        site.served()
+    with open_device(site.connection) as session:
         with pytest.raises(TrustError, match=str(path)):
             session.signers([devices.signing_key().public], [], None)
-        assert str(path) in begin(session, name, None, 0.0)["trust"]["refused"]
+        assert str(path) in begin(session, site.name, None, 0.0)["trust"]["refused"]
         assert unserve(session) is False, "what stops a robot needs nobody's trust"
     path.chmod(0o644)
 
 
-def test_hosts_that_others_may_write_down_are_not_known(own: TestDevice, line: Connection) -> None:
+def test_hosts_that_others_may_write_down_are_not_known(own: TestDevice, site: Site) -> None:
     for path, mode in ((own.known_hosts, 0o666), (own.known_hosts.parent, 0o777)):
         before = path.stat().st_mode
         path.chmod(mode)
@@ -279,26 +257,24 @@ def test_hosts_that_others_may_write_down_are_not_known(own: TestDevice, line: C
         pass
 
 
-def test_a_device_that_knows_nobody_says_what_to_type(
-    own: TestDevice, line: Connection, name: str, bare: WheelSet
-) -> None:
-    (own.home / "quarl/trust/allowed_signers").unlink()
+def test_a_device_that_knows_nobody_says_what_to_type(site: Site) -> None:
+    (site.device.home / "quarl/trust/allowed_signers").unlink()
     with pytest.raises(TrustError, match="Nothing was sent") as caught:
-        install(line, stand_in_payload(name, "new"), bare)
-    assert f"signers --target {line.target} --make" in caught.value.next_step
-    assert not own.policy_folder(name).exists()
+        site.install("new")
+    assert f"signers --target {site.connection.target} --make" in caught.value.next_step
+    assert not site.folder.exists()
 
 
-def test_the_class_of_a_device_has_a_name(line: Connection, name: str, bare: WheelSet, old: DeployResult) -> None:
-    with open_device(line) as session:
+def test_the_class_of_a_device_has_a_name(site: Site, old: DeployResult) -> None:
+    with open_device(site.connection) as session:
         for wrong in ("", "two words", "../x"):
             with pytest.raises(TrustError, match="allowed are letters"):
                 session.signers([], [], wrong)
-        assert session.signers([], [], "rover")["target_class"] == f"rover/{probe(line).machine}"
+        assert session.signers([], [], "rover")["target_class"] == f"rover/{probe(site.connection).machine}"
     with pytest.raises(TrustError, match=r"'any/.*'rover/"):
-        served_text(line, name)
-    assert install(line, stand_in_payload(name, "old"), bare).release != old.release
-    assert served_text(line, name) == "old"
+        site.served()
+    assert site.install("old").release != old.release
+    assert site.served() == "old"
 
 
 def test_roots_lists_are_roots(tmp_path: Path) -> None:

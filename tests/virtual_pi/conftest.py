@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quarl.convert.pipeline import convert_all
+from quarl.device.deploy.agent_session import AgentSession
 from quarl.device.deploy.connection import Connection, connect
 from quarl.device.deploy.deploy import deploy
 from quarl.device.deploy.releases import list_releases
@@ -24,9 +28,33 @@ from quarl.device.virtual_pi.running import Running, Started
 from quarl.policy.bundle import Bundle, copy_bundle
 from quarl.policy.places import ZOO, cache_folder
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
-from tests.virtual_pi.releases import NEW, OLD, cut_power
 
 NAME = "under-test"
+OLD = (Precision.INT8,)
+NEW = (Precision.INT8, Precision.FP32)
+
+
+def serving(connection: Connection) -> dict[str, Any]:
+    """What the current release's agent says after it verified every golden vector in int8."""
+    with AgentSession(connection, "I") as agent:
+        return agent.request("load", precision=Precision.INT8.value)
+
+
+def state(connection: Connection) -> tuple[str | None, list[str], str]:
+    """(current release, all releases, what lies in incoming/ and unfinished links)."""
+    found = list_releases(connection).policies["I"]
+    rest = connection.run("cd quarl/policies/I; ls incoming 2>/dev/null; ls -d current.* 2>/dev/null; true").stdout
+    return found.current, [release.name for release in found.releases], rest.strip()
+
+
+def cut_power(name: str) -> None:
+    """End a machine as a pulled plug does: at once, with whatever is in flight lost."""
+    machine = running.find(name)
+    if machine is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine.pid, signal.SIGKILL)
+        running._wait_for_end(machine, 5.0)
+    running._forget(name)
 
 
 class VirtualPi:
@@ -57,10 +85,6 @@ class VirtualPi:
         """Run a command as root."""
         with self.connect("root") as connection:
             return connection.run(command).stdout
-
-    def current(self, connection: Connection, policy: str) -> str:
-        """The release that ``current`` points to, read with the device's own tools."""
-        return connection.run(f"readlink quarl/policies/{policy}/current").stdout.strip().rpartition("/")[2]
 
 
 @pytest.fixture(scope="module")  # its variables are other tests' no longer when a file is done
@@ -144,12 +168,3 @@ def old(served: Served) -> str:
 def new(served: Served) -> tuple[Precision, ...]:
     """What is to be deployed in its place."""
     return served.other
-
-
-@pytest.fixture
-def in_the_end() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Things to do when a test ends, whichever way."""
-    todo: list[Callable[[], object]] = []
-    yield todo.append
-    for action in reversed(todo):
-        action()

@@ -29,7 +29,7 @@ from quarl.device.virtual_pi.recipe import MachineKind
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import RuntimeName
-from tests.virtual_pi.releases import NEW, cut_power, serving
+from tests.virtual_pi.conftest import NEW, cut_power, serving
 
 
 def test_actions_on_the_a53_equal_those_on_the_host(up: Any, bundle: Bundle) -> None:
@@ -86,29 +86,17 @@ def test_nobody_trusts_it_who_did_not_start_it(up: Any, tmp_path: Path) -> None:
         pass
 
 
-def bench(script: str, *arguments: str, results: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(PROJECT_ROOT / "bench" / script), *arguments, "--json", "--results", str(results)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_it_flies_alike_on_the_device_and_in_the_loop(pi: Any, old: str, tmp_path: Path) -> None:
-    results = tmp_path / "results.jsonl"
-    common = ("--policy", "I", "--precision", "int8", "--episodes", "6", "--target", f"pi@{pi.name}")
-    flown = {
-        where: next(
-            report
-            for report in bench("success.py", *common, "--on", where, results=results)["reports"]
-            if report["policy"] == "I"
-        )
-        for where in ("device", "loop")
-    }
+    flown = {}
+    for where in ("device", "loop"):
+        script = [sys.executable, str(PROJECT_ROOT / "bench" / "success.py"), "--policy", "I", "--precision", "int8"]
+        words = ["--episodes", "6", "--target", f"pi@{pi.name}", "--on", where]
+        command = [*script, *words, "--json", "--results", str(tmp_path / "results.jsonl")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        reports = json.loads(done.stdout)["reports"]
+        flown[where] = next(report for report in reports if report["policy"] == "I")
     assert flown["device"]["success"]["episodes"] == 6
     for key in ("successes", "causes"):
         assert flown["device"]["success"][key] == flown["loop"]["success"][key]

@@ -11,9 +11,10 @@ from quarl.cli import main as host_main
 from quarl.device.deploy.connection import connect
 from quarl.device.deploy.errors import ChangedHostKeyError
 from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
+from quarl.device.deploy.hostkeys.named_hosts import config_file
 from quarl.device.deploy.ssh_config import resolve
 from quarl.device.deploy.target import Target
-from quarl.device.virtual_pi import naming
+from quarl.device.virtual_pi import running
 from quarl.device.virtual_pi.image import ensure_image
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ def test_a_rebuilt_image_has_another_host_key(
 
     # Somebody who accepted the old key: told, nothing sent, and what to type.
     theirs = other_user / "known_hosts"
-    stanza = naming.config_file(pi.name).read_text().replace(str(KnownHosts.of_user().own), str(theirs))
+    stanza = config_file(pi.name).read_text().replace(str(KnownHosts.of_user().own), str(theirs))
     with (
         pytest.raises(ChangedHostKeyError, match="HAS CHANGED") as caught,
         connect(target, known_hosts=KnownHosts(theirs)),
@@ -60,13 +61,13 @@ def test_a_rebuilt_image_has_another_host_key(
     assert "--replace" in caught.value.next_step
 
     monkeypatch.setenv("XDG_STATE_HOME", str(other_user.parent))
-    folder = naming.config_file(pi.name).parent
+    folder = config_file(pi.name).parent
     folder.mkdir()
-    naming.config_file(pi.name).write_text(stanza)
+    config_file(pi.name).write_text(stanza)
     command = ["accept-host-key", "--target", str(target), "--fingerprint", now]
     assert host_main(command) == 1
     assert "--replace" in capsys.readouterr().err
     assert host_main([*command, "--replace"]) == 0
     with connect(target) as connection:
         assert connection.run("true").ok
-    assert resolve(target).host_key_name == naming.host_key_alias(pi.name)
+    assert resolve(target).host_key_name == running.host_key_alias(pi.name)

@@ -20,7 +20,7 @@ from quarl.device.deploy.hostkeys.known_hosts import KnownHosts
 from quarl.device.deploy.local_fleet import main
 from quarl.device.deploy.ssh_config import resolve, ssh_config_folder
 from quarl.device.deploy.target import Target
-from quarl.device.virtual_pi.naming import register
+from quarl.device.virtual_pi.running import register
 from tests.device_deploy.devices import eventually, runs
 from tests.device_deploy.fleet.conftest import own_state
 from tests.device_deploy.fleet.faulty_fleet import SHIPPED, running_fleet
