@@ -236,8 +236,8 @@ class Results:
     def games(self) -> str:
         """Sentences, a line each, that say so below a table; "" where all episodes are different ones."""
         return "\n".join(
-            "Games of Atari differ in nothing but how many frames pass before the first action: "
-            f"of {played} of {', '.join(names)} {different} are different ones, and equal games are counted once."
+            "Atari games differ only in the number of frames before the first action: of the "
+            f"{played} games of {', '.join(names)} {different} are different, and equal games are counted once."
             for (played, different), names in self.subjects_by_episode_counts.items()
         )
 

@@ -41,7 +41,7 @@ reach it within its steps.
 What differs beside the programs: our settings were tuned for this measure (on other seeds), SB3's are those that its \
 zoo publishes, with its network sizes and a DDPG that learns nothing before 10,000 steps; our classic tasks are array \
 environments, tested step by step against Gymnasium's, in which SB3 trains.
-Steps between two judgements: {% for row in rows %}\
+Steps between two evaluations: {% for row in rows %}\
 {{ row.cell.method }} {{ row.cell.task }} {{ row.cell.every | thousands }}\
 {{ ", " if not loop.last }}{% endfor %}. Settings: train/settings; SB3: {{ source }}
 Measured on {{ results.where }}; load average {{ load }} while it ran. \

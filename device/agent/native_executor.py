@@ -31,7 +31,6 @@ class NativeExecutor:
                 ErrorCode.BAD_FIELD,
                 f"threads is {threads}; the native engine takes 1 to {module.MOST_THREADS}.",
                 f"Load it with threads={module.MOST_THREADS}, or fewer.",
-                code="too_many_threads",
             )
         artifact = model if isinstance(model, bytes) else model.read_bytes()
         self._output_size = spec.output_size

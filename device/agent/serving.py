@@ -315,7 +315,6 @@ def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tu
             ErrorCode.UNAVAILABLE,
             f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
             f"Type: pip install {RuntimeName.LITERT.distribution}",
-            code="no_runtime",
         )
     if request.runtime is not None and request.runtime not in installed:
         raise AgentError(
@@ -323,7 +322,6 @@ def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tu
             f"the runtime {request.runtime.value} is not installed here; "
             f"installed are: {', '.join(name.value for name in installed)}.",
             way_to_install(request.runtime),
-            code="runtime_not_installed",
         )
     if in_use is not None and request.runtime not in (None, in_use):
         raise AgentError(

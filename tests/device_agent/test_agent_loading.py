@@ -323,11 +323,11 @@ def test_a_runtime_that_is_not_installed_is_refused_with_what_is(
 
     request = Load(Precision.INT8, RuntimeName.LITERT, None)
     monkeypatch.setattr(loading, "find_installed_runtimes", lambda: {RuntimeName.TFLITE_RUNTIME: "2.14.0"})
-    with refused(AgentError, "runtime_not_installed"):
+    with refused(AgentError, "unavailable"):
         loading.choose(pilot, request, None)
     assert loading.choose(pilot, dataclasses.replace(request, runtime=None), None)[0] is RuntimeName.TFLITE_RUNTIME
     monkeypatch.setattr(loading, "find_installed_runtimes", dict)
-    with refused(AgentError, "no_runtime"):
+    with refused(AgentError, "unavailable"):
         loading.choose(pilot, request, None)
 
 

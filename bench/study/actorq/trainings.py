@@ -75,14 +75,14 @@ BOUND_NOTES = """\
 End to end with 2048,2048,2048, int8 actors against fp32 actors
 D4PG, cartpole balance, {{ bound }}; two actors, the learner, replay and parameter server on the machine's cores. \
 Steps/s are counted after the learner's rounds that compile. Who waits: share of their whole time, those rounds too, \
-that the actors wait for the replay's leave (an insertion's own work included) or a newer version, and the learner \
-for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, waiting left \
-out (of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it computes in fp32 \
-in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. Return: mean of the \
-learner's final greedy returns, of 1,000; with few samples per insert it hardly learns, so that these runs measure \
-speed, not learning. Ratios are fp32's over int8's: of the processes' CPU seconds while they work, of the CPU seconds \
-of the whole command (imports, Ray's daemons, compilation and the final evaluation included; –: not recorded), and of \
-its wall time. {{ counted }}
+that the actors wait for the replay's permission (an insertion's own work included) or a newer version, and the \
+learner for data. Amdahl: where actors are waited for, from the share of inference in the fp32 run's own actors, \
+waiting left out (of their insertions, what is beyond those of an actor alone); where the learner is, 1, for it \
+computes in fp32 in both. Native: acting through the project's own engine (--runtime native), else by LiteRT. Return: \
+mean of the learner's final greedy returns, of 1,000; with few samples per insert it hardly learns, so that these runs \
+measure speed, not learning. Ratios are fp32's over int8's: of the processes' CPU seconds while they work, of the CPU \
+seconds of the whole command (imports, Ray's daemons, compilation and the final evaluation included; –: not recorded), \
+and of its wall time. {{ counted }}
 """
 
 

@@ -179,7 +179,7 @@ def test_without_python_they_sleep_in_the_kernel_and_wake(tmp_path: Path) -> Non
 def test_more_than_four_are_refused(threads: int) -> None:
     spec, network, _ = made("tanh", 2)
     artifact = native_artifact(spec, network)
-    with refused(AgentError, "too_many_threads", shows=["1", "4"]):
+    with refused(AgentError, "bad_field", shows=["1", "4"]):
         open_artifact(RuntimeName.NATIVE, artifact, spec, threads)
     for number in (threads, 0, -1):
         with pytest.raises(NativeError, match=f"threads is {number}; the native engine takes 1 to 4"):
