@@ -46,7 +46,9 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
         if flown := [(report, report.success) for report in reports if report and report.success]:
             flights_by_policy[policy] = flown
     if not flights_by_policy:
-        raise StoreError("no success is stored yet.\n  next: quarl bench success --policy I", code="no_success_rows")
+        raise StoreError(
+            "no success rates are stored yet.\n  next: quarl bench success --policy I", code="no_success_rows"
+        )
     best = selection.best_success(BLIND, None, preset)
     blind = _percent(best.success) if best is not None and best.success else None
     figure = new_figure(max(7.0, 2.2 + 2.3 * len(flights_by_policy)), 4.6)
@@ -100,7 +102,7 @@ def latency_figure(selection: Selection) -> Figure:
 
     rows = _latency_rows(selection)
     if not rows:
-        raise StoreError("no latency is stored yet.\n  next: quarl bench latency --policy I")
+        raise StoreError("no latencies are stored yet.\n  next: quarl bench latency --policy I")
     figure = new_figure(8.4, 1.9 + 0.36 * len(rows))
     axes = figure.subplots()
     ticks: dict[str, float] = {}

@@ -43,7 +43,7 @@ class UsageError(BenchError):
 def words(text: str) -> tuple[str, ...]:
     """Read ``I,II``."""
     if not (parts := tuple(text.replace(",", " ").split())):
-        raise ValueError("it is empty; type III, or I,II,III")
+        raise ValueError("the list is empty; type III, or I,II,III")
     return parts
 
 
@@ -77,8 +77,8 @@ def number_reader(kind: Callable[[str], T], allowed: Callable[[T], bool], why: s
     return read
 
 
-read_positive = number_reader(int, lambda value: value >= 1, "is no whole number of at least 1")
-read_not_negative = number_reader(int, lambda value: value >= 0, "is no whole number of at least 0")
+read_positive = number_reader(int, lambda value: value >= 1, "must be a positive integer")
+read_not_negative = number_reader(int, lambda value: value >= 0, "must be 0 or a positive integer")
 Positive = Annotated[int, cli.reads(read_positive)]
 NotNegative = Annotated[int, cli.reads(read_not_negative)]
 Policies = Annotated[tuple[str, ...], cli.reads(words, "I,II")]
@@ -90,7 +90,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
     """Read ``0,2,4`` as different seeds."""
     seeds = tuple(read_not_negative(word) for word in words(text))
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"{text!r} names a seed twice: its episodes would be counted twice")
+        raise ValueError(f"{text!r} repeats a seed, whose episodes would count twice; type each seed once")
     return seeds
 
 
@@ -102,10 +102,10 @@ def read_bits(fewest: int, most: int) -> Callable[[str], tuple[int, ...]]:
         for word in words(text):
             first, dash, last = word.partition("-")
             if not first.isdecimal() or (dash and not last.isdecimal()):
-                raise ValueError(f"{word!r} is no width; type {fewest}-{most}, or 2,4,8")
+                raise ValueError(f"{word!r} is not a bit width; type {fewest}-{most}, or 2,4,8")
             ends = int(first), int(last) if dash else int(first)
             if not fewest <= ends[0] <= ends[1] <= most:
-                raise ValueError(f"{word!r} is no width; allowed are {fewest} … {most}")
+                raise ValueError(f"bit widths must be {fewest} … {most}, got {word!r}")
             widths += range(ends[0], ends[1] + 1)
         return tuple(dict.fromkeys(widths))
 
@@ -119,7 +119,7 @@ def read_numbers(text: str) -> tuple[float, ...]:
     except ValueError:
         numbers = [-1.0]
     if not all(0.0 <= value < math.inf for value in numbers):
-        raise ValueError(f"{text!r} is no list of numbers from 0 on; type 0,0.5,1")
+        raise ValueError(f"must be a list of numbers of at least 0, got {text!r}; type 0,0.5,1")
     return tuple(numbers)
 
 
@@ -156,7 +156,9 @@ class Answering(Printing):
             BenchError: --keep, and an option leaves something out.
         """
         if self.keep and not is_whole:
-            raise BenchError("--keep stores the whole answer or none.", f"Leave {option} out.")
+            raise BenchError(
+                f"--keep stores complete results only, and {option} restricts them.", f"Leave {option} out."
+            )
 
     def publish(
         self,

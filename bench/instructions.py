@@ -66,7 +66,7 @@ def instructions(options: Options) -> int:
     if options.prepare:
         return _prepare(options.runtime)
     if not options.policy:
-        raise command_line.UsageError("which policy?", "Type --policy III, or --prepare.")
+        raise command_line.UsageError("--policy or --prepare is required.", "Type --policy III, or --prepare.")
     require_programs()
     where = options.results or store.DEFAULT_STORE
     store.prepare(where)

@@ -43,14 +43,14 @@ def _rates(text: str) -> tuple[float, ...]:
     except ValueError:
         rates = (0.0,)
     if not all(0.1 <= rate <= 1000 for rate in rates):
-        raise ValueError(f"{text!r}; allowed are decisions a second from 0.1 to 1000, with commas")
+        raise ValueError(f"must be decisions per second from 0.1 to 1000, separated by commas, got {text!r}")
     return rates
 
 
 def _loads(text: str) -> tuple[str, ...]:
     loads = command_line.words(text)
     if unknown := [load for load in loads if load not in LOADS]:
-        raise ValueError(f"{unknown[0]!r}; allowed are {', '.join(LOADS)}")
+        raise ValueError(f"loads must be among {', '.join(LOADS)}, got {unknown[0]!r}")
     return loads
 
 
@@ -165,8 +165,9 @@ class _Probe:
         )
         if not done.ok:
             raise command_line.BenchError(
-                f"the probe on {self._name} ended with status {done.exit_status}. {done.stderr.strip()[-600:]}",
-                "If stress-ng or cyclictest is missing there: apt-get install stress-ng rt-tests; or --loads idle.",
+                f"the probe on {self._name} exited with status {done.exit_status}. {done.stderr.strip()[-600:]}",
+                "If stress-ng or cyclictest is missing on the device, install it there: apt-get install stress-ng "
+                "rt-tests; or add --loads idle.",
             )
         return compact(json.loads(done.stdout.splitlines()[-1]))
 

@@ -50,7 +50,9 @@ def _ask(options: Options) -> dict[str, Any]:
     from quarl.device.agent.runtimes import find_installed_runtimes
 
     if floats := [precision.value for precision in options.precision if not precision.is_integer]:
-        raise command_line.UsageError(f"--precision has {', '.join(floats)}; the native engine executes int8 … int2.")
+        raise command_line.UsageError(
+            f"--precision must be int8 … int2 for the native engine, got {', '.join(floats)}."
+        )
     return {
         "versions": ", ".join(f"{name.value} {version}" for name, version in find_installed_runtimes().items()),
         "rows": [row for name in options.policy for row in _measure(load_committed(name), options.precision)],

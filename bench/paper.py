@@ -205,7 +205,7 @@ def theme_table(name: str, kept: Kept) -> tuple[Table, list[Report]]:
     try:
         answered = [(finding, finding.answer(stored_rows(kept))) for finding in findings]
     except (LookupError, ValueError, StopIteration, BenchError) as error:
-        raise StoreError(f"rows that docs/paper.md needs are not stored ({error}).\n  next: {COMMAND}") from error
+        raise StoreError(f"docs/paper.md needs rows that are not stored ({error}).\n  next: {COMMAND}") from error
     lines = (
         {
             "claim": paper_claim.claim,

@@ -141,9 +141,9 @@ def measure_on(
                 free = probe(connection).free_disk_bytes
                 if free < skeleton.size + RESERVE_BYTES:
                     raise command_line.BenchError(
-                        f"{device.name} has {free / 1e6:.0f} MB free on its disk; the model takes "
-                        f"{skeleton.size / 1e6:.0f} MB and {RESERVE_BYTES / 1e6:.0f} MB are left free.",
-                        "Make room there.",
+                        f"{device.name} has {free / 1e6:.0f} MB free on its disk; the model needs "
+                        f"{skeleton.size / 1e6:.0f} MB, and {RESERVE_BYTES / 1e6:.0f} MB must stay free.",
+                        "Make room on the device: df -h ~; du -sh ~/*",
                     )
                 fills = [[fill.offset, fill.size, _text(fill.pattern)] for fill in skeleton.fills]
                 path = {"path": f"{FOLDER}/{model}-{precision.value}.tflite"}
@@ -190,7 +190,7 @@ def ask(connection: Connection, command: str, request: Mapping[str, Any]) -> dic
         how = "was killed: memory and swap did not suffice" if done.exit_status in (-1, 137) else "failed"
         raise command_line.BenchError(
             f"the probe on {connection.name} {how} (status {done.exit_status}). {done.stderr.strip()[-400:]}",
-            "`dmesg | tail` there tells more; `cat /proc/swaps` shows its swap.",
+            "On the device, look at `dmesg | tail`, and at `cat /proc/swaps` for its swap.",
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -42,7 +42,7 @@ def _delays(text: str) -> tuple[float | str, ...]:
     words = command_line.words(text)
     delays = command_line.read_numbers(",".join(word for word in words if word != MEASURED) or "0")
     if delays[-1] >= LONGEST_MS:
-        raise ValueError(f"{text!r} is later than {LONGEST_MS - 1:,} milliseconds")
+        raise ValueError(f"delays must be at most {LONGEST_MS - 1:,} milliseconds, got {text!r}")
     return (0.0, *(delay / 1000.0 for delay in delays if delay), *[MEASURED] * (MEASURED in words))
 
 
@@ -97,10 +97,13 @@ def success(options: Options) -> int:
 
     if options.simulator != EMBEDDED and options.on == "device":
         raise command_line.UsageError(
-            f"--simulator {options.simulator} does not run on the device.", "Add --on loop or --on host."
+            f"--simulator {options.simulator} cannot run on the device.", "Add --on loop or --on host."
         )
     if MEASURED in options.late and options.on != "device":
-        raise command_line.UsageError(f"--late {MEASURED} times the device's own decisions.", "Add --on device.")
+        raise command_line.UsageError(
+            f"--late {MEASURED} requires --on device: it measures the decisions of the device itself.",
+            "Type --on device.",
+        )
     for late in options.late or (0.0,):  # refuses what is wrong before anything is deployed
         preset(options.preset).with_settings(_flights(options, late if late != MEASURED else 0.0).settings_dict)
     if options.on == "host":
@@ -187,7 +190,8 @@ def _refuse_cut_short(report: Report, flights: Flights) -> None:
     """End where a simulator was lost, or Ctrl-C was typed, before all episodes were flown; what was flown is stored."""
     if report.success is not None and report.success.episodes < flights.episodes:
         raise command_line.BenchError(
-            f"{report.success.episodes} of {flights.episodes} episodes were flown; they are stored. Why: see above."
+            f"only {report.success.episodes} of {flights.episodes} episodes were flown, for the reason above; they "
+            "are stored."
         )
 
 

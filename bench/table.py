@@ -104,7 +104,7 @@ def tables(options: Options) -> tuple[dict[str, Made], dict[str, str]]:
     makers = _makers()
     requested_names = [table_name for name in options.name for table_name in (THEMES if name == PAPER else (name,))]
     if unknown := [name for name in requested_names if name not in makers]:
-        raise command_line.UsageError(f"there is no table {unknown[0]!r}; there are {', '.join((PAPER, *makers))}.")
+        raise command_line.UsageError(f"there is no table {unknown[0]!r}; choose from {', '.join((PAPER, *makers))}.")
     tables_by_name: dict[str, Made] = {}
     skipped: dict[str, str] = {}
     for name in requested_names or (MEASURED if options.local or options.results else makers):

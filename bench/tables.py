@@ -52,7 +52,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if row and len(row) != len(self.headers):
-                raise ValueError(f"table {self.name!r}: the row {row} does not have {len(self.headers)} cells.")
+                raise ValueError(f"each row of table {self.name!r} must have {len(self.headers)} cells, got {row}.")
 
 
 def tabulate(
@@ -202,7 +202,7 @@ def fill_page(text: str, tables: Iterable[Table]) -> str:
     opened = [name for slash, name in markers[::2] if not slash]
     if markers != [(slash, name) for name in opened for slash in ("", "/")] or len(set(opened)) != len(opened):
         listed = ", ".join(f"{slash}table:{name}" for slash, name in markers)
-        raise PageError(f"the page's table markers do not pair: {listed}.")
+        raise PageError(f"each <!-- table:NAME --> of the page must have a closing <!-- /table:NAME -->, got {listed}.")
     for table in tables:
         section = f"<!-- table:{table.name} -->\n{to_markdown(table)}<!-- /table:{table.name} -->"
         pattern = rf"<!-- table:{re.escape(table.name)} -->.*?<!-- /table:{re.escape(table.name)} -->"

@@ -132,8 +132,8 @@ def _refuse_unusable(options: Options, jobs: Sequence[Job]) -> None:
     }
     if options.ranges and options.format != "all" and others:
         raise BundleError(
-            f"with other ranges, {', '.join(sorted(others))} would no longer be this policy's.",
-            "Leave --format out: all formats of a precision have the same ranges.",
+            f"all formats of a precision must share ranges; {', '.join(sorted(others))} would keep the old ones.",
+            "Leave --format out.",
         )
 
 
@@ -145,7 +145,7 @@ def _verify(jobs: Sequence[Job], as_json: bool) -> None:
     """
     there = [(job[0], job[0].artifact(*job[1:])) for job in jobs if job[0].has_artifact(*job[1:])]
     if not there:
-        raise BundleError("there is no such artifact to verify.", "Make it first: leave --verify out.")
+        raise BundleError("no such artifact exists to verify.", "Make it first: leave --verify out.")
     for bundle, entry in there:
         check_artifact(bundle, entry)
     names = [f"{bundle.spec.name}/{entry.file}" for bundle, entry in there]

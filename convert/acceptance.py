@@ -58,6 +58,6 @@ def hold_to_floor(spec: PolicySpec, file: str, recipe: Recipe | None, found: flo
     raise AcceptanceError(
         f"{spec.name}/{file}: agreement with the trained policy is {found:.1%} ({measure}, on golden observations), "
         f"below the threshold of {FLOOR:.0%}. It was not written.{reasons}",
-        "Use more bits, train with --quantization-method quantization-aware, or write it nevertheless: --accept "
+        "Use more bits, train with --quantization-method quantization-aware, or write it anyway: --accept "
         "(make: ACCEPT=1).",
     )

@@ -102,7 +102,7 @@ def inspect(
     """
     observations = as_batch(spec, calibration)
     if len(observations) == 0:
-        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+        raise QuantizationError("the calibration set must have observations from real rollouts, got none.")
     check_finite(observations, "calibration observations")
     # As the ranges were made: what is warned of stands in the manifest, alike wherever it was converted.
     seen = compute_activations(spec, weights, observations, exact=COARSE)

@@ -182,8 +182,8 @@ class RuntimeProcess:
         words."""
         if late_s is not None:
             return ExecutionError(
-                f"{self.runtime.value} did not end on the artifact within {late_s:g} s and was killed: {printed}",
-                "Is the machine very busy? Then convert again; otherwise the graph makes this runtime hang.",
+                f"{self.runtime.value} did not finish the artifact within {late_s:g} s and was killed: {printed}",
+                "If the machine is very busy, convert again; otherwise the graph makes this runtime hang.",
             )
         if code < 0:
             return ExecutionError(
@@ -192,14 +192,14 @@ class RuntimeProcess:
             )
         return ExecutionError(
             f"{self.runtime.value} ended with exit code {code} on the artifact: {printed}",
-            "Is it installed? The pinned version is in requirements.txt.",
+            "Check that it is installed; the pinned version is in requirements.txt.",
         )
 
     def _restart(self) -> str:
         """Start another process in the place of one that ended or was killed; returns what that one printed last."""
         with suppress(BrokenPipeError):
             self._process.communicate()
-        printed = Path(_path(self._stderr)).read_text(errors="replace").strip()[-800:] or "it said nothing"
+        printed = Path(_path(self._stderr)).read_text(errors="replace").strip()[-800:] or "it printed nothing"
         self._process = self._start()
         return printed
 

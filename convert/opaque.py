@@ -49,8 +49,8 @@ def impossible(spec: PolicySpec, artifact_format: ArtifactFormat, precision: Pre
     if opaque is None or (artifact_format is ArtifactFormat.ONNX and precision in PRECISIONS):
         return ""
     return (
-        f"policy {spec.name!r} is an opaque program, which onnxruntime executes in fp32, fp16 and int8, and nothing "
-        f"else: {opaque.reason}"
+        f"policy {spec.name!r} is an opaque program, which only onnxruntime executes, in fp32, fp16 and int8: "
+        f"{opaque.reason}"
     )
 
 
@@ -144,16 +144,16 @@ def _quantize_program(spec: PolicySpec, program: np.ndarray, calibration: Floats
             )
         except Exception as error:  # onnxruntime's quantizer documents no exception classes
             raise QuantizationError(
-                f"onnxruntime does not quantize policy {spec.name!r} ({type(error).__name__}: {error}).",
-                "Take BITS=16, or --bits 16.",
+                f"onnxruntime cannot quantize policy {spec.name!r} ({type(error).__name__}: {error}).",
+                "Type --bits 16 (make: BITS=16).",
             ) from error
         finally:
             logging.getLogger().removeFilter(_silent)
         data = int8_path.read_bytes()
     if not any(node.op_type == "QuantizeLinear" for node in onnx.load_model_from_string(data).graph.node):
         raise QuantizationError(
-            f"policy {spec.name!r} has no {', '.join(MULTIPLYING)} with constant weights, which int8 is for.",
-            "Take BITS=16, or --bits 16.",
+            f"policy {spec.name!r} must have a {', '.join(MULTIPLYING)} with constant weights for int8, got none.",
+            "Type --bits 16 (make: BITS=16).",
         )
     return data
 

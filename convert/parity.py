@@ -49,8 +49,9 @@ def check(
     error, allowed = float(errors[best, vector, output]), float(limits[best, vector, output])
     if error > allowed:
         raise ParityError(
-            f"{where}: golden vector {vector}, output {output} is off by {reference.describe(error, output)}; "
-            f"allowed are {reference.describe(allowed, output)}. It was not written.",
+            f"{where}: golden vector {vector}, output {output} must be within "
+            f"{reference.describe(allowed, output)} of the reference, got {reference.describe(error, output)}. "
+            "It was not written.",
             code="golden_mismatch",
         )
     worst = float(errors[0].max())
@@ -66,8 +67,8 @@ def _validate_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, 
     outputs, actions = execution.outputs, execution.actions
     if outputs.shape != shape or outputs.dtype != np.float32:
         raise ParityError(
-            f"{where}: the outputs are {outputs.dtype}{list(outputs.shape)}, "
-            f"not float32{list(shape)} for {shape[0]} golden vectors. It was not written."
+            f"{where}: the outputs must be float32{list(shape)} for {shape[0]} golden vectors, "
+            f"got {outputs.dtype}{list(outputs.shape)}. It was not written."
         )
     broken = ~np.isfinite(outputs).all(axis=1)
     if broken.any():
@@ -75,14 +76,14 @@ def _validate_outputs(where: str, spec: PolicySpec, execution: ExecutionResult, 
     wanted = choose_actions(spec, outputs)
     if actions.shape != wanted.shape or actions.dtype.kind != wanted.dtype.kind:
         raise ParityError(
-            f"{where}: the actions are {actions.dtype}{list(actions.shape)}, not {wanted.dtype}{list(wanted.shape)}. "
-            "It was not written."
+            f"{where}: the actions must be {wanted.dtype}{list(wanted.shape)}, "
+            f"got {actions.dtype}{list(actions.shape)}. It was not written."
         )
     wrong = (actions != wanted).reshape(len(outputs), -1).any(axis=1)
     if wrong.any():
         vector = int(wrong.argmax())
         raise ParityError(
-            f"{where}: golden vector {vector}: the action {actions[vector]} is not that of its own outputs, "
-            f"{wanted[vector]}. It was not written."
+            f"{where}: golden vector {vector}: the action must be {wanted[vector]}, as its outputs choose, "
+            f"got {actions[vector]}. It was not written."
         )
     return outputs

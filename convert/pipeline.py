@@ -134,7 +134,7 @@ def build_graph(
 def _floats(artifact_format: ArtifactFormat, precision: Precision) -> Callable[..., bytes]:
     if artifact_format not in FLOATS:
         raise QuantizationError(
-            f"there are no {precision.value} artifacts for the native engine, only int8 … int2.",
+            f"the precision must be int8 … int2 for the native engine, got {precision.value}.",
             "Type --bits 8, or --format tflite.",
             code="native_precision",
         )
@@ -154,12 +154,12 @@ def quantize(bundle: Bundle, precision: Precision, recipe: Recipe | None = None)
     weights, observations = contents.weights, contents.golden.observations
     if precision.is_integer and not len(contents.calibration):
         raise QuantizationError(
-            f"policy {spec.name!r} has no recorded observations, which integers are calibrated on.",
+            f"policy {spec.name!r} has no recorded observations to calibrate integers on.",
             "Import it again with --observations rollouts.npz --replace, or type --bits 32 or 16.",
         )
     if spec.network.opaque:
         if recipe is not None and recipe.ranges is not Ranges.MINMAX:
-            message = f"policy {spec.name!r} is an opaque program, whose ranges are minmax."
+            message = f"policy {spec.name!r} is an opaque program, whose ranges are always minmax."
             raise QuantizationError(message, "Leave --ranges out.")
         data = opaque.build(spec, weights[PROGRAM], contents.calibration, precision)
         expected, recipe = opaque.reference(spec, data, contents, precision), Recipe(precision.bits)
@@ -215,7 +215,7 @@ def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> d
         parities[runtime] = check(runtime, name, bundle.spec, execution, candidate.reference)
     if not parities:
         raise NoRuntimeError(
-            f"{name}: no runtime is installed that executes {candidate.format.value}. Nothing was written.",
+            f"{name}: no installed runtime executes {candidate.format.value}. Nothing was written.",
             format=candidate.format.value,
         )
     return parities

@@ -24,10 +24,10 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     try:
         candidate = build(bundle, entry.precision, entry.format, entry.recipe if entry.precision.is_integer else None)
     except QuantizationError as error:
-        raise BundleError(f"{bundle.path}: {entry.file} cannot be this policy's: {error}", next_step) from error
+        raise BundleError(f"{bundle.path}: {entry.file} cannot come from this policy: {error}", next_step) from error
     if bundle.artifact_data(entry) != candidate.data:
         raise BundleError(
-            f"{bundle.path / entry.file} is not what these weights and this calibration make.",
+            f"{bundle.path / entry.file} does not match these weights and this calibration.",
             next_step,
             code="artifact_not_rebuilt",
         )
@@ -42,5 +42,5 @@ def check_artifact(bundle: Bundle, entry: ArtifactEntry) -> None:
     most_off, allowed = (1.0 if value is None else value for value in (entry.most_off, wanted.most_off))
     if not np.allclose(step, stated_step, rtol=ROUNDING, atol=0.0) or most_off > allowed * (1 + ROUNDING):
         raise BundleError(
-            f"{bundle.path}: the manifest says another output_step or tolerance of {entry.file}.", next_step
+            f"{bundle.path}: output_step or tolerance of {entry.file} in the manifest does not match.", next_step
         )

@@ -34,7 +34,7 @@ class RewriteError(PolicyError):
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(word.strip() for word in text.split(",") if word.strip())
     if not names:
-        raise ValueError("it is empty; type III, or I,II,III")
+        raise ValueError("it must name a policy, got none; type, for example, I,II,III")
     return names
 
 
@@ -85,12 +85,12 @@ def applicable(bundle: Bundle) -> tuple[Rewrite, ...]:
     if fit := fitting(spec, weights, observations):
         return fit
     if spec.quantization is not None:
-        why = "it was trained with quantizers, whose grid its weights lie on"
+        why = "quantization-aware training put its weights on a grid"
     else:
         why = "it sees images" if spec.network.convolutions or spec.is_image else "it has a normaliser"
         if isinstance(spec.head, DiscreteHead):
             share = common_share(forward_float(spec, weights, observations))
-            why += f", and its actions have {share:.0%} of the outputs' variance in common; above {MOST:.0%} it helps"
+            why += f", and its actions have {share:.0%} of the outputs' variance in common; it helps above {MOST:.0%}"
     raise RewriteError(f"policy {spec.name!r} has nothing to rewrite: {why}. Nothing was written.")
 
 

@@ -29,7 +29,7 @@ class Nonlinearity:
         is_homogeneous: whether a positive factor passes through: f(k x) = k f(x).
         int8_version: lowest version of TFLite's operator that takes int8; None: its levels are looked up.
         int8_map: scale and zero point that this operator gives its output; None: any.
-        onnx_names, torch_names, keras_names: in the frameworks that policies come from.
+        onnx_names, torch_names: in the frameworks that policies come from.
     """
 
     native: int
@@ -44,7 +44,6 @@ class Nonlinearity:
     int8_map: tuple[float, int] | None = None
     onnx_names: tuple[str, ...] = ()
     torch_names: tuple[str, ...] = ()
-    keras_names: tuple[str, ...] = ()
 
     @property
     def readers(self) -> int:
@@ -53,9 +52,7 @@ class Nonlinearity:
 
 
 NONLINEARITIES = {
-    Activation.NONE: Nonlinearity(
-        0, "x", "x", (), (), is_homogeneous=True, torch_names=("Identity",), keras_names=("linear",)
-    ),
+    Activation.NONE: Nonlinearity(0, "x", "x", (), (), is_homogeneous=True, torch_names=("Identity",)),
     Activation.RELU: Nonlinearity(
         1,
         "positive(x)",
@@ -65,7 +62,6 @@ NONLINEARITIES = {
         is_homogeneous=True,
         onnx_names=("Relu",),
         torch_names=("ReLU",),
-        keras_names=("relu",),
     ),
     Activation.TANH: Nonlinearity(
         2,
@@ -77,7 +73,6 @@ NONLINEARITIES = {
         int8_map=(1 / 128, 0),
         onnx_names=("Tanh",),
         torch_names=("Tanh",),
-        keras_names=("tanh",),
     ),
     Activation.SIGMOID: Nonlinearity(
         3,
@@ -90,7 +85,6 @@ NONLINEARITIES = {
         int8_map=(1 / 256, -128),
         onnx_names=("Sigmoid",),
         torch_names=("Sigmoid",),
-        keras_names=("sigmoid",),
     ),
     # Clevert et al. 2016, α = 1: eˣ − 1 = 2 t / (1 − t) with t = tanh x/2, x ≤ 0.
     Activation.ELU: Nonlinearity(
@@ -102,7 +96,6 @@ NONLINEARITIES = {
         int8_version=1,
         onnx_names=("Elu",),
         torch_names=("ELU",),
-        keras_names=("elu",),
     ),
     Activation.LEAKY_RELU: Nonlinearity(
         5,
@@ -114,7 +107,6 @@ NONLINEARITIES = {
         is_homogeneous=True,
         onnx_names=("LeakyRelu",),
         torch_names=("LeakyReLU",),
-        keras_names=("leaky_relu",),
     ),
     Activation.SILU: Nonlinearity(
         6,
@@ -125,7 +117,6 @@ NONLINEARITIES = {
         slope=1.1,  # 1.0998 at 2.4
         onnx_names=("Swish",),
         torch_names=("SiLU",),
-        keras_names=("silu", "swish"),
     ),
 }
 

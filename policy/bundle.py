@@ -203,7 +203,7 @@ def _as_float32(observations: np.ndarray) -> NDArray[np.float32]:
 # --- writing --------------------------------------------------------------------------------------------------------
 # Writing is atomic: interrupted at any point, it leaves the old bundle or the new one.
 
-NO_GOLDEN_ROWS = "golden_observations has no rows, so that nothing could be checked; at least one is needed."
+NO_GOLDEN_ROWS = "golden_observations must have at least one row, got none."
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
@@ -235,11 +235,11 @@ def write_bundle(
     check_weights(spec, weights)
     _check_observations(spec, calibration, "calibration")
     _check_observations(spec, golden_observations, "golden_observations")
-    require(np.size(golden_observations) > 0, NO_GOLDEN_ROWS, "Record some: real ones, other than the calibration's.")
+    require(np.size(golden_observations) > 0, NO_GOLDEN_ROWS, "Record some, apart from the calibration set.")
     for name in extra_files or {}:
         require(
             is_file_name(name) and name not in (*HOST_FILES, MANIFEST_FILE),
-            f"an extra file is called {abbreviate(name)}; allowed are plain printable names other than a bundle's own.",
+            f"the name of an extra file must be plain, printable and none of the bundle's own, got {abbreviate(name)}.",
         )
     observations = as_batch(spec, golden_observations), as_batch(spec, calibration)
     if golden_outputs is not None:
@@ -260,7 +260,7 @@ def write_bundle(
     for name, data in contents.items():
         largest = {SPEC_FILE: LARGEST_SPEC, WEIGHTS_FILE: LARGEST_RECORD}.get(name, LARGEST_OTHER)
         largest = LARGEST_NPZ if name.endswith(".npz") else largest
-        require(len(data) <= largest, f"{name} would have {len(data)} bytes; a bundle's has at most {largest}.")
+        require(len(data) <= largest, f"{name} must have at most {largest} bytes, got {len(data)}.")
     manifest = Manifest(spec.name, {name: FileRecord.of(data) for name, data in contents.items()})
     with lock_folder(Path(path).parent):
         _replace_folder(Path(path), {**contents, MANIFEST_FILE: manifest.to_json().encode()})
@@ -270,25 +270,25 @@ def write_bundle(
 def _check_observations(spec: PolicySpec, observations: np.ndarray, what: str) -> None:
     """Refuse what :meth:`Bundle.load` would refuse once it is written."""
     batch = as_batch(spec, observations)
-    require(bool(np.isfinite(batch).all()), f"{what} holds NaN or infinity; allowed are finite observations.")
+    require(bool(np.isfinite(batch).all()), f"{what} must be finite, got NaN or infinity.")
     columns = spec.observation_size + (2 * spec.result_size if what == "golden_observations" else 0)
     most = LARGEST_ARRAYS // (4 * columns)
-    require(len(batch) <= most, f"{what} has {len(batch)} rows; a bundle holds at most {most} of this policy.")
+    require(len(batch) <= most, f"{what} must have at most {most} rows for this policy, got {len(batch)}.")
 
 
 def _check_outputs(spec: PolicySpec, weights: Weights, observations: np.ndarray, wanted: np.ndarray) -> None:
     """Refuse a policy that does not compute what another program did."""
     own = forward_float(spec, weights, observations, exact=True)
-    require(own.shape == wanted.shape, f"golden_outputs have the shape {wanted.shape}; the policy gives {own.shape}.")
+    require(own.shape == wanted.shape, f"golden_outputs must have the shape {own.shape}, got {wanted.shape}.")
     tolerance = foreign_tolerance(spec, weights, observations, wanted)
     wrong = ~(np.abs(own.astype(np.float64) - wanted) <= tolerance)
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
         raise SpecError(
-            f"golden_outputs are not those of this policy: output {output} of observation {row} is "
-            f"{wanted[row, output]:g}, the policy's {own[row, output]:g}; "
+            f"golden_outputs must be the policy's own outputs: output {output} of observation {row} is "
+            f"{wanted[row, output]:g}, the policy computes {own[row, output]:g}; "
             f"{int(wrong.any(axis=1).sum())} of {len(wrong)} observations differ.",
-            "Do the weights, the activations and the normaliser belong to them?",
+            "Check that weights, activations, normaliser and golden_outputs come from the same policy.",
             code="golden_mismatch",
         )
 

@@ -245,7 +245,9 @@ def check_golden_outputs(
     """
     if hashes in _agreeing:
         return
-    _compare_floats(spec, weights, observations, stored, where, "these weights", "Make or fetch the bundle again.")
+    _compare_floats(
+        spec, weights, observations, stored, where, "these weights", "Train, import or download the bundle again."
+    )
     if len(_agreeing) < REMEMBERED:
         _agreeing.add(hashes)
 
@@ -278,8 +280,8 @@ def refuse_wrong_outputs(
     if wrong.any():
         row, output = (int(place) for place in np.argwhere(wrong)[0])
         raise BundleError(
-            f"{where}: the golden outputs are not those of {whose}: output {output} of vector {row} is "
-            f"{stored[row, output]:g}, computed again {computed[row, output]:g}; "
+            f"{where}: the golden outputs do not come from {whose}: output {output} of vector {row} is "
+            f"{stored[row, output]:g}, recomputed as {computed[row, output]:g}; "
             f"{int(wrong.any(axis=1).sum())} of {len(wrong)} vectors differ.",
             next_step,
             code="golden_mismatch",

@@ -66,7 +66,7 @@ class History:
         """
         step_inputs = array("f", values)
         if len(step_inputs) != self.values_size:
-            raise SpecError(f"a period brings {self.values_size} values, {len(step_inputs)} were given.")
+            raise SpecError(f"the inputs of a step must be {self.values_size} values, got {len(step_inputs)}.")
         start = 0
         for index, (field, size) in enumerate(self._fields):
             if _is_brought(field):
@@ -88,16 +88,16 @@ class History:
         for index, (field, size) in enumerate(self._fields):
             if _is_of(field, Remembered.ACTION):
                 if len(row) != size:
-                    raise SpecError(f"an action has {size} elements, {len(row)} were given.")
+                    raise SpecError(f"an action must have {size} elements, got {len(row)}.")
                 self._push(index, row)
             elif _is_of(field, Remembered.STATE):
                 if len(following) < size:
-                    raise SpecError(f"a state has {size} elements, {len(following)} were given.")
+                    raise SpecError(f"a state must have {size} elements, got {len(following)}.")
                 self._push(index, following[:size])
                 following = following[size:]
         if following:
             raise SpecError(
-                f"{len(following)} elements of a state were given that no field remembers.", code="extra_state_elements"
+                f"a state must match its fields, got {len(following)} elements too many.", code="extra_state_elements"
             )
 
     def _push(self, index: int, row: array[float]) -> None:

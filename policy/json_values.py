@@ -28,7 +28,7 @@ LONGEST_TEXT = 1000
 """Characters of a string that is not free-form."""
 _UNIONS = (Union, getattr(types, "UnionType", Union))
 """``Union[A, B]``, which a device's Python 3.9 evaluates too, and ``A | B``."""
-_SCALARS = {int: "a whole number", str: "a string", bool: "true or false", float: "a number"}
+_SCALARS = {int: "an integer", str: "a string", bool: "true or false", float: "a number"}
 _LINE_SIGNS = str.maketrans("", "", "\n\t")
 
 
@@ -59,7 +59,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     signs = (",", "[", "{")
     parts = sum(text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in signs)
     if parts > MOST_PARTS:
-        raise JsonValueError(f"it has {parts} numbers, strings, lists and objects; allowed are {MOST_PARTS}")
+        raise JsonValueError(f"it must have at most {MOST_PARTS} numbers, strings, lists and objects, got {parts}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
@@ -112,7 +112,7 @@ def read(kind: Any, value: Any, name: str = "") -> Any:
     if origin is tuple:
         items = _require_type(value, list, name, "a list")
         if arguments[1:] != (...,) and len(items) != len(arguments):
-            raise JsonValueError(f"{name} has {len(items)} numbers; it must have {len(arguments)}")
+            raise JsonValueError(f"{name} must have {len(arguments)} numbers, got {len(items)}")
         if arguments[0] in _SCALARS:  # the common case, and the long one: without the search for its kind
             return tuple([_scalar(arguments[0], item, name) for item in items])
         inside = dataclasses.is_dataclass(arguments[0])
@@ -140,16 +140,16 @@ def check_free(value: Any, name: str) -> None:
     while left:
         item, place, level = left.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            raise JsonValueError(f"{_join_path(place)} is {item}; it must be finite")
+            raise JsonValueError(f"{_join_path(place)} must be finite, got {item}")
         if isinstance(item, str) and not item.translate(_LINE_SIGNS).isprintable():
-            raise JsonValueError(f"{_join_path(place)} is {abbreviate(item)}; it must be printable")
+            raise JsonValueError(f"{_join_path(place)} must be printable, got {abbreviate(item)}")
         if level > DEEPEST:
-            raise JsonValueError(f"{_join_path(place)} lies {level} levels deep; allowed are {DEEPEST}")
+            raise JsonValueError(f"{_join_path(place)} must be nested at most {DEEPEST} levels deep, got {level}")
         if isinstance(item, Mapping):
             for key, inner in item.items():
                 if type(key) is not str or not is_text(key, LONGEST_TEXT):
                     raise JsonValueError(
-                        f"{_join_path(place)} has the member {abbreviate(key)}; its name must be printable"
+                        f"a member name of {_join_path(place)} must be printable, got {abbreviate(key)}"
                     )
                 left.append((inner, (key, place), level + 1))
         elif isinstance(item, (list, tuple)):
@@ -171,7 +171,7 @@ def _object(kind: Any, data: Mapping[str, Any], name: str) -> Any:
         if key not in data and "omitted" in field.metadata:
             continue
         if data[key] is None and "omitted" in field.metadata:
-            raise JsonValueError(f"{f'{name}.{key}' if name else key} is null; it must be absent, or have a value")
+            raise JsonValueError(f"{f'{name}.{key}' if name else key} must have a value or be absent, got null")
         if data[key] is None and "null" in field.metadata:
             members[field.name] = field.metadata["null"]
         else:
@@ -188,7 +188,7 @@ def _of_kind(choices: list[Any], value: Any, name: str) -> Any:
     known = {choice.KIND: choice for choice in choices}
     kind = _require_type(value, dict, name, "an object")["kind"]
     if not isinstance(kind, str) or kind not in known:
-        raise JsonValueError(f"{name}.kind {abbreviate(kind)} is not known; allowed are {', '.join(known)}")
+        raise JsonValueError(f"{name}.kind must be one of {', '.join(known)}, got {abbreviate(kind)}")
     return known[kind]
 
 
@@ -197,28 +197,28 @@ def _member(kind: type[Enum], value: Any, name: str) -> Any:
         if member.value == value:
             return member
     allowed = ", ".join(str(member.value) for member in kind)
-    raise JsonValueError(f"{name} {abbreviate(value)} is not known; allowed are {allowed}")
+    raise JsonValueError(f"{name} must be one of {allowed}, got {abbreviate(value)}")
 
 
 def _number(value: Any, name: str) -> float:
     if type(value) not in (int, float):
-        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be a number")
+        raise JsonValueError(f"{name} must be a number, got {abbreviate(value)}")
     try:
         read = float(value)
     except OverflowError:
         read = math.inf
     if not math.isfinite(read):  # Python reads NaN and Infinity, and comparisons with NaN let everything pass
-        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be finite")
+        raise JsonValueError(f"{name} must be finite, got {abbreviate(value)}")
     return read
 
 
 def _require_type(value: Any, kind: type, name: str, wanted: str) -> Any:
     if type(value) is not kind:  # True is no whole number
-        raise JsonValueError(f"{name} is {abbreviate(value)}; it must be {wanted}")
+        raise JsonValueError(f"{name} must be {wanted}, got {abbreviate(value)}")
     if isinstance(value, str) and not is_text(value, LONGEST_TEXT):
         raise JsonValueError(
-            f"{name} is {abbreviate(value)}; it must be printable, of at most {LONGEST_TEXT} characters, "
-            "without control signs and line breaks"
+            f"{name} must be at most {LONGEST_TEXT} printable characters without control characters or line breaks, "
+            f"got {abbreviate(value)}"
         )
     return value
 

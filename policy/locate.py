@@ -82,8 +82,8 @@ def shorten_path(path: Path) -> Path:
 def _find_by_name(name: str, artifacts: Path, zoo: Path) -> Bundle:
     if not is_file_name(name):
         raise BundleError(
-            f"there is no policy {abbreviate(name)}; allowed are printable names of at most 255 bytes, and paths.",
-            "Type: quarl train --help",
+            f"a policy name must be printable and at most 255 bytes, got {abbreviate(name)}.",
+            "Type the policy's name, or the path of its folder.",
             code="bad_policy_name",
         )
     own, shipped = artifacts / name, find_shipped(name, zoo)
@@ -106,8 +106,8 @@ def _find_by_name(name: str, artifacts: Path, zoo: Path) -> Bundle:
     )
     own_path = shlex.quote(f"artifacts/{name}")
     matches = similar(name, known)
-    others = "" if IN_CHECKOUT else " The package brings I and II; III and the others come with the repository."
-    there_are = f"did you mean {' or '.join(matches)}?" if matches else f"known are {', '.join(known) or 'none'}."
+    others = "" if IN_CHECKOUT else " The package contains I and II; III and the others are in the repository."
+    there_are = f"did you mean {' or '.join(matches)}?" if matches else f"available: {', '.join(known) or 'none'}."
     raise UnknownPolicyError(
         f"there is no policy {name!r}; {there_are}{others}",
         f"Train one of that name: quarl train --task navigation --policy I --output-path {own_path}",

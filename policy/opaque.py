@@ -53,7 +53,7 @@ def execute(spec: PolicySpec, program: np.ndarray, observations: Floats) -> Floa
             results[index, : spec.output_size] = outputs[0][0]
             results[index, spec.output_size :] = outputs[1][0] if spec.state_size else ()
     except Exception as error:  # onnxruntime documents no exception classes
-        raise ProgramError(f"onnxruntime does not execute policy {spec.name!r} ({error}).") from error
+        raise ProgramError(f"onnxruntime cannot execute policy {spec.name!r} ({error}).") from error
     return results
 
 

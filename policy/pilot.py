@@ -56,8 +56,8 @@ class Histories:
         """
         if len(values) != len(self._rows):
             raise SpecError(
-                f"a policy that remembers is shown {len(values)} episodes, of which {len(self._rows)} were begun.",
-                "Call begin(mask) where episodes begin.",
+                f"values must have a row for each of the {len(self._rows)} episodes begun, got {len(values)}.",
+                "Call begin(mask) at the start of each episode.",
             )
         start, before = 0, self._rows.copy() if mask is not None else self._rows
         for field, place in self._fields:

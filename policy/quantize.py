@@ -102,8 +102,8 @@ def check_finite(tensor: np.ndarray, name: str = "tensor") -> None:
     bad = int(tensor.size - np.count_nonzero(np.isfinite(tensor)))
     if bad:
         raise QuantizationError(
-            f"{name} of shape {tensor.shape} has {bad} values that are NaN or infinite; only finite ones are allowed.",
-            "Look for divergence in training.",
+            f"{name} of shape {tensor.shape} must be finite, got {bad} values that are NaN or infinite.",
+            "Check whether training diverged.",
             code="not_finite",
         )
 
@@ -111,9 +111,7 @@ def check_finite(tensor: np.ndarray, name: str = "tensor") -> None:
 def check_bits(bits: int, lowest: int = SMALLEST_WEIGHT_BITS, highest: int = LARGEST_WEIGHT_BITS) -> None:
     """Refuse a bit width outside lowest … highest."""
     if not lowest <= bits <= highest:
-        raise QuantizationError(
-            f"{bits} bits were asked for; allowed are {lowest} … {highest}.", code="bits_out_of_range"
-        )
+        raise QuantizationError(f"the bit width must be {lowest} … {highest}, got {bits}.", code="bits_out_of_range")
 
 
 # --- symmetric, per output channel: the weights ---------------------------------------------------------------------
@@ -196,7 +194,7 @@ def affine_from_range(low: float, high: float, bits: int = 8) -> Affine:
     """
     lowest, highest = level_ends(bits)
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-        raise QuantizationError(f"the range {low} … {high} cannot be quantized; it must be finite and ordered.")
+        raise QuantizationError(f"a range must be finite and ordered to be quantized, got {low} … {high}.")
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     # z = clip(round(−128 − low · 255 / (high − low)), −128, 127) with 8 bits
     step = (high - low) / (highest - lowest)
@@ -268,7 +266,7 @@ def quarl_from_range(low: float, high: float, bits: int) -> Affine:
     """
     check_bits(bits, SMALLEST_WEIGHT_BITS, LARGEST_SIMULATED_BITS)
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-        raise QuantizationError(f"the range {low} … {high} cannot be quantized; it must be finite and ordered.")
+        raise QuantizationError(f"a range must be finite and ordered to be quantized, got {low} … {high}.")
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     # δ = (|min(W, 0)| + |max(W, 0)|) / 2ⁿ,   z = ⌊−min(W, 0) / δ⌋
     step = (abs(low) + abs(high)) / 2**bits

@@ -64,8 +64,8 @@ class FileRecord:
         if not 0 <= self.size <= LARGEST_RECORD or not _SHA256.fullmatch(self.sha256):
             size, sha256 = json_values.abbreviate(self.size), json_values.abbreviate(self.sha256)
             raise JsonValueError(
-                f"a record has {size} bytes and the sha256 {sha256}; "
-                f"allowed are 0 … {LARGEST_RECORD} bytes and 64 hexadecimal digits"
+                f"a file record must have 0 … {LARGEST_RECORD} bytes and a sha256 of 64 hexadecimal digits, "
+                f"got {size} and {sha256}"
             )
 
     @classmethod
@@ -153,11 +153,11 @@ class ArtifactEntry:
     def __post_init__(self) -> None:
         _require_not_negative("output_step", *(self.output_step or ()))
         if self.output_step is not None and min(self.output_step, default=0.0) < SMALLEST_STEP:
-            steps, least = json_values.abbreviate(self.output_step), f"it must be at least {SMALLEST_STEP:g}"
-            raise JsonValueError(f"output_step is {steps}; each output needs one, and {least}")
+            steps, least = json_values.abbreviate(self.output_step), f"at least {SMALLEST_STEP:g} for each output"
+            raise JsonValueError(f"output_step must be {least}, got {steps}")
         if (self.precision is Precision.MIXED) is (self.layer_bits is None):
             raise JsonValueError(
-                f"layer_bits of {self.file} is {self.layer_bits}; mixed artifacts have them, others not"
+                f"layer_bits of {self.file} must be given for mixed artifacts, and only for them, got {self.layer_bits}"
             )
 
     @property
@@ -249,8 +249,8 @@ class Manifest:
             data = {**data, "artifacts": []}
         elif type(version) is not int or version != MANIFEST_FORMAT_VERSION:  # True and 1.0 equal 1
             raise BundleError(
-                f"{where} has format_version {abbreviate(version)}; this program reads {MANIFEST_FORMAT_VERSION}.",
-                "Use the program version that wrote the bundle, or train and convert it again.",
+                f"format_version of {where} must be {MANIFEST_FORMAT_VERSION}, got {abbreviate(version)}.",
+                "Use the quarl version that wrote the bundle, or train and convert the policy again.",
             )
         try:
             files: Mapping[str, FileRecord] = json_values.read(Mapping[str, FileRecord], data["files"], "files")
@@ -266,12 +266,12 @@ class Manifest:
             for name in (*files, *artifacts, *(entry.golden_file for entry in artifacts.values())):
                 _require_plain(name)
             if len(files) + len(artifacts) > MOST_FILES:
-                raise BundleError(f"{where} lists {len(files) + len(artifacts)} files; allowed are {MOST_FILES}.")
+                raise BundleError(f"{where} must list at most {MOST_FILES} files, got {len(files) + len(artifacts)}.")
             for entry in artifacts.values():
                 _require_own_names(entry, files, where)
             policy, origin = (json_values.read(str, data[key], key) for key in ("policy", "origin"))
             if not is_policy_name(policy):
-                raise BundleError(f"{where} is of policy {policy!r}; allowed are {POLICY_NAMES_ALLOWED}.")
+                raise BundleError(f"the policy name in {where} must be {POLICY_NAMES_ALLOWED}, got {policy!r}.")
             return cls(policy, files, artifacts, origin)
         except KeyError as error:
             raise BundleError(f"{where} lacks the field {error.args[0]!r}.") from error
@@ -291,8 +291,8 @@ def _require_plain(name: str) -> None:
     """Refuse a file name that leaves the bundle or is the manifest's own."""
     if not is_file_name(name) or name == MANIFEST_FILE:
         raise BundleError(
-            f"the manifest names the file {json_values.abbreviate(name)}; "
-            "only plain names inside the bundle are allowed, printable and of at most 255 bytes."
+            "file names in the manifest must be plain, printable and at most 255 bytes, got "
+            f"{json_values.abbreviate(name)}."
         )
 
 
@@ -301,8 +301,8 @@ def _require_own_names(entry: ArtifactEntry, files: Mapping[str, FileRecord], wh
     file, golden = f"{entry.precision.value}.{entry.format.value}", f"{entry.precision.value}.golden.npz"
     if (entry.file, entry.golden_file) != (file, golden):
         raise BundleError(
-            f"{where} calls {entry.file}, with {entry.golden_file}, the {entry.precision.value} {entry.format.value} "
-            f"artifact; the file of that one is {file}, its golden_file {golden}.",
+            f"{where}: the {entry.precision.value} {entry.format.value} artifact must be {file} with the golden_file "
+            f"{golden}, got {entry.file} with {entry.golden_file}.",
             f"Convert again: quarl convert --bits {entry.precision.bits_argument}",
         )
     if golden not in files:
@@ -313,7 +313,7 @@ def _require_not_negative(name: str, *numbers: float | None) -> None:
     # NaN is refused where JSON is read: no error is greater than it, so that such a tolerance would let all pass.
     for number in numbers:
         if number is not None and number < 0:
-            raise JsonValueError(f"{name} is {number}; it must not be negative")
+            raise JsonValueError(f"{name} must not be negative, got {number}")
 
 
 # --- hashes ---------------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def _status(path: Path, follow_links: bool = False) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:  # a NUL or a lone surrogate in a path that was typed
-        raise BundleError(f"{str(path)!r} is no path: {error}.") from error
+        raise BundleError(f"{str(path)!r} is not a valid path: {error}.") from error
 
 
 def _refuse_special(path: Path, status: os.stat_result) -> None:
@@ -460,28 +460,28 @@ def _refuse_special(path: Path, status: os.stat_result) -> None:
         stat.S_IFSOCK: "a socket",
     }
     raise BundleError(
-        f"{path} is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}; only regular files are read.",
-        "Give the file itself; if it is a bundle's, make or fetch the bundle again.",
+        f"{path} must be a regular file, got {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}.",
+        "Type the path of the file itself. If it belongs to a bundle, train, import or download the bundle again.",
         code="not_a_regular_file",
     )
 
 
 def _refuse_large(path: Path, size: int, largest: int) -> None:
     if size > largest:
-        raise BundleError(f"{path} has {size} bytes; allowed are at most {largest}.")
+        raise BundleError(f"{path} must have at most {largest} bytes, got {size}.")
 
 
 def _compare_sizes(path: Path, size: int, wanted: FileRecord) -> None:
     if size != wanted.size:
-        state = "truncated" if size < wanted.size else "longer than it was written"
-        raise BundleError(f"{path} is {state}: {size} bytes, the manifest says {wanted.size}.", code="wrong_size")
+        state = "truncated" if size < wanted.size else "too long"
+        raise BundleError(f"{path} is {state}: it must have {wanted.size} bytes, got {size}.", code="wrong_size")
 
 
 def _compare_hashes(path: Path, sha256: str, wanted: FileRecord) -> None:
     if sha256 != wanted.sha256:
         raise BundleError(
-            f"{path} was tampered with or damaged: its sha256 is not the manifest's.",
-            "Make or fetch the bundle again.",
+            f"{path} was tampered with or damaged: its sha256 differs from the manifest's.",
+            "Train, import or download the bundle again.",
             code="wrong_sha256",
         )
 
@@ -586,21 +586,21 @@ def read_arrays(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[s
         shapes = {name: _read_shape(members, name, wanted[name], where) for name in wanted}
         if len({shape[0] for _, shape in shapes.values()}) > 1:
             rows = ", ".join(f"{shape[0]} of {name}" for name, (_, shape) in shapes.items())
-            raise BundleError(f"{where}: its rows do not belong together: there are {rows}.")
+            raise BundleError(f"{where}: all arrays must have the same number of rows, got {rows}.")
         size = sum(4 * math.prod(shape) for _, shape in shapes.values())
         if size > LARGEST_ARRAYS:
             raise BundleError(
-                f"{where} holds arrays of {size} bytes in float32; allowed are {LARGEST_ARRAYS}.",
+                f"arrays in {where} must have at most {LARGEST_ARRAYS} bytes in float32, got {size}.",
                 code="arrays_too_large",
             )
         return {name: _array(members[name], *shapes[name]) for name in wanted}
     except BundleError:
         raise
     except _UnreadableError as error:
-        raise BundleError(f"{where} is no readable npz file: {error}.") from None
+        raise BundleError(f"{where} is not a readable npz file: {error}.") from None
     except Exception as error:  # struct, zlib, and whatever else bytes that nobody wrote may bring about
         reason = abbreviate(str(error))
-        raise BundleError(f"{where} is no readable npz file: {type(error).__name__} {reason}.") from error
+        raise BundleError(f"{where} is not a readable npz file: {type(error).__name__} {reason}.") from error
 
 
 @dataclass(frozen=True)
@@ -628,13 +628,13 @@ class _Member:
 def _check_end(data: bytes) -> tuple[int, int]:
     """Refuse a directory that is large, or elsewhere than where a plain archive has it. Returns place and entries."""
     if len(data) < _END.size:
-        raise _UnreadableError("it is no zip archive")
+        raise _UnreadableError("it is not a zip archive")
     signature, _, _, _, entries, size, offset, comment = _END.unpack(data[-_END.size :])
     locator = data[-_END.size - 20 : -_END.size]
     if signature != b"PK\x05\x06" or comment or locator.startswith(_ZIP64_LOCATOR):
-        raise _UnreadableError("it is no plain zip archive: it ends with a comment, a zip64 record or in the middle")
+        raise _UnreadableError("it is not a plain zip archive: it has a comment or a zip64 record, or is cut off")
     if size > _LARGEST_DIRECTORY or offset + size + _END.size != len(data):
-        raise _UnreadableError(f"its directory of {size} bytes at {offset} is too large or not at its end")
+        raise _UnreadableError(f"its directory of {size} bytes at {offset} is too large or not at the end of the file")
     return offset, entries
 
 
@@ -649,16 +649,16 @@ def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str,
         place += _ENTRY.size + name_size + extra + comment
         name = file.removesuffix(".npy")
         if name not in wanted or name == file or name in members:
-            state = "twice" if name in members else "which nobody wants"
+            state = " twice" if name in members else ""
             allowed = ", ".join(wanted)
-            raise BundleError(f"{where} holds {abbreviate(file)}, {state}; allowed are {allowed}, once each.")
+            raise BundleError(f"{where} must hold only {allowed}, once each, got {abbreviate(file)}{state}.")
         if method not in (_STORED, _DEFLATED):
-            raise BundleError(f"{where}: {name!r} is packed by method {method}; allowed is deflate.")
+            raise BundleError(f"{where}: {name!r} must be packed with deflate, got method {method}.")
         begin, *_, its_name, its_extra = _LOCAL.unpack_from(data, local)
         start = local + _LOCAL.size + its_name + its_extra
         its_file = data[local + _LOCAL.size : local + _LOCAL.size + its_name].decode()
         if (signature, begin, its_file) != (b"PK\x01\x02", b"PK\x03\x04", file) or flags & 1:
-            raise _UnreadableError(f"the headers of {name!r} do not belong together")
+            raise _UnreadableError(f"the two headers of {name!r} do not match, or it is encrypted")
         members[name] = _Member(name, method, checksum, size, memoryview(data)[start : start + packed])
     return members
 
@@ -666,15 +666,15 @@ def _members(data: bytes, wanted: Mapping[str, Wanted], where: str) -> dict[str,
 def _read_shape(members: Mapping[str, _Member], name: str, wanted: Wanted, where: str) -> tuple[str, tuple[int, ...]]:
     """Type and shape of a member from its header; the header's size is that of the archive's directory."""
     if name not in members:
-        raise BundleError(f"{where}: {name!r} is absent; the spec wants {wanted}.")
+        raise BundleError(f"{where}: {name!r} is missing; it must be {wanted}.")
     header = _header(members[name])
     parsed = _NPY_HEADER.fullmatch(header)
     if parsed is None:
-        raise _UnreadableError(f"{name!r} has the header {abbreviate(header)}")
+        raise _UnreadableError(f"{name!r} has the unsupported header {abbreviate(header)}")
     described = parsed[1].decode()
     order, kind, size = _DESCRIBED.match(described).groups()  # type: ignore[union-attr]
     if kind not in _KINDS or int(size or 8) > 16:
-        raise _UnreadableError(f"{name!r} has the type {described}")
+        raise _UnreadableError(f"{name!r} has the unsupported type {described}")
     itemsize = int(size or 8)
     of_type = f"{_KINDS[kind]}{8 * itemsize}" if size else _KINDS[kind]
     is_native = itemsize == 1 or order != _FOREIGN_ORDER
@@ -683,12 +683,12 @@ def _read_shape(members: Mapping[str, _Member], name: str, wanted: Wanted, where
     columns = () if wanted.width is None else (wanted.width,)
     if of_type not in wanted.types or not is_native or shape[1:] != columns or not shape:
         actual = abbreviate(f"{of_type}{list(shape)}")[1:-1]
-        raise BundleError(f"{where}: {name!r} is {actual}; the spec wants {wanted}.")
+        raise BundleError(f"{where}: {name!r} must be {wanted}, got {actual}.")
     if parsed[2] == b"True" and math.prod(shape) > max(shape):
-        raise _UnreadableError(f"{name!r} is in Fortran order")
+        raise _UnreadableError(f"{name!r} must be in C order, got Fortran order")
     held = members[name].size - len(_NPY_MAGIC) - 2 - len(header)
     if held != math.prod(shape) * itemsize:
-        raise _UnreadableError(f"{name!r} holds {held} bytes, its header says {of_type}{list(shape)}")
+        raise _UnreadableError(f"{name!r} must hold {of_type}{list(shape)}, as its header says, got {held} bytes")
     return of_type, shape
 
 
@@ -696,11 +696,11 @@ def _header(member: _Member) -> bytes:
     begin = bytes(member.unpack_bytes(len(_NPY_MAGIC) + 2 + _LARGEST_HEADER))
     if not begin.startswith(_NPY_MAGIC):
         prefix = begin[: len(_NPY_MAGIC) + 2]
-        raise _UnreadableError(f"a member begins with {prefix!r}, which is no npy file of version 1.0")
+        raise _UnreadableError(f"a member must be an npy file of version 1.0, got one that begins with {prefix!r}")
     start = len(_NPY_MAGIC) + 2
     size = int.from_bytes(begin[start - 2 : start], "little")
     if len(begin) < start + size:
-        raise _UnreadableError(f"{member.name!r} has the header {abbreviate(begin[start:])}")
+        raise _UnreadableError(f"{member.name!r} has the truncated header {abbreviate(begin[start:])}")
     return begin[start : start + size]
 
 
@@ -709,7 +709,7 @@ def _array(member: _Member, of_type: str, shape: tuple[int, ...]) -> Stored:
     if len(data) != member.size:
         raise _UnreadableError(f"{member.name} is shorter or longer than its header says")
     if zlib.crc32(data) != member.checksum:
-        raise _UnreadableError(f"{member.name} is damaged: its checksum is another")
+        raise _UnreadableError(f"{member.name} is damaged: its checksum does not match")
     del data[: len(data) - math.prod(shape) * array(_CODES[of_type]).itemsize]
     return Stored(of_type, shape[0], shape[1] if len(shape) > 1 else None, data)
 
@@ -819,11 +819,11 @@ class BundleFiles:
         wanted = {"observations": self._observations, "outputs": self._results, "actions": actions}
         rows = GoldenRows(**self._arrays(data, GOLDEN_FILE, wanted))
         if not rows.outputs.rows:
-            raise BundleError(f"{where} holds no golden vectors.", "Make or fetch the bundle again.")
+            raise BundleError(f"{where} holds no golden vectors.", "Train, import or download the bundle again.")
         outputs = (row[: spec.output_size] for row in rows.outputs.floats())
         chosen = [spec.head.choose(row) for row in outputs]
         if list(rows.decisions()) != chosen:
-            raise BundleError(f"{where}: an action is not the one that its outputs choose.")
+            raise BundleError(f"{where}: each action must be the one that its outputs choose, got another one.")
         return rows
 
     def forget(self) -> None:
@@ -860,7 +860,7 @@ class BundleFiles:
                 return entry
         if self.spec.network.opaque and artifact_format is not ArtifactFormat.ONNX:
             raise BundleError(
-                f"policy {self.spec.name!r} is an opaque program, which onnxruntime alone executes: "
+                f"policy {self.spec.name!r} is an opaque program, which only onnxruntime executes: "
                 f"{self.spec.network.opaque.reason}",
                 "Type --runtime onnxruntime (make: RUNTIME=onnxruntime), without --agent native.",
             )
@@ -895,14 +895,15 @@ class BundleFiles:
             entry.output_step is not None and len(entry.output_step) != self.spec.result_size
         ):
             raise BundleError(
-                f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} is {entry.output_step}; allowed are "
-                f"{f'{self.spec.result_size} steps' if entry.precision.is_integer else 'none, of floats'}."
+                f"{self.path / MANIFEST_FILE}: the output_step of {entry.file} must be "
+                f"{f'{self.spec.result_size} steps' if entry.precision.is_integer else 'null for floats'}, "
+                f"got {entry.output_step}."
             )
         golden = self.golden_rows().outputs
         wanted = {"outputs": self._results, "tolerance": self._results}
         rows = ExpectedRows(**self._arrays(self.data(entry.golden_file), entry.golden_file, wanted))
         if not rows.outputs.rows == rows.tolerance.rows == golden.rows:
-            raise BundleError(f"{self.path / entry.golden_file} does not belong to the bundle's golden observations.")
+            raise BundleError(f"{self.path / entry.golden_file} must have one row for each golden observation.")
         self._check_tolerance(entry, rows.tolerance, golden)
         return rows
 
@@ -915,8 +916,8 @@ class BundleFiles:
         shares = [math.fsum(allowed[index::size]) / tolerance.rows / span for index, span in enumerate(spans)]
         if min(allowed) < 0 or max(shares) > LARGEST_TOLERANCE:
             raise BundleError(
-                f"{self.path / entry.golden_file}: the tolerance is {max(shares):.3g} of what output "
-                f"{shares.index(max(shares))} spans; allowed are 0 to {LARGEST_TOLERANCE:g}.",
+                f"{self.path / entry.golden_file}: the tolerance of output {shares.index(max(shares))} must be "
+                f"0 to {LARGEST_TOLERANCE:g} of its span, got {max(shares):.3g}.",
                 f"Type: quarl convert --bits {entry.precision.bits_argument} --policy {self.spec.name}",
             )
 
@@ -970,7 +971,7 @@ def read_manifest(folder: Path, sha256: str = "") -> Manifest:
     with wrap_read_errors(path):
         data = read_file(path, LARGEST_MANIFEST)
         if sha256 not in ("", new_sha256(data).hexdigest()):
-            raise BundleError(f"{path} is not the one that this release was signed with.", "Deploy the policy again.")
+            raise BundleError(f"{path} is not the signed manifest of this release.", "Deploy the policy again.")
         return Manifest.from_json(data, path)
 
 
@@ -989,7 +990,9 @@ def read_spec(folder: Path, manifest: Manifest) -> PolicySpec:
         except SpecError as error:
             raise BundleError(f"{folder / SPEC_FILE}: {error}") from error
     if spec.name != manifest.policy:
-        raise BundleError(f"{folder}: the manifest is of policy {manifest.policy!r}, policy.json of {spec.name!r}.")
+        raise BundleError(
+            f"{folder}: manifest and policy.json must name the same policy, got {manifest.policy!r} and {spec.name!r}."
+        )
     return spec
 
 

@@ -156,7 +156,7 @@ def layer_names(spec: PolicySpec) -> tuple[str, ...]:
         SpecError: the policy is an opaque program, which has no layers.
     """
     if spec.network.opaque:
-        raise SpecError(f"policy {spec.name!r} is an opaque program, of which no layers are known.")
+        raise SpecError(f"policy {spec.name!r} is an opaque program, whose layers are unknown.")
     return (*spec.network.hidden_names, "head")
 
 
@@ -170,18 +170,17 @@ def check_weights(spec: PolicySpec, weights: Weights) -> None:
     missing, unexpected = wanted.keys() - weights.keys(), weights.keys() - wanted.keys()
     if missing or unexpected:
         raise SpecError(
-            f"weights lack {sorted(missing)} and have the unexpected {sorted(unexpected)}.", code="wrong_weight_names"
+            f"weights: missing {sorted(missing)}, unexpected {sorted(unexpected)}.", code="wrong_weight_names"
         )
     kind = np.dtype(np.uint8 if spec.network.opaque else np.float32)
     for name, shape in wanted.items():
         if weights[name].shape != shape or weights[name].dtype != kind:
             raise SpecError(
-                f"weight {name!r} is {weights[name].dtype}{list(weights[name].shape)}, "
-                f"the spec wants {kind}{list(shape)}."
+                f"weight {name!r} must be {kind}{list(shape)}, got {weights[name].dtype}{list(weights[name].shape)}."
             )
         if not np.isfinite(weights[name]).all():
             raise SpecError(
-                f"weight {name!r} holds NaN or infinity.", "Look for divergence in training.", code="not_finite"
+                f"weight {name!r} holds NaN or infinity.", "Check whether training diverged.", code="not_finite"
             )
 
 
@@ -197,7 +196,7 @@ def as_batch(spec: PolicySpec, observations: np.ndarray) -> Floats:
         batch = batch[None]
     if batch.ndim != 2 or batch.shape[1] != spec.observation_size:
         raise SpecError(
-            f"observations have the shape {batch.shape}; policy {spec.name!r} takes (n, {spec.observation_size})."
+            f"observations of policy {spec.name!r} must have the shape (n, {spec.observation_size}), got {batch.shape}."
         )
     return batch
 
@@ -603,10 +602,10 @@ def check_multipliers(network: IntegerNetwork) -> None:
         if multipliers.max() >= MULTIPLIER_LIMIT:
             channel = int(multipliers.argmax())
             raise QuantizationError(
-                f"layer {layer.name!r}, channel {channel}: a step of its accumulator is {multipliers.max():.3g} steps "
-                f"of its output; LiteRT takes less than {MULTIPLIER_LIMIT:g}. On the calibration set its input or its "
-                "output hardly varies.",
-                "Record a calibration set that moves the outputs, or use BITS=16.",
+                f"layer {layer.name!r}, channel {channel}: an accumulator step must be less than {MULTIPLIER_LIMIT:g} "
+                f"output steps for LiteRT, got {multipliers.max():.3g}. Its input or output hardly varies on the "
+                "calibration set.",
+                "Record a calibration set on which the outputs vary, or type --bits 16 (make: BITS=16).",
                 code="multiplier_too_large",
             )
 

@@ -166,13 +166,13 @@ def add_normaliser(
     _refuse_trained(spec)
     require(
         _is_identity(spec.normaliser) and not spec.network.convolutions and not spec.is_image,
-        f"policy {spec.name!r} sees an image or has a normaliser; only a vector that nothing scales gets one.",
+        f"policy {spec.name!r} must take a vector without a normaliser, got an image or a normalised vector.",
     )
     raw = as_batch(spec, observations)[:, : spec.input_size]
-    require(len(raw) > 0, "there are no observations to take a normaliser from; record some from real rollouts.")
+    require(len(raw) > 0, "a normaliser needs observations from real rollouts, got none.")
     low, high = (end.astype(np.float64) for end in normaliser_bounds(spec.normaliser))
     rows = np.clip(raw.astype(np.float64), low, high)
-    require(bool(np.isfinite(rows).all()), "the observations hold NaN or infinity; allowed are finite numbers.")
+    require(bool(np.isfinite(rows).all()), "the observations must be finite, got NaN or infinity.")
     least, most = rows.min(axis=0), rows.max(axis=0)
     middle, reach = ((most + least) / 2).astype(np.float32), (most - least) / 2
     widest = float(reach.max()) or 1.0
@@ -193,7 +193,7 @@ def add_normaliser(
 def _refuse_trained(spec: PolicySpec) -> None:
     if spec.quantization is not None:
         raise SpecError(
-            f"policy {spec.name!r} was trained with quantizers, whose grid its weights lie on; it stays.",
+            f"policy {spec.name!r} was trained with quantizers; a rewrite would move its weights off their grid.",
             code="trained_with_quantizers",
         )
 
@@ -233,7 +233,7 @@ def equalise(spec: PolicySpec, weights: Weights, calibration: np.ndarray) -> dic
     if not spec.vector_size:
         return new_weights
     if len(calibration) == 0:
-        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+        raise QuantizationError("the calibration set must have observations from real rollouts, got none.")
     convolutions = len(spec.network.convolutions)
     joined = np.abs(compute_activations(spec, weights, calibration, exact=COARSE)[convolutions])
     image, vector = float(joined[:, : -spec.vector_size].max()), float(joined[:, -spec.vector_size :].max())

@@ -129,7 +129,7 @@ def calibrate_ranges(
     """
     observations = as_batch(spec, calibration)
     if len(observations) == 0:
-        raise QuantizationError("the calibration set is empty; it needs observations recorded from real rollouts.")
+        raise QuantizationError("the calibration set must have observations from real rollouts, got none.")
     check_finite(observations, "calibration observations")
     ranges: dict[str, Range] = {}
 
@@ -283,7 +283,7 @@ def bits_by_layer(spec: PolicySpec, weight_bits: WeightBits) -> dict[str, int]:
     if isinstance(weight_bits, int):
         return dict.fromkeys(names, weight_bits)
     if weight_bits.keys() != set(names):
-        raise QuantizationError(f"there are bits of the layers {sorted(weight_bits)}; the policy has {sorted(names)}.")
+        raise QuantizationError(f"weight_bits must be of the layers {sorted(names)}, got {sorted(weight_bits)}.")
     return {name: weight_bits[name] for name in names}
 
 
@@ -330,8 +330,8 @@ def _check_accumulator(name: str, kernel: NDArray[np.int8], bias: NDArray[np.flo
         channel = int(worst.argmax())
         raise QuantizationError(
             f"layer {name!r}, channel {channel}: the accumulator could reach {worst.max():.3g}, beyond {INT32_MAX}; "
-            "its bias is too large for its weights' scale.",
-            "Train with weight decay on the biases, or use BITS=16.",
+            "its bias is too large for the scale of its weights.",
+            "Train with weight decay on the biases, or type --bits 16 (make: BITS=16).",
         )
 
 
@@ -365,15 +365,15 @@ class Widths:
         for bits in (self.weight_bits, *self.layer_bits.values()):
             check_bits(bits, highest=FLOAT_BITS)
             if self.scheme is Scheme.FP16 and bits not in (HALF_BITS, FLOAT_BITS):
-                raise QuantizationError(f"scheme fp16 has {HALF_BITS} bits, not {bits}.")
+                raise QuantizationError(f"scheme fp16 must have {HALF_BITS} bits, got {bits}.")
         for width in (self.activation_bits, self.input_bits):
             if width is None:
                 continue
             check_bits(width, highest=LARGEST_SIMULATED_BITS)
             if self.scheme in WEIGHTS_ONLY:
                 raise QuantizationError(
-                    f"scheme {self.scheme.value} quantizes weights only; activations of {width} bits were asked for.",
-                    "Leave them float, or take the scheme quarl or symmetric.",
+                    f"scheme {self.scheme.value} quantizes only weights; activation bits must be None, got {width}.",
+                    "Leave them out, or use the scheme quarl or symmetric.",
                     code="weights_only_scheme",
                 )
 

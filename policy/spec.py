@@ -62,13 +62,13 @@ def require_name(name: str, what: str) -> None:
     """Raise SpecError unless it is printable text of at most LONGEST_NAME characters."""
     require(
         is_text(name),
-        f"{what} is {abbreviate(name)}; allowed are {LONGEST_NAME} printable characters, no control signs.",
+        f"{what} must be at most {LONGEST_NAME} printable characters, no control characters, got {abbreviate(name)}.",
     )
 
 
 def require_names(names: tuple[str, ...], count: int, what: str) -> None:
     """Raise SpecError unless there are no names, or ``count`` printable ones."""
-    require(len(names) in (0, count), f"{what} has {len(names)} names for {count} elements.")
+    require(len(names) in (0, count), f"{what} must have {count} element names or none, got {len(names)}.")
     for name in names:
         require_name(name, f"the name of an element of {what}")
 
@@ -76,7 +76,7 @@ def require_names(names: tuple[str, ...], count: int, what: str) -> None:
 def require_member(kind: type[Enum], value: object, what: str) -> None:
     """Raise SpecError unless ``value`` is a member of the enum: its text is not."""
     allowed = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-    require(isinstance(value, kind), f"{what} is {abbreviate(value)}; allowed are {allowed}.")
+    require(isinstance(value, kind), f"{what} must be one of {allowed}, got {abbreviate(value)}.")
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -87,7 +87,7 @@ def join_words(words: Iterable[str]) -> str:
 
 def require_few_outputs(count: int) -> None:
     """Raise SpecError for a head of more than MOST_OUTPUTS outputs."""
-    require(count <= MOST_OUTPUTS, f"the head has {count} outputs; allowed are {MOST_OUTPUTS}.")
+    require(count <= MOST_OUTPUTS, f"the head must have at most {MOST_OUTPUTS} outputs, got {count}.")
 
 
 def require_start(start: int, what: str) -> None:
@@ -152,7 +152,7 @@ class Precision(Enum):
             if precision.bits == bits:
                 return precision
         raise SpecError(
-            f"{bits} bits are no known precision; allowed are 32, 16, 8 … 2 and mixed.", "Type --bits 8 or BITS=8."
+            f"the precision must be 32, 16, 8 … 2 bits or mixed, got {bits}.", "Type --bits 8 (make: BITS=8)."
         )
 
     @classmethod
@@ -209,8 +209,8 @@ def executions(precisions: Iterable[Precision], runtimes: Iterable[RuntimeName])
     for runtime in requested:
         if wanted and not any(runtime.artifact_format.holds(precision) for precision in wanted):
             raise SpecError(
-                f"the runtime {runtime.value} executes int8 … int2; asked for is {', '.join(p.value for p in wanted)}.",
-                "Type BITS=8, or take another runtime.",
+                f"the runtime {runtime.value} executes only int8 … int2, got {', '.join(p.value for p in wanted)}.",
+                "Type --bits 8 (make: BITS=8), or another --runtime.",
             )
     return [(p, r) for p in wanted for r in requested if r.artifact_format.holds(p)]
 
@@ -351,7 +351,7 @@ class Recurrence:
         require_member(Cell, self.cell, "network.recurrences.cell")
         require(
             0 < self.units <= MOST_UNITS,
-            f"network.recurrences has {abbreviate(self.units)} units; allowed are 1 … {MOST_UNITS}.",
+            f"network.recurrences must have 1 … {MOST_UNITS} units, got {abbreviate(self.units)}.",
         )
 
     @property
@@ -441,7 +441,7 @@ class DiscreteHead:
     start: int = field(default=0, metadata=OMITTED)
 
     def __post_init__(self) -> None:
-        require(len(self.action_names) >= 2, f"a discrete head needs two actions, got {len(self.action_names)}.")
+        require(len(self.action_names) >= 2, f"a discrete head needs at least 2 actions, got {len(self.action_names)}.")
         require_few_outputs(len(self.action_names))
         require_start(self.start, "head.start")
         for name in self.action_names:
@@ -603,16 +603,19 @@ class ContinuousHead:
 
     def __post_init__(self) -> None:
         require_member(Squash, self.squash, "head.squash")
-        require(self.limit > 0, f"head.limit is {self.limit}; it must be positive.")
+        require(self.limit > 0, f"head.limit must be positive, got {self.limit}.")
         require_names(self.names, len(self.low), "the head")
         require_name(self.unit, "the unit of the head's actions")
-        require(len(self.low) == len(self.high) > 0, f"head has {len(self.low)} lows but {len(self.high)} highs.")
+        require(
+            len(self.low) == len(self.high) > 0,
+            f"head must have as many lows as highs, and at least one, got {len(self.low)} and {len(self.high)}.",
+        )
         require_few_outputs(len(self.low))
         finite = all(abs(v) <= LARGEST_FLOAT32 for v in (*self.low, *self.high))
         ordered = all(low < high for low, high in zip(self.low, self.high))
         require(
             finite and ordered,
-            f"head bounds {abbreviate(self.low)} … {abbreviate(self.high)} must be finite with low < high.",
+            f"head bounds must be finite with low < high, got {abbreviate(self.low)} … {abbreviate(self.high)}.",
         )
 
     @property
@@ -690,7 +693,7 @@ class Convolution:
         sizes = (self.filters, self.kernel, self.stride)
         require(
             all(0 < size <= LARGEST_SIDE for size in sizes),
-            f"network.convolutions has {abbreviate(sizes)}; all three must be positive, {LARGEST_SIDE} at most.",
+            f"network.convolutions must have three sizes of 1 … {LARGEST_SIDE}, got {abbreviate(sizes)}.",
         )
 
     def output_side(self, side: int) -> int:
@@ -752,32 +755,32 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         layered = (*self.hidden, *self.convolutions, *self.recurrences)
-        require(not (self.opaque and layered), "network has layers and an opaque program; allowed is one of them.")
+        require(not (self.opaque and layered), "network must have layers or an opaque program, got both.")
         require(
             all(0 < width <= LARGEST_SIDE for width in self.hidden),
-            f"network.hidden is {abbreviate(self.hidden)}; widths must be positive, {LARGEST_SIDE} at most.",
+            f"network.hidden must be widths of 1 … {LARGEST_SIDE}, got {abbreviate(self.hidden)}.",
         )
         layers = len(self.convolutions) + len(self.hidden)
         together = layers + 2 * len(self.recurrences)
-        require(together <= MOST_LAYERS, f"network has {together} layers before the head; allowed are {MOST_LAYERS}.")
-        require(not (self.recurrences and self.convolutions), "a network with convolutions has no recurrent layers.")
+        require(
+            together <= MOST_LAYERS, f"network must have at most {MOST_LAYERS} layers before the head, got {together}."
+        )
+        require(not (self.recurrences and self.convolutions), "a network must not mix convolutions and recurrence.")
         places = [recurrence.behind for recurrence in self.recurrences]
         require(
             places == sorted(places) and all(0 <= place <= len(self.hidden) for place in places),
-            f"network.recurrences stand behind {abbreviate(places)} hidden layers; allowed are ascending numbers up to "
-            f"{len(self.hidden)}.",
+            f"network.recurrences must follow ascending numbers of hidden layers, at most {len(self.hidden)}, "
+            f"got {abbreviate(places)}.",
         )
-        require(layers <= MOST_LAYERS, f"network has {layers} layers before the head; allowed are {MOST_LAYERS}.")
+        require(layers <= MOST_LAYERS, f"network takes at most {MOST_LAYERS} layers before the head, got {layers}.")
         for kind in (self.activation, *self.activations):
             require_member(Activation, kind, "network.activation")
         require(
             not self.activations or (len(self.activations) == layers and self.activations[0] is self.activation),
-            f"network.activations are {len(self.activations)}, from {abbreviate([a.value for a in self.activations])}; "
-            f"allowed are none, or {layers} of which the first is network.activation, {self.activation.value!r}.",
+            f"network.activations must be empty or {layers}, the first being network.activation, "
+            f"{self.activation.value!r}, got {abbreviate([a.value for a in self.activations])}.",
         )
-        require(
-            0.0 <= self.negative_slope <= 1.0, f"network.negative_slope is {self.negative_slope}; allowed are 0 … 1."
-        )
+        require(0.0 <= self.negative_slope <= 1.0, f"network.negative_slope must be 0 … 1, got {self.negative_slope}.")
 
     @property
     def is_relu(self) -> bool:
@@ -827,7 +830,7 @@ class NetworkSpec:
         """
         require(
             len(observation) == 3,
-            f"the network's convolutions take an image (height, width, channels); the observation is {observation}.",
+            f"a network with convolutions must get an image (height, width, channels), got {observation}.",
         )
         shapes = [(observation[0], observation[1], observation[2])]
         for layer in self.convolutions:
@@ -921,7 +924,7 @@ class Memory:
     def __post_init__(self) -> None:
         require_member(Remembered, self.of, "observation.memory.of")
         finite = all(abs(value) <= LARGEST_FLOAT32 for value in self.initial)
-        require(finite, f"observation.memory.initial is {abbreviate(self.initial)}; allowed are finite numbers.")
+        require(finite, f"observation.memory.initial must be finite, got {abbreviate(self.initial)}.")
 
 
 @dataclass(frozen=True)
@@ -949,8 +952,8 @@ class ObservationField:
         require_name(self.unit, f"the unit of observation field {self.name!r}")
         require(
             all(0 < side <= LARGEST_SIDE for side in self.shape) and len(self.shape) <= MOST_SIDES,
-            f"observation field {self.name!r} has the shape {abbreviate(self.shape)}; "
-            f"allowed are up to {MOST_SIDES} sides of 1 … {LARGEST_SIDE}.",
+            f"observation field {self.name!r} must have at most {MOST_SIDES} dimensions of 1 … {LARGEST_SIDE}, "
+            f"got {abbreviate(self.shape)}.",
         )
         if self.memory is not None:
             initial_size = len(self.memory.initial)
@@ -960,7 +963,7 @@ class ObservationField:
             )
             require(
                 self.shape[0] == 1 or self.memory.of is not Remembered.STATE,
-                f"observation field {self.name!r} has {self.shape[0]} rows of state; allowed is one.",
+                f"observation field {self.name!r} must have one row of state, got {self.shape[0]}.",
             )
         require_names(self.element_names, self.row_size, f"observation field {self.name!r}")
 
@@ -1011,7 +1014,8 @@ class Normaliser:
 
     def __post_init__(self) -> None:
         require(
-            len(self.mean) == len(self.scale), f"normaliser has {len(self.mean)} means but {len(self.scale)} scales."
+            len(self.mean) == len(self.scale),
+            f"normaliser must have as many means as scales, got {len(self.mean)} and {len(self.scale)}.",
         )
         require(all(abs(m) <= LARGEST_FLOAT32 for m in self.mean), "normaliser.mean must be finite in float32.")
         require(
@@ -1019,9 +1023,9 @@ class Normaliser:
             f"normaliser.scale must be positive and between {SMALLEST_DIVISOR:g} and {LARGEST_DIVISOR:g}, "
             "so that it and its reciprocal are float32 numbers.",
         )
-        require(self.clip > 0, f"normaliser.clip is {self.clip}; it must be positive.")
+        require(self.clip > 0, f"normaliser.clip must be positive, got {self.clip}.")
         if self.low or self.high:
-            require(self.clip == math.inf, "normaliser has both a clip and bounds; allowed is one of them.")
+            require(self.clip == math.inf, "normaliser must have a clip or bounds, got both.")
             counts = len(self.low), len(self.high)
             require(
                 counts == (len(self.mean), len(self.mean)),
@@ -1077,14 +1081,14 @@ class TrainedQuantization:
         require_member(WeightRange, self.weight_range, "quantization.weight_range")
         require(
             SMALLEST_WEIGHT_BITS <= self.bits <= LARGEST_WEIGHT_BITS,
-            f"quantization.bits is {self.bits}; allowed are {SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}.",
+            f"quantization.bits must be {SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}, got {self.bits}.",
         )
         for name, (low, high) in self.ranges.items():
             require(
                 -LARGEST_FLOAT32 <= low <= high <= LARGEST_FLOAT32,
-                f"quantization.ranges.{name} is {low} … {high}; it must be finite and ordered.",
+                f"quantization.ranges.{name} must be finite and ordered, got {low} … {high}.",
             )
-            require(name == INPUT or low == 0.0, f"quantization.ranges.{name} begins at {low}, not at a ReLU's 0.")
+            require(name == INPUT or low == 0.0, f"quantization.ranges.{name} must begin at 0 (ReLU), got {low}.")
 
 
 # --- the spec -------------------------------------------------------------------------------------------------------
@@ -1150,21 +1154,21 @@ class PolicySpec:
     def __post_init__(self) -> None:
         require(
             is_policy_name(self.name),
-            f"policy.name is {abbreviate(self.name)}; allowed are {POLICY_NAMES_ALLOWED}.",
-            "Give it another name: the folder that it is trained into names it.",
+            f"policy.name must be {POLICY_NAMES_ALLOWED}, got {abbreviate(self.name)}.",
+            "Type another --output-path: the policy is named after that folder.",
         )
         require(len(self.observation) > 0, "policy.observation has no fields.")
         repeated = [name for name, count in Counter(f.name for f in self.observation).items() if count > 1]
         require(not repeated, f"policy.observation repeats a field name: {abbreviate(repeated)}.")
         require(
             self.observation_size <= LARGEST_SIDE,
-            f"policy.observation has {abbreviate(self.observation_size)} elements; allowed are {LARGEST_SIDE}.",
+            f"policy.observation must have at most {LARGEST_SIDE} elements, got {abbreviate(self.observation_size)}.",
         )
         self._check_states()
         normaliser_size, wanted = len(self.normaliser.mean), self.input_size
-        require(normaliser_size in (1, wanted), f"normaliser has {normaliser_size} elements, the observation {wanted}.")
+        require(normaliser_size in (1, wanted), f"normaliser must have 1 or {wanted} elements, got {normaliser_size}.")
         self._check_memory()
-        require(not (self.network.opaque and self.quantization), "an opaque program has no quantization.")
+        require(not (self.network.opaque and self.quantization), "an opaque program must not have quantization.")
         if self.network.convolutions:
             self.network.image_shapes(self.observation[0].shape)
             for behind in self.observation[1:]:
@@ -1174,14 +1178,14 @@ class PolicySpec:
                     f"{behind.name!r} behind the image has the shape {abbreviate(behind.shape)}.",
                 )
         period = self.control_period_s
-        require(0 < period < math.inf, f"control_period_s is {period}; it must be positive and finite.")
-        require(0 <= self.delay_s < math.inf, f"delay_s is {self.delay_s}; it must be finite and not negative.")
+        require(0 < period < math.inf, f"control_period_s must be positive and finite, got {period}.")
+        require(0 <= self.delay_s < math.inf, f"delay_s must be finite and not negative, got {self.delay_s}.")
         if self.fallback:
             self.check_fallback(self.fallback)
         if self.quantization is not None:
             require(
                 self.network.is_relu,
-                "quantization is given for a network with another activation than ReLU, whose ranges begin at 0.",
+                "quantization requires ReLU activations, whose ranges begin at 0.",
             )
             require(
                 self.vector_size == 0,
@@ -1191,14 +1195,14 @@ class PolicySpec:
             )
             require(
                 not self.network.recurrences,
-                "quantization is given for a network with recurrent layers; allowed are others.",
+                "quantization is not supported for a network with recurrent layers.",
                 "Train without --quantization-method, and convert: the ranges then come from recorded rollouts.",
             )
             wanted_ranges, ranges = {INPUT, *self.network.hidden_names}, set(self.quantization.ranges)
             require(
                 ranges == wanted_ranges,
-                f"quantization.ranges are those of {abbreviate(sorted(ranges))}; "
-                f"the network has {abbreviate(sorted(wanted_ranges))}.",
+                f"quantization.ranges must be of {abbreviate(sorted(wanted_ranges))}, "
+                f"got {abbreviate(sorted(ranges))}.",
             )
 
     def _check_states(self) -> None:
@@ -1207,20 +1211,21 @@ class PolicySpec:
         require(
             [field.size for field in states] == wanted
             and list(self.observation[len(self.observation) - len(states) :]) == states,
-            f"policy.observation has states of {abbreviate([field.size for field in states])} elements; the network "
-            f"wants {abbreviate(wanted)}, behind all other fields.",
+            f"policy.observation must end in states of {abbreviate(wanted)} elements, "
+            f"got {abbreviate([field.size for field in states])}.",
         )
-        require(len(states) < len(self.observation), "policy.observation has nothing but states.")
+        require(len(states) < len(self.observation), "policy.observation must have a field that is not a state.")
 
     def _check_memory(self) -> None:
         remembers = any(field.memory for field in self.observation)
-        require(not (self.network.convolutions and remembers), "a network with convolutions has no memory.")
+        require(not (self.network.convolutions and remembers), "a network with convolutions takes no memory fields.")
         for obs_field in self.observation:
             if obs_field.memory is not None and obs_field.memory.of is Remembered.ACTION:
                 fits = isinstance(self.head, ContinuousHead) and obs_field.row_size == self.head.size
                 require(
                     fits,
-                    f"{obs_field.name!r} remembers actions of {obs_field.row_size} elements, which the head has not.",
+                    f"{obs_field.name!r} must remember as many actions as a continuous head has, "
+                    f"got {obs_field.row_size}.",
                 )
 
     def check_fallback(self, fallback: tuple[float, ...]) -> None:
@@ -1230,7 +1235,7 @@ class PolicySpec:
             SpecError: it is none of its actions; says what is allowed.
         """
         fits = self.head.allows(fallback)
-        require(fits, f"fallback is {abbreviate(fallback)}; allowed are none, or {self.head.allowed_actions}.")
+        require(fits, f"fallback must be empty or {self.head.allowed_actions}, got {abbreviate(fallback)}.")
 
     @property
     def fallback_example(self) -> str:
@@ -1334,9 +1339,9 @@ class PolicySpec:
             fed = fields[index] if index < len(fields) else None
             if mine != fed:
                 raise SpecError(
-                    f"policy {self.name!r} was trained on another observation: field {index} is {_describe(mine)} in "
-                    f"the policy but {_describe(fed)} in what would be fed to it.",
-                    "Feed it what it was trained on, or train a policy for this environment.",
+                    f"policy {self.name!r} was trained on another observation: field {index} must be "
+                    f"{_describe(mine)}, got {_describe(fed)}.",
+                    "Use the environment that it was trained in, or train a policy for this one.",
                 )
 
     def to_dict(self) -> dict[str, Any]:
@@ -1370,15 +1375,15 @@ class PolicySpec:
         version = data.get("format_version")
         require(
             type(version) is int and version == SPEC_FORMAT_VERSION,  # True and 1.0 equal 1
-            f"policy.json has format_version {abbreviate(version)}; this program reads {SPEC_FORMAT_VERSION}.",
-            "Use the program version that wrote it, or train the policy again.",
+            f"format_version of policy.json must be {SPEC_FORMAT_VERSION}, got {abbreviate(version)}.",
+            "Use the quarl version that wrote it, or train the policy again.",
         )
         # Without what it stands for, another policy would run.
         unknown = sorted(data.keys() - {"format_version", *(field.name for field in fields(cls))})
         require(
             not unknown,
             f"policy.json has fields that this version does not know: {abbreviate(unknown)}.",
-            "Import the policy again, or use the program version that wrote it.",
+            "Import the policy again, or use the quarl version that wrote it.",
         )
         try:
             spec: PolicySpec = json_values.read(cls, data)

@@ -85,7 +85,7 @@ def import_policy(
     parsed = {option: readers.get(option, _as_it_is)(value) for option, value in arguments.items() if value is not None}
     done = imported(ImportOptions(Path(file), **parsed))
     if done.path is None:
-        raise TypeError("import_policy returns a policy; a dry run, which writes none, is for the command line.")
+        raise TypeError("dry_run must be False in import_policy, got True. Type: quarl import FILE --dry-run")
     return Policy(Bundle.load(done.path))
 
 

@@ -374,7 +374,7 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 @contextmanager

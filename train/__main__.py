@@ -124,7 +124,10 @@ def train(options: Options) -> int:
 
     quantization = quantization_settings(options)
     if options.teacher is not None and method != "distill":
-        raise SettingsError(f"--teacher means nothing to --method {method}. Leave it out, or type --method distill.")
+        raise SettingsError(
+            f"--teacher requires --method distill, got --method {method}. Leave --teacher out, or type --method "
+            "distill."
+        )
     chosen = load_settings(typed, method, options.policy or DEFAULT_POLICY)
     chosen = dataclasses.replace(chosen, task=with_asked(chosen.task, options))
     task = make_task(typed, options.preset, chosen.task, options.workers)
@@ -230,11 +233,11 @@ def refuse_unusable(options: RunOptions, task: Task) -> None:
     from quarl.train.runs.presets import SettingsError
 
     if options.resume and options.fresh:
-        raise SettingsError("--resume goes on and --fresh starts over. Leave one of them out.")
+        raise SettingsError("--resume and --fresh exclude each other. Leave one of them out.")
     if options.stop_preset and options.stop_preset not in task.presets:
         judged = ", ".join(preset for preset in task.presets if preset)
         known = f"choose one it is judged on: {judged}" if judged else "leave it out"
-        raise SettingsError(f"--stop-preset {options.stop_preset} means nothing to {task.name}; {known}.")
+        raise SettingsError(f"--stop-preset must be a preset of {task.name}, got {options.stop_preset}; {known}.")
 
 
 def parse_mixed_precision(text: str, method: str, settings: set[str]) -> str:
@@ -247,7 +250,9 @@ def parse_mixed_precision(text: str, method: str, settings: set[str]) -> str:
     from quarl.train.runs.presets import SettingsError
 
     if "compute" not in settings:
-        raise SettingsError(f"--method {method} computes in float32 only. Leave --mixed-precision {text} out.")
+        raise SettingsError(
+            f"--method {method} trains in float32 only, got --mixed-precision {text}. Leave --mixed-precision out."
+        )
     try:
         return parse_compute(text).value
     except ValueError as error:
@@ -266,16 +271,18 @@ def quantization_settings(options: Options) -> dict[str, Any]:
     bits, method, delay = options.precision, options.quantization_method, options.quant_delay
     if method == AWARE:
         if bits == 32:
-            raise SettingsError(f"--quantization-method {method} needs the bits: type --precision 8 (or 7 … 2).")
+            raise SettingsError(f"--quantization-method {method} requires a bit width. Type --precision 8 (or 7 … 2).")
         return {"quantization_bits": bits, **({} if delay is None else {"quant_delay": delay})}
     if bits != 32:
         raise SettingsError(
-            f"--precision {bits}: without more, training is done in 32 bits. Type --quantization-method "
-            f"{AWARE} to learn with quantizers, or quantize what was trained with --precision 32: "
-            f"quarl convert --bits {bits} --policy NAME"
+            f"--precision {bits} requires --quantization-method. Type --quantization-method {AWARE} to train with "
+            f"quantizers, or train with --precision 32 and quantize afterwards: quarl convert --bits {bits} --policy "
+            "NAME"
         )
     if delay is not None:
-        raise SettingsError("--quant-delay means nothing without --quantization-method quantization-aware.")
+        raise SettingsError(
+            "--quant-delay requires --quantization-method quantization-aware. Leave --quant-delay out, or add that."
+        )
     return {}
 
 

@@ -105,17 +105,22 @@ def check_usage(options: Options) -> None:
     from quarl.train.suites.errors import TaskError
 
     if options.episodes < 1:
-        raise TaskError(f"--episodes {options.episodes} is too few; take at least 1.")
+        raise TaskError(f"--episodes must be at least 1, got {options.episodes}.")
     if options.seed < 0:
-        raise TaskError(f"--seed {options.seed} is negative; take 0 or more.")
+        raise TaskError(f"--seed must be 0 or more, got {options.seed}.")
     if options.precision is None:
         for name in ("runtime", "compare"):
             if getattr(options, name):
-                raise TaskError(f"--{name} is about an artifact; say which one, for example --precision int8.")
+                raise TaskError(
+                    f"--{name} requires --precision, which chooses the artifact. Type --precision int8, for example."
+                )
     if options.video is not None and options.video.suffix.lower() not in (".mp4", ".gif"):
-        raise TaskError(f"--video is {str(options.video)!r}; allowed are names that end in .mp4 or .gif.")
+        raise TaskError(f"--video must name a file that ends in .mp4 or .gif, got {str(options.video)!r}.")
     if options.video is not None and options.zones:
-        raise TaskError("--video films an episode of the whole preset, --zones has none. Leave one of them out.")
+        raise TaskError(
+            "--video and --zones exclude each other: a film shows an episode of the whole preset. Leave one of them "
+            "out."
+        )
 
 
 def judge_bundle(arguments: Options) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
     options = task_options(bundle.spec, name)
     if arguments.command_latency is not None:
         if not flies:
-            raise TaskError(f"--command-latency means nothing to the task {name}. Leave it out.")
+            raise TaskError(f"--command-latency is not available for the task {name}. Leave it out.")
         options["judged"] = {"latency": read_command_latency(arguments.command_latency).to_settings()}
     if arguments.max_episode_steps is not None:
         options[MAX_EPISODE_STEPS] = arguments.max_episode_steps
@@ -143,7 +148,7 @@ def judge_bundle(arguments: Options) -> dict[str, Any]:
         task = unpair_if_unseeded(task, arguments.seed)
     for option, is_known in (("preset", task.presets != ("",)), ("zones", flies)):
         if getattr(arguments, option) and not is_known:
-            raise TaskError(f"--{option} means nothing to the task {name}. Leave it out.")
+            raise TaskError(f"--{option} is not available for the task {name}. Leave it out.")
     presets = tuple(arguments.preset or task.presets)
     rows: list[dict[str, Any]] = []
     differences: list[dict[str, Any]] = []
@@ -225,9 +230,8 @@ def check_task(spec: PolicySpec, task: Task) -> None:
         if one != its:
             trained = spec.provenance.get("task", spec.environment.id)
             raise SpecError(
-                f"policy {spec.name!r} was trained on another task than {task.name}: its {field} is {one}, "
-                f"that of the task is {its}.",
-                f"Leave out --task, or take the task it was trained on: --task {trained}",
+                f"policy {spec.name!r} was not trained on {task.name}: its {field} is {one}, the task's is {its}.",
+                f"Leave --task out, or type the task that it was trained on: --task {trained}",
             )
 
 
@@ -290,7 +294,9 @@ def difference(one: Sequence[float], other: Sequence[float], paired: bool) -> tu
     if not paired:
         return difference_interval(one, other)
     if len(one) != len(other) or not len(one):
-        raise ValueError(f"{len(one)} and {len(other)} episodes cannot be paired; evaluate both on the same episodes.")
+        raise ValueError(
+            f"{len(one)} and {len(other)} episodes cannot be paired. Evaluate both policies on the same episodes."
+        )
     differences = [float(mine) - float(its) for mine, its in zip(one, other, strict=True)]
     return fmean(differences), mean_interval(differences)
 

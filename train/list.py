@@ -90,8 +90,8 @@ def run(options: Options) -> Any:
     cells = [cell for cell in load_cells() if name in (None, cell.name) and method in (None, cell.method)]
     if not cells:
         raise TaskError(
-            f"no cell has --task {task or 'any'} and --method {method or 'any'}.",
-            "Any Gymnasium id trains all the same: quarl train --task CartPole-v1 --method ppo",
+            f"the list has no entry with --task {task or 'any'} and --method {method or 'any'}.",
+            "Any Gymnasium task can be trained, listed or not: quarl train --task CartPole-v1 --method ppo",
         )
     states = [state_of(cell) for cell in cells]
     suites = {suite.value: {"extra": extra, "missing": missing_packages(suite)} for suite, (extra, _) in NEEDS.items()}

@@ -76,13 +76,13 @@ def refuse_mismatch(method: str, task: Task) -> None:
     if kind not in METHODS[method].actions:
         able = ", ".join(name for name, other in METHODS.items() if kind in other.actions)
         raise TaskError(
-            f"--method {method} takes {' or '.join(METHODS[method].actions)} actions and {task.name} has {kind} ones. "
-            f"Choose --method {able}."
+            f"--method {method} requires {' or '.join(METHODS[method].actions)} actions, but {task.name} has {kind} "
+            f"ones. Type --method {able}."
         )
     if task.vector_size and method != "distill":
         raise TaskError(
-            f"--method {method} learns from an image or from a vector, and {task.name} shows both. "
-            "Choose --method distill."
+            f"--method {method} learns from images or from vectors, but {task.name} observes both. Type --method "
+            "distill."
         )
 
 
@@ -96,11 +96,11 @@ def refuse_memory(method: str, network: NetworkSpec) -> None:
         return
     if network.recurrences:
         raise TaskError(
-            f"--method {method} cannot train recurrent layers. Choose --method {RECURRENT}.",
+            f"--method {method} cannot train recurrent layers. Type --method {RECURRENT}.",
             code="method_not_recurrent",
         )
     raise TaskError(
-        f"--method {RECURRENT} trains networks with GRUs. Type --model 128,gru-128, for example.",
+        f"--method {RECURRENT} requires a network with GRUs. Type --model 128,gru-128, for example.",
         code="method_needs_recurrence",
     )
 

@@ -19,7 +19,7 @@ def read_method(text: str) -> str:
         ValueError: it is none.
     """
     if (name := text.lower()) not in METHODS:
-        raise ValueError(f"{text!r} is no method; allowed are {', '.join(METHODS)}")
+        raise ValueError(f"{text!r} is not a method; choose one of {', '.join(METHODS)}")
     return name
 
 
@@ -89,5 +89,5 @@ def require_task(task: str | None, examples: str) -> str:
         SettingsError: none was; says what can be typed.
     """
     if task is None:
-        raise SettingsError(f"which task? Add --task; for example:\n\n{examples}")
+        raise SettingsError(f"--task is required. For example:\n\n{examples}")
     return task

@@ -97,8 +97,8 @@ def _exchange(process: subprocess.Popen[str], request: str, log: IO[str] | None 
             log.seek(0)
             tail = " / ".join(log.read().strip().splitlines()[-3:])
         raise BenchError(
-            f"the Keras baseline ended with status {process.wait()}: {tail or 'it said nothing'}.",
-            "Measure without it: add --no-baseline",
+            f"the Keras baseline exited with status {process.wait()}: {tail or 'it printed nothing'}.",
+            "Add --no-baseline to measure without it.",
         )
     reply: dict[str, Any] = json.loads(line)
     return reply

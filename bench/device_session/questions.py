@@ -130,7 +130,7 @@ def merge_latency(replies: Sequence[Mapping[str, Any]], warmup: int) -> dict[str
     """Return the report's part that blocks of one contestant make together."""
     samples = sorted(value for reply in replies for value in reply["samples_ns"])
     if len(samples) != sum(reply["runs"] for reply in replies):
-        raise ValueError("a block was answered without all of its times; they cannot be joined.")
+        raise ValueError("a block's reply lacks some of its samples; the blocks cannot be joined.")
     statistics = Statistics.of(samples)
     reasons = dict.fromkeys(reason for reply in replies for reason in reply["invalid_reasons"])
     latency = Latency(

@@ -89,8 +89,8 @@ def open_session(
     runtimes = arguments.runtime
     if without_python and RuntimeName.NATIVE not in runtimes:
         raise command_line.BenchError(
-            f"--agent native serves the native engine alone; --runtime is {','.join(one.value for one in runtimes)}.",
-            "Add --runtime native.",
+            f"--agent native requires --runtime native, got {','.join(one.value for one in runtimes)}.",
+            "Type --runtime native.",
         )
     bundles = [
         (runtime, access.bundle_with(policy, requested, runtime)) for runtime in runtimes for policy in arguments.policy

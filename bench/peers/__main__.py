@@ -54,7 +54,7 @@ def _ask(options: Options) -> dict[str, Any]:
 
     python = PROJECT_ROOT / PYTHON
     if not python.exists():
-        raise command_line.BenchError("the other programs are not installed.", "make peers")
+        raise command_line.BenchError("the programs to compare with are not installed.", "make peers")
     rows = [row for name in options.policy for row in measure_contestants(load_committed(name), python)]
     own = [f"{name.value} {version}" for name, version in find_installed_runtimes().items()]
     return {"versions": f"{', '.join(own)}, {versions(python)}", "rows": rows}

@@ -61,7 +61,7 @@ def in_c(folder: Path, bundle: Bundle, python: Path) -> TimedPrograms:
     write = [str(python), WORKER, str(folder), EMLEARN, ""]
     done = subprocess.run(write, env={**os.environ, **WHERE}, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(f"emlearn fails: {done.stderr.strip()[-500:]}", "make peers")
+        raise BenchError(f"emlearn failed: {done.stderr.strip()[-500:]}", "make peers")
     spec, weights, calibration = bundle.spec, bundle.weights(), bundle.calibration()
     artifact = folder / "int8.native"
     artifact.write_bytes(build_graph(spec, weights, calibration, Precision.INT8, ArtifactFormat.NATIVE))

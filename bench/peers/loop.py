@@ -33,7 +33,7 @@ def compile_loop(folder: Path) -> Path:
     command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, f"-I{folder}", f"-I{includes}", str(HERE / "loop.c")]
     done = subprocess.run([*command, "-lm", "-o", str(library_path)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(f"emlearn's C cannot be compiled: {done.stderr.strip()[-500:]}")
+        raise BenchError(f"the C code that emlearn generated does not compile: {done.stderr.strip()[-500:]}")
     return library_path
 
 

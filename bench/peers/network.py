@@ -22,7 +22,7 @@ def require_expressible(spec: PolicySpec) -> None:
     network = spec.network
     plain = not (network.convolutions or network.layer_norm) and spec.is_plain_choice
     if not plain or network.activation is not Activation.RELU:
-        raise UsageError(f"policy {spec.name} is no discrete perceptron of ReLUs.", "--policy I,II,III")
+        raise UsageError(f"policy {spec.name} must be a ReLU perceptron with discrete actions.", "--policy I,II,III")
 
 
 def write_network(folder: Path, bundle: Bundle) -> None:

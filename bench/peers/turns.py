@@ -115,7 +115,7 @@ def _answer(name: str, worker: subprocess.Popen[str], question: str | int) -> An
     except BrokenPipeError:
         pass  # it has ended, and answers nothing
     if not (line := worker.stdout.readline()):
-        raise BenchError(f"{name} ended with status {worker.wait()} before it answered; its own words are above.")
+        raise BenchError(f"{name} exited with status {worker.wait()} before it answered; its error output is above.")
     return json.loads(line)
 
 

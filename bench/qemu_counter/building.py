@@ -30,7 +30,7 @@ def require_programs() -> None:
     missing = missing_packages([PROGRAMS]) + [p for file, p in HEADERS.items() if not Path(file).exists()]
     if missing:
         raise BenchError(
-            f"counting needs {len(missing)} Debian package(s) that are not installed.",
+            f"counting instructions needs {len(missing)} Debian package(s) that are not installed.",
             f"sudo apt-get install --no-install-recommends {' '.join(missing)}",
         )
 
@@ -69,4 +69,6 @@ def compile_shared(source: Path, made: Path) -> None:
     command = ["gcc", *FLAGS, f"-I{HERE}", str(source), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
-        raise BenchError(f"gcc cannot compile {source.name}: {done.stderr.strip()[-800:]}", "gcc --version")
+        raise BenchError(
+            f"gcc cannot compile {source.name}: {done.stderr.strip()[-800:]}", "Check the compiler: gcc --version"
+        )

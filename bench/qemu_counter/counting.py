@@ -107,7 +107,9 @@ def parse_lines(text: str) -> list[Counted]:
     for line in text.splitlines():
         values = [int(word) for word in line.split()]
         if len(values) != len(COLUMNS):
-            raise BenchError(f"the plugin wrote {line!r}; a line has the {len(COLUMNS)} numbers {', '.join(COLUMNS)}.")
+            raise BenchError(
+                f"a line of the plugin must have the {len(COLUMNS)} numbers {', '.join(COLUMNS)}, got {line!r}."
+            )
         regions.append(Counted(*values))
     return regions
 
@@ -124,7 +126,10 @@ def summarise_counts(rows: Sequence[Counted], labels: Sequence[str]) -> tuple[di
         BenchError: the markers and the labels do not belong together.
     """
     if len(rows) != len(labels):
-        raise BenchError(f"{len(rows)} regions were counted and {len(labels)} were marked.", code="regions_miscounted")
+        raise BenchError(
+            f"the numbers of counted and marked regions must be equal, got {len(rows)} and {len(labels)}.",
+            code="regions_miscounted",
+        )
     by_label: dict[str, list[Counted]] = {}
     for row, label in zip(rows, labels, strict=True):
         by_label.setdefault(label, []).append(row)
@@ -188,12 +193,13 @@ def _run(
             )
         except subprocess.TimeoutExpired:
             raise BenchError(
-                f"the guest was not done after {TIMEOUT_S} s.", "Is this machine busy? Try again."
+                f"the guest did not finish within {TIMEOUT_S} s.",
+                "Check this machine's load, then run the same command again.",
             ) from None
         if done.returncode != 0 or not (Path(here) / "answer").exists():
             raise BenchError(
-                f"the agent in qemu-aarch64 ended with {done.returncode}: {done.stderr.strip()[-800:]}",
-                "QEMU 7.2 of Debian bookworm is what this was made for: qemu-aarch64 --version",
+                f"the agent in qemu-aarch64 exited with status {done.returncode}: {done.stderr.strip()[-800:]}",
+                "The counter is tested with QEMU 7.2 of Debian bookworm; compare: qemu-aarch64 --version",
             )
         answer = json.loads((Path(here) / "answer").read_text())
         if not answer["load"]["ok"]:

@@ -26,7 +26,7 @@ def wheels_for(runtime: RuntimeName) -> list[Wheel]:
     for distribution in (NUMPY, *([runtime.distribution] if runtime.distribution else [])):
         pins = [p for p in load_pins() if (p.distribution, p.machine, p.python) == (distribution, MACHINE, SERIES)]
         if not pins:
-            raise BenchError(f"no wheel of {distribution} for Python {SERIES} on {MACHINE} is pinned.")
+            raise BenchError(f"no wheel is pinned for {distribution} with Python {SERIES} on {MACHINE}.")
         wheels.append(pins[0])
     return wheels
 

@@ -115,7 +115,7 @@ def unpack(root: Path, architecture: str, suite: str, packages: Sequence[str], s
     if failed:
         raise BenchError(
             f"mmdebstrap failed: {error_text[-800:]}",
-            "Does `apt-get update` work here? mmdebstrap takes its packages from the same place.",
+            "Check that `apt-get update` works here: mmdebstrap downloads from the same servers.",
         )
     for unused in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var"):
         shutil.rmtree(root / unused, ignore_errors=True)

@@ -101,8 +101,9 @@ def measure(bundle: Bundle, task: Task, question: Question) -> Measurements:
             facts = probe(device.connection)
             if is_emulated(device.connection, facts):  # before anything is converted or deployed
                 raise BenchError(
-                    f"{question.target} is emulated: how long a decision takes there says nothing about a real device.",
-                    "--target pi@raspberrypi, or --target local for this machine",
+                    f"{question.target} is emulated, so that decision times there do not predict those of a real "
+                    "device.",
+                    "type --target pi@raspberrypi, or --target local for this machine",
                     code="emulated_target",
                 )
             runtimes, excluded = runtimes_of(facts, question.runtimes)
@@ -187,8 +188,9 @@ def compute_return_kept(returns: Sequence[float], reference: Sequence[float]) ->
     error = Estimate.of_relative_error(returns, reference)
     if error is None:
         raise BenchError(
-            f"the reference's mean return over {len(reference)} episodes is 0: there is no share of it to keep.",
-            "another --seed, or more --episodes",
+            f"the reference's mean return over {len(reference)} episodes is 0, so that no fraction of it can be "
+            "computed.",
+            "type another --seed, or more --episodes",
             code="zero_reference_return",
         )
     low, high = (None if end is None else 1.0 - end / 100.0 for end in (error.high, error.low))
@@ -273,10 +275,10 @@ def choose_preset(task: Task, preset: str | None) -> str:
         return first
     if not first:
         raise UsageError(
-            f"--preset {preset} means nothing to the task {task.name}.",
-            "the command without --preset",
+            f"--preset {preset} is not available for the task {task.name}.",
+            "leave --preset out",
             code="task_has_no_presets",
         )
     if preset not in PRESETS:
-        raise UsageError(f"--preset {preset} is not known; allowed are {', '.join(PRESETS)}.", f"--preset {first}")
+        raise UsageError(f"--preset must be one of {', '.join(PRESETS)}, got {preset}.", f"--preset {first}")
     return preset

@@ -39,7 +39,10 @@ def runtimes_of(facts: TargetFacts, wanted: Sequence[RuntimeName]) -> tuple[list
     for runtime in wanted:
         try:
             if runtime not in available():
-                raise UnsupportedDeviceError(f"{runtime.value} is not installed here to check artifacts in.")
+                raise UnsupportedDeviceError(
+                    f"{runtime.value} is not installed on this machine, which checks the artifacts in it. Type make "
+                    "setup, or choose another --runtime."
+                )
             select(facts, [*supported_runtimes, runtime])
             supported_runtimes.append(runtime)
         except UnsupportedDeviceError as error:

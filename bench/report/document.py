@@ -268,14 +268,15 @@ def check(data: Any) -> None:
     try:
         json.dumps(data, allow_nan=False)
     except ValueError as error:
-        raise InvalidDocumentError(f"the report holds a number that JSON does not have: {error}.") from None
+        raise InvalidDocumentError(f"the report must hold finite numbers only: {error}.") from None
     for kind in Kind:
         if (data.get(kind.value) is not None) != (data["kind"] == kind.value):
             raise InvalidDocumentError(
-                f"report.kind is {data['kind']!r}, which does not fit report.{kind.value}.", code="kind_mismatch"
+                f"report.kind must agree with the parts of the report, got {data['kind']!r} and report.{kind.value}.",
+                code="kind_mismatch",
             )
     if data["valid"] == bool(data["invalid_reasons"]):
-        raise InvalidDocumentError("report.valid and report.invalid_reasons contradict each other.")
+        raise InvalidDocumentError("report.valid must be true exactly if report.invalid_reasons is empty.")
     if data["latency"] is not None:
         _check_latency(data["latency"])
     if data["success"] is not None:
@@ -287,28 +288,32 @@ def _check_latency(latency: Mapping[str, Any]) -> None:
     for name, _ in percentiles:
         need = compute_required_runs(_fraction(name))
         if latency["runs"] < need:
-            raise InvalidDocumentError(f"report.latency has {name} of {latency['runs']} runs; it needs {need}.")
+            raise InvalidDocumentError(
+                f"report.latency.runs must be at least {need} for {name}, got {latency['runs']}."
+            )
     values = [latency["min_ns"], *(value for _, value in percentiles), latency["max_ns"]]
     if values != sorted(values):
-        raise InvalidDocumentError(f"report.latency: minimum, percentiles and maximum do not rise: {values}.")
+        raise InvalidDocumentError(
+            f"report.latency: minimum, percentiles and maximum must be in ascending order, got {values}."
+        )
     if len(latency["samples_ns"]) > MAX_SAMPLES or latency["samples_ns"] != sorted(latency["samples_ns"]):
-        raise InvalidDocumentError(f"report.latency.samples_ns must be sorted and at most {MAX_SAMPLES}.")
+        raise InvalidDocumentError(f"report.latency.samples_ns must be sorted and have at most {MAX_SAMPLES} entries.")
 
 
 def _check_success(success: Mapping[str, Any]) -> None:
     if not success["low"] <= success["rate"] <= success["high"]:
-        raise InvalidDocumentError("report.success: the interval does not hold the rate.")
+        raise InvalidDocumentError("report.success: the rate must lie within its interval.")
     if abs(success["rate"] * success["episodes"] - success["successes"]) > 1e-6 * success["episodes"]:
-        raise InvalidDocumentError("report.success: rate, successes and episodes do not belong together.")
+        raise InvalidDocumentError("report.success: rate must be successes / episodes.")
     try:
         packed = base64.b64decode(success["outcomes"], validate=True)
     except ValueError as error:
         raise InvalidDocumentError(f"report.success.outcomes is not base64: {error}.") from None
     padding = len(packed) * 8 - success["episodes"]
     if not 0 <= padding < 8 or sum(byte.bit_count() for byte in packed) != success["successes"]:
-        raise InvalidDocumentError("report.success.outcomes are not those of the counted episodes.")
+        raise InvalidDocumentError("report.success.outcomes must hold one bit per episode and agree with successes.")
     if sum(success["causes"].values()) != success["episodes"]:
-        raise InvalidDocumentError("report.success.causes do not add up to the episodes.")
+        raise InvalidDocumentError("report.success.causes must add up to the number of episodes.")
 
 
 def _fraction(name: str) -> float:
@@ -317,5 +322,5 @@ def _fraction(name: str) -> float:
     except ValueError:
         value = -1.0
     if not name.startswith("p") or not 0 < value < 1:
-        raise InvalidDocumentError(f"report.latency.percentiles_ns has {name!r}; a name is p50, p99.9, …")
+        raise InvalidDocumentError(f"report.latency.percentiles_ns must have names such as p50 or p99.9, got {name!r}")
     return value

@@ -105,7 +105,7 @@ class Estimate:
 
 def _check_paired(a: Sequence[object], b: Sequence[object]) -> None:
     if len(a) != len(b) or not len(a):
-        raise ValueError(f"{len(a)} and {len(b)} episodes cannot be paired; fly the same ones with both.")
+        raise ValueError(f"{len(a)} and {len(b)} episodes cannot be paired. Fly the same episodes with both policies.")
 
 
 # --- two policies on the same episodes --------------------------------------------------------------------------------
@@ -252,10 +252,10 @@ def correlate(x: Sequence[float], y: Sequence[float], resamples: int = RESAMPLES
     pairs = np.array([x, y], np.float64)
     count = pairs.shape[1]
     if count < FEWEST_PAIRS or not np.isfinite(pairs).all():
-        raise ValueError(f"{count} pairs with finite values wanted; a rank correlation takes at least {FEWEST_PAIRS}.")
+        raise ValueError(f"a rank correlation needs at least {FEWEST_PAIRS} pairs of finite values, got {count}.")
     rho = float(spearman(*pairs))
     if np.isnan(rho):
-        raise ValueError("all values of one side are equal; they have no order to correlate.")
+        raise ValueError("a rank correlation is undefined: all values of one side are equal.")
     low, high = bootstrap(
         tuple(pairs),
         lambda x, y, axis: np.nan_to_num(spearman(x, y, axis)),

@@ -39,10 +39,10 @@ def read(path: Path, parsed: Callable[[str], T]) -> list[T]:
         start, last = _repair_last_line(text)
         lines = (text[:start] + last).decode().split("\n")
     except BundleError as error:
-        raise StoreError(error.message, "If it is damaged, move it away.") from None
+        raise StoreError(error.message, "If the file is damaged, move it away.") from None
     except UnicodeDecodeError as error:
         raise StoreError(
-            f"{path} cannot be read: {error}. If it is damaged, move it away.", code="unreadable_results"
+            f"{path} cannot be read: {error}. If the file is damaged, move it away.", code="unreadable_results"
         ) from None
     documents = []
     for number, line in enumerate(lines, 1):

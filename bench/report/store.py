@@ -59,7 +59,7 @@ def read_results(path: Path) -> list[Report]:
         reports = json_lines.read(path, Report.from_json)
     except FileNotFoundError:
         raise StoreError(
-            f"{path} does not exist: nothing was measured yet.\n  next: quarl bench latency --policy I",
+            f"{path} does not exist: nothing has been measured yet.\n  next: quarl bench latency --policy I",
             code="nothing_measured",
         ) from None
     reports_by_id: dict[str, Report] = {}
@@ -101,8 +101,8 @@ def refuse_less(path: Path, old: Mapping[tuple[str, ...], int], new: Mapping[tup
         if (new_amount := new.get(key, 0)) < amount:
             less = f"{new_amount:,} instead of {amount:,} {unit}" if new_amount else "none of that"
             raise StoreError(
-                f"{path} has {' '.join(filter(None, key))}, and what would replace it has {less}; nothing was "
-                f"written.\n  next: measure that, too; or move {path.name} away if it is to go"
+                f"{path} holds {' '.join(filter(None, key))}, and the new results have {less}; nothing was "
+                f"written.\n  next: measure that too; or move {path.name} away to drop it"
             )
 
 
@@ -136,7 +136,7 @@ def read_answer(path: Path, command: str) -> dict[str, Any]:
         StoreError: nothing is stored; says which command stores one.
     """
     if not path.exists():
-        raise StoreError(f"{path} does not exist: nothing was asked yet.\n  next: {command}")
+        raise StoreError(f"{path} does not exist: this has not been measured yet.\n  next: {command}")
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 

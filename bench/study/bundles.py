@@ -89,8 +89,8 @@ def task_of(bundle: Bundle) -> Task:
         raise command_line.UsageError(str(error)) from error
     if not task.paired:
         raise command_line.UsageError(
-            f"{bundle.path} was trained on {task.name}, whose episodes are not seeded one by one: nothing can be "
-            f"compared on them. Evaluate it by itself: quarl evaluate --input-path {bundle.path}",
+            f"{bundle.path} was trained on {task.name}, whose episodes have no seeds of their own, so that policies "
+            f"cannot be compared on the same ones. Evaluate it by itself: quarl evaluate --input-path {bundle.path}",
             code="unseeded_episodes",
         )
     return task

@@ -355,7 +355,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
     size = sum(record.size for record in kept_files.values())
     if size > LARGEST_BYTES:
         raise command_line.BenchError(
-            f"{source} has {size / 1e6:.1f} MB without artifacts; a committed one has 16 at most."
+            f"{source} must have at most 16 MB without artifacts to be committed, got {size / 1e6:.1f} MB."
         )
     result = evaluate_bundle(fresh, episodes)
     interval = result.return_interval
@@ -366,9 +366,9 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
         command_line.say(f"{target}: {before.mean_return:.2f} on the same episodes")
         if result.mean_return < before.mean_return and not force:
             raise command_line.BenchError(
-                f"{source} reaches {result.mean_return:.2f}, less than the {before.mean_return:.2f} of {target}. "
-                "Nothing was changed.",
-                f"quarl study cells --take {source} --force, if it shall replace it all the same",
+                f"{source} has a mean return of {result.mean_return:.2f}, below the {before.mean_return:.2f} of "
+                f"{target}. Nothing was changed.",
+                f"to replace it anyway: quarl study cells --take {source} --force",
                 code="worse_than_committed",
             )
     row: dict[str, Any] = {
@@ -398,9 +398,8 @@ def cell_name(bundle: Bundle) -> str:
     missing = [key for key in ("task", "algorithm", "seed", "steps", "cpu_s") if key not in origin]
     if missing:
         raise command_line.BenchError(
-            f"{bundle.path}/policy.json does not say where the policy comes from: its provenance lacks "
-            f"{', '.join(missing)}.",
-            "train it with quarl train, which writes them",
+            f"the provenance in {bundle.path}/policy.json lacks {', '.join(missing)}.",
+            "train the policy with quarl train, which records them",
         )
     return f"{resolve(str(origin['task'])).short_name}-{origin['algorithm']}"
 

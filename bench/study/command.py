@@ -103,7 +103,8 @@ def run(module: str, options: Options) -> int:
     """Run the experiment that a module declares; returns the exit status."""
     if options.update_docs and (options.results or not (options.stored or options.keep)):
         raise command_line.UsageError(
-            "docs/ shows what is kept.", "Add --stored, or --keep to measure what is missing; no --results."
+            "--update-docs shows stored results only.",
+            "Add --stored, or --keep to measure what is missing; leave --results out.",
         )
     return _run(module, replace(importlib.import_module(module).EXPERIMENT, folder=options.results), options)
 
@@ -149,7 +150,7 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
         command_line.say(experiment.about(subject))
     if options.update_docs and options.subjects:
         raise command_line.UsageError(
-            f"--update-docs fills the page with all that is kept, not with {', '.join(options.subjects)} alone.",
+            f"--update-docs writes the page from all stored results, not from {', '.join(options.subjects)} alone.",
             f"quarl study {experiment.name} --stored --update-docs",
         )
     run_records = (
@@ -158,7 +159,7 @@ def _run(module: str, experiment: Experiment, options: Options) -> int:
     if options.subjects or options.update_docs:  # the page is of the committed ones
         run_records = [record for record in run_records if record["subject"] in subjects]
     if not run_records:
-        raise command_line.BenchError("nothing is stored.", f"quarl study {experiment.name} --keep")
+        raise command_line.BenchError("no results are stored.", f"quarl study {experiment.name} --keep")
     results = Results(experiment, run_records)
     return show(options, results.tables(), results.figures, results.plain(), options.update_docs)
 

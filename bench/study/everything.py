@@ -66,7 +66,10 @@ def everything(options: Options) -> int:
     results/study/; a changed policy is measured again by itself.
     """
     if options.quick and options.update_docs:
-        raise command_line.UsageError("docs/ shows the whole study.", "Leave out --quick or --update-docs.")
+        raise command_line.UsageError(
+            "--update-docs requires the whole study, and --quick runs a part of it.",
+            "Leave out --quick or --update-docs.",
+        )
     planned = [["quarl", *words] for words in steps(options)]
     if options.plan:
         print("\n".join(map(shlex.join, planned)))

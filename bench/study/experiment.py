@@ -122,7 +122,7 @@ def look_up(subject: str, among: Mapping[str, Any], what: str = "cell") -> Any:
     """
     if subject not in among:
         listed = ("; " if any("," in name for name in among) else ", ").join(among)
-        raise command_line.UsageError(f"there is no {what} {subject!r}; there are {listed}.", code="unknown_subject")
+        raise command_line.UsageError(f"there is no {what} {subject!r}; choose from {listed}.", code="unknown_subject")
     return among[subject]
 
 

@@ -64,7 +64,7 @@ def load_kept(folder: Path | None) -> Kept:
     """
     kept_rows = Kept(*(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
     if not kept_rows.judged.found:
-        raise command_line.BenchError("no bundle was evaluated yet.", "quarl study cells --keep")
+        raise command_line.BenchError("no bundle has been evaluated yet.", "quarl study cells --keep")
     return kept_rows
 
 

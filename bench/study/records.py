@@ -51,7 +51,7 @@ def parse(line: str) -> Record:
         record: Record = json.loads(line)
         cell(record)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"it is no record of an experiment: {error!r}. Remove it.") from None
+        raise ValueError(f"the line is not a record of an experiment: {error!r}. Remove it.") from None
     return record
 
 

@@ -181,7 +181,9 @@ def _spread(measure: Callable[[Argument], Result], requested: Sequence[Argument]
             (done, *_), pending = ray.wait(pending)
             yield outcome(done)
     except GoneError as error:
-        raise ClusterError(f"a machine of the cluster is gone: {error}. What had ended is kept.") from error
+        raise ClusterError(
+            f"a machine of the cluster is gone: {error}. Finished results were kept; type the same command again."
+        ) from error
     finally:
         ray.shutdown()
 
@@ -214,6 +216,7 @@ def refuse_dirty() -> None:
 
     if changed := list_changed_code():
         raise command_line.BenchError(
-            f"--keep stores results with the commit that made them, and {', '.join(changed[:3])} differ from it.",
+            f"--keep stores results with the commit that made them, but {', '.join(changed[:3])} differ from the "
+            "commit.",
             "git commit -a",
         )

@@ -79,7 +79,7 @@ def settings_file(cell: SpeedCell) -> Path:
 
     path = settings_path(resolve(cell.task), cell.method)
     if path is None:
-        raise command_line.BenchError(f"train/settings has no file of {cell.method} on {cell.task}.")
+        raise command_line.BenchError(f"train/settings has no settings file for {cell.method} on {cell.task}.")
     return path
 
 
@@ -116,7 +116,7 @@ def grid(options: Options, subject: str) -> list[Condition]:
         return [limit]
     if not PEERS_PYTHON.exists():
         raise command_line.BenchError(
-            f"{PEERS_PYTHON} does not exist: {SB3} is not installed.", "make peers (or add --ours-only)"
+            f"{PEERS_PYTHON} does not exist: {SB3} is not installed.", "make peers (or type --ours-only)"
         )
     return [{**limit, "program": SB3}]
 

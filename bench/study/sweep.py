@@ -116,9 +116,13 @@ def parse_series(options: Options) -> list[Condition]:
         return []
     scheme = options.scheme or SCHEMES[0]
     if options.weights_only and (activations or observation):
-        raise command_line.UsageError("--weights-only leaves activations and observation float; give no bits of them.")
+        raise command_line.UsageError(
+            "--weights-only keeps activations and observation in float. Leave their bit widths out."
+        )
     if scheme == Scheme.QUARL_RELEASED.value and (activations or observation):
-        raise command_line.UsageError("the released script quantizes weights only.", "--scheme quarl, or symmetric")
+        raise command_line.UsageError(
+            "the scheme of the released script quantizes weights only.", "type --scheme quarl, or --scheme symmetric"
+        )
     if options.weights_only and Scheme(scheme) not in WEIGHTS_ONLY:
         activations = (FLOAT,)
     parts = [{"activations": a, "observation": o} for a in activations or (None,) for o in observation or (None,)]

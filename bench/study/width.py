@@ -132,7 +132,7 @@ def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[P
         if (mine := {source: of[bundle.spec.name] for source, of in usable_errors.items() if bundle.spec.name in of})
     ]
     if not usable_points:
-        raise command_line.BenchError("no committed bundle was evaluated yet.", "quarl study cells --keep")
+        raise command_line.BenchError("no committed bundle has been evaluated yet.", "quarl study cells --keep")
     return sorted(usable_points, key=lambda point: point.range)
 
 

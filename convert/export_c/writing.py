@@ -89,15 +89,15 @@ def export(bundle: Bundle, folder: Path, precision: Precision, *, accept: bool =
     native = ArtifactFormat.NATIVE
     if not native.holds(precision):
         held = ", ".join(candidate.bits_argument for candidate in Precision if native.holds(candidate))
-        raise ExportError(f"the native engine does not execute {precision.value}; it executes --bits {held}.")
+        raise ExportError(f"--bits must be one of {held} for the native engine, got {precision.value}.")
     if bundle.spec.is_discrete and not bundle.spec.is_plain_choice:
         raise ExportError(
-            f"C takes one choice counted from 0, or continuous actions; policy {bundle.spec.name!r} makes "
-            f"{bundle.spec.head.describe()}.",
-            "Export the ONNX file and choose by the logits: quarl convert --bits 32 --format onnx",
+            f"a policy exported as C must have one choice counted from 0, or continuous actions; "
+            f"{bundle.spec.name!r} has {bundle.spec.head.describe()}.",
+            "Use the ONNX file and choose by the logits: quarl convert --bits 32 --format onnx",
         )
     if reason := impossible(bundle.spec, native):
-        raise ExportError(f"the native engine does not execute {bundle.spec.name}: {reason}")
+        raise ExportError(f"the native engine cannot execute {bundle.spec.name}: {reason}")
     jobs = missing([(bundle, precision, native)])
     convert_each(jobs, accept=accept)
     bundle = Bundle.load(bundle.path)
@@ -120,8 +120,8 @@ def refuse_taken(folder: Path) -> None:
     """Raise ExportError where there is something of that name."""
     if folder.exists() or folder.is_symlink():
         raise ExportError(
-            f"{shorten_path(folder)} is there already; an export is written into a new folder. Nothing was written.",
-            "Type another --output-path, or remove it.",
+            f"{shorten_path(folder)} exists already; an export is written to a new folder. Nothing was written.",
+            "Type another --output-path, or remove the folder.",
         )
 
 
@@ -240,7 +240,7 @@ def test_here(files: Mapping[str, bytes]) -> None:
         program.chmod(0o755)
         done = subprocess.run([str(program)], check=False, timeout=600)
     if done.returncode:
-        reasons = {1: "an output is not the reference's", 2: "the engine refuses the policy"}
+        reasons = {1: "an output differs from the reference", 2: "the engine rejects the policy"}
         raise building.BuildError(
             f"the exported policy does not pass its golden test here: {reasons.get(done.returncode, done.returncode)}."
         )

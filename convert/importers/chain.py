@@ -165,11 +165,11 @@ class Discrete:
         """
         if self.counts:
             if sum(self.counts) != outputs:
-                raise ForeignError(f"the policy has {outputs} outputs, and its choices have {sum(self.counts)}.")
+                raise ForeignError(f"the policy must have {sum(self.counts)} outputs for its choices, got {outputs}.")
             return MultiDiscreteHead(self.counts)
         names = self.names or tuple(map(str, range(outputs)))
         if len(names) != outputs:
-            raise ForeignError(f"the policy has {outputs} outputs, and {len(names)} actions are named.")
+            raise ForeignError(f"the policy must have {outputs} action names, one per output, got {len(names)}.")
         return DiscreteHead(names)
 
 

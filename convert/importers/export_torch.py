@@ -175,7 +175,7 @@ def write_graph_and_pairs(options: argparse.Namespace) -> list[str]:
     name = options.output_path or Path(own_name)
     graph, pairs = name.with_name(f"{name.name}.onnx"), name.with_name(f"{name.name}-pairs.npz")
     if graph.exists() or pairs.exists() or not name.parent.is_dir():
-        raise RefusedError(f"{graph} or {pairs} exists already, or there is no folder. Give another --output-path.")
+        raise RefusedError(f"{graph} or {pairs} exists, or their folder does not. Type another --output-path.")
     policy, recording_path = load(), options.observations
     rows, starts = (
         read_observations(recording_path)
@@ -185,9 +185,9 @@ def write_graph_and_pairs(options: argparse.Namespace) -> list[str]:
     try:
         answers = answers_of(policy, rows, starts)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise RefusedError(f"observations of the shape {tuple(rows[:1].shape)} are not taken: {brief(error)}") from None
+        raise RefusedError(f"the policy fails on observations {tuple(rows[:1].shape)}: {brief(error)}") from None
     if not np.isfinite(answers).all():
-        raise RefusedError("the policy answers NaN or infinity. Is it trained? Look for divergence.")
+        raise RefusedError("the policy's outputs must be finite, got NaN or infinity. Check whether training diverged.")
     few, no = rows[:PERIODS], np.zeros(PERIODS, bool)
     if isinstance(policy, Chosen) and (answers_of(load(), few.flip(0), no)[::-1] != answers_of(policy, few, no)).any():
         policy = expose_recurrent_state(policy.module, rows, starts, answers)
@@ -214,14 +214,14 @@ def open_policy(options: argparse.Namespace) -> tuple[str, Callable[[], Any], li
             built = getattr(importlib.import_module(module), attribute)(**options.kwargs)
             built.load_state_dict(torch.load(options.weights, map_location="cpu", weights_only=True))
         except Exception as error:
-            why = f"{options.file} is not made of the weights {options.weights} ({brief(error)})"
+            why = f"{options.file} cannot be built from the weights {options.weights} ({brief(error)})"
             raise RefusedError(f"{why}. Check --weights FILE (a state dictionary) and --kwargs JSON.") from None
         return attribute, lambda: Chosen(copy.deepcopy(built).eval().float(), options.output), [options.file]
     if zipfile.is_zipfile(path) and any(
         member.endswith("/constants.pkl") for member in zipfile.ZipFile(path).namelist()
     ):
         if options.activation or options.squash:
-            raise RefusedError("TorchScript has its activations. Leave --activation and --squash out.")
+            raise RefusedError("TorchScript already has its activations. Leave --activation and --squash out.")
         load = partial(torch.jit.load, str(path), map_location="cpu")
         return path.stem, lambda: Chosen(load().eval().float(), options.output), ["TorchScript"]
     policy, notes = policy_of(read_checkpoint(path), path.name, options.activation, options.squash)
@@ -245,8 +245,8 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
             return dict(flat(torch.load(path, map_location="cpu", weights_only=True), ""))
     except Exception as error:
         held = re.findall(r"GLOBAL (\S+)", str(error)) or [brief(error)]
-        advice = f"{held[0]}. Save tensors alone, torch.save(policy.state_dict(), FILE), or TorchScript."
-        raise RefusedError(f"{path} is not read by torch.load(weights_only=True): {advice}") from None
+        advice = f"{held[0]}. Save only tensors, torch.save(policy.state_dict(), FILE), or TorchScript."
+        raise RefusedError(f"{path} cannot be read by torch.load(weights_only=True): {advice}") from None
 
 
 def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: str) -> tuple[Any, list[str]]:
@@ -267,7 +267,7 @@ def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: st
     memory = {name: actor[name] for name in actor if RSL_RL_MEMORY.fullmatch(name)}
     cells = cells_of({name.rpartition(".")[2]: value for name, value in memory.items()}) if memory else None
     if not names or any(matrix.ndim != 2 for matrix in weights):
-        raise build_refusal("it is no chain of Linear layers")
+        raise build_refusal("it is not a chain of Linear layers")
     size = cells.input_size if cells else weights[0].shape[1]
     sizes = [*(matrix.shape[1] for matrix in weights), len(weights[-1])]
     mean, spread = statistics(actor, size)
@@ -276,14 +276,14 @@ def policy_of(tensors: Mapping[str, Any], what: str, activation: str, squash: st
     if layout.normaliser:
         used |= {name for name in actor if mean and name.rpartition(".")[0] == mean.rpartition(".")[0]}
     if left := [name for name in actor if name not in used]:
-        raise build_refusal(f"what {', '.join(left[:4])} do is not known")
+        raise build_refusal(f"the role of {', '.join(left[:4])} is unknown")
     if sizes != [cells.hidden_size if cells else size, *map(len, weights)]:
-        raise build_refusal("the layers do not follow each other")
+        raise build_refusal("the layer sizes do not match one another")
     activation = activation or layout.activation or ("identity" if len(names) == 1 else "")
     squash = squash or layout.squash or ("" if activation else "identity")
     if not activation or not squash:
-        option = "--squash, what is behind the last layer" if activation else "--activation, what is between the layers"
-        raise build_refusal("an activation is not in it", f"Add {option}: one of {', '.join(ACTIVATIONS)}.")
+        option = "--squash, after the last layer," if activation else "--activation, between the layers,"
+        raise build_refusal("the file does not name an activation", f"Add {option} as one of {', '.join(ACTIVATIONS)}.")
     after: list[Any] = []
     for name, weight in zip(names, weights):  # noqa: B905 (Python 3.9)
         after += [torch.nn.Linear(weight.shape[1], len(weight)), ACTIVATIONS[activation]()]
@@ -312,7 +312,7 @@ def cells_of(weights: Mapping[str, torch.Tensor]) -> Any:
         cells = kind(weights["weight_ih_l0"].shape[1], units, layers, bias)
         cells.load_state_dict(dict(weights))
     except RuntimeError:
-        raise RefusedError("its memory is no LSTM or GRU of one direction without projection.") from None
+        raise RefusedError("its memory must be a unidirectional LSTM or GRU without projection.") from None
     return cells.eval()
 
 
@@ -345,7 +345,7 @@ def sample_observations(policy: Any, given: int | None, notes: list[str]) -> tup
                 kind = "the normaliser's distribution" if mean else "a unit normal"
                 notes.append(f"observations ({size}) are of {kind}, {NEAR} and {FAR} wide. Better: --observations.")
                 return observations, starts
-    raise RefusedError("the layers do not say the observation's size. Add --observation-size N, or --observations.")
+    raise RefusedError("the layers do not give the observation's size. Add --observation-size N, or --observations.")
 
 
 def read_observations(path: Path) -> tuple[torch.Tensor, np.ndarray]:
@@ -358,7 +358,7 @@ def read_observations(path: Path) -> tuple[torch.Tensor, np.ndarray]:
         raise RefusedError(f"{path} cannot be read ({error}). Save it: np.savez(FILE, observations=ROWS).") from None
     if rows.ndim not in (2, 4) or len(rows) < PERIODS or not np.isfinite(rows).all() or starts.shape != rows.shape[:1]:
         allowed = f"(rows, size) or (rows, channels, height, width), finite, {PERIODS} rows or more, one start a row"
-        raise RefusedError(f"{path}: observations {rows.shape}, starts {starts.shape}; allowed are {allowed}.")
+        raise RefusedError(f"{path}: arrays must be {allowed}, got {rows.shape}, starts {starts.shape}.")
     return torch.from_numpy(rows), np.concatenate([[True], starts[1:]])
 
 
@@ -394,8 +394,8 @@ def expose_recurrent_state(module: Any, rows: torch.Tensor, starts: np.ndarray, 
                 tried = (answers_of(wired, rows[:count], starts) for count in (2, len(rows)))
                 if all(np.allclose(own, answers[: len(own)], TOLERANCE, atol) for own in tried):
                     return wired
-    why = "it answers an observation differently the second time, by chance or a state (a history, statistics) that"
-    raise RefusedError(f"{why} is none of one LSTM or GRU between other parts. Export the mean, without a state.")
+    why = "its answers vary by chance, or by a state (a history, statistics) other than that"
+    raise RefusedError(f"{why} of one LSTM or GRU. Export a module that returns the mean and keeps no such state.")
 
 
 def export(policy: Any, row: torch.Tensor, path: Path) -> None:
@@ -408,7 +408,7 @@ def export(policy: Any, row: torch.Tensor, path: Path) -> None:
         traced = torch.jit.freeze(torch.jit.trace(policy.eval(), inputs))
         torch.onnx.export(traced, inputs, str(path), opset_version=OPSET, **options)
     except Exception as error:
-        raise RefusedError(f"torch.onnx does not export the policy ({brief(error)}). Export another module.") from None
+        raise RefusedError(f"torch.onnx cannot export the policy ({brief(error)}). Export another module.") from None
 
 
 if __name__ == "__main__":

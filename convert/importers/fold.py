@@ -126,7 +126,7 @@ def _take_up(prefix: Prefix, first: Layer) -> None:
         return
     if len(prefix.scale) != len(first.kernel):
         raise ForeignError(
-            f"the observation has {len(prefix.scale)} elements, and the first layer takes {len(first.kernel)}."
+            f"the observation must have {len(first.kernel)} elements for the first layer, got {len(prefix.scale)}."
         )
     constants = prefix.constants
     fixed = np.isfinite(constants)

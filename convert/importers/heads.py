@@ -50,12 +50,12 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
     outputs = len(last.bias)
     steps = [step for step in after if not (isinstance(step, Activate) and step.activation is Activation.NONE)]
     if not last.is_linear:
-        raise ForeignError("the last layer is no plain dense layer.")
+        raise ForeignError("the last layer must be a plain dense layer.")
     while steps and isinstance(steps[0], Affine):
         behind(last, steps.pop(0), None)  # type: ignore[arg-type]
     if isinstance(policy.actions, Discrete):
         if steps:
-            raise ForeignError(f"{describe_step(steps[0])} behind the outputs of a discrete policy is not supported.")
+            raise ForeignError(f"{describe_step(steps[0])} after the outputs of a discrete policy is not supported.")
         return policy.actions.head(outputs)
     if not isinstance(policy.actions, Continuous):
         raise ForeignError(
@@ -75,19 +75,19 @@ def _head(policy: ForeignPolicy, last: Layer, after: list[Step]) -> Head:
         signs = np.where(gain < 0, -1.0, 1.0)
         last.kernel, last.bias, gain = last.kernel * signs, last.bias * signs, np.abs(gain)
         if not gain.all():
-            raise ForeignError("an action is multiplied by 0.")
+            raise ForeignError("an action must not be multiplied by 0.")
         return _continuous(offset - gain, offset + gain, Squash.TANH, limit, policy.actions)
     clips = Prefix.of(outputs, [step for step in steps if isinstance(step, Affine | Clip)])
     if odd := [step for step in steps if not isinstance(step, Affine | Clip)]:
-        raise ForeignError(f"{describe_step(odd[0])} behind the actions is not supported.")
+        raise ForeignError(f"{describe_step(odd[0])} after the actions is not supported.")
     last.kernel, last.bias = last.kernel * clips.scale, last.bias * clips.scale + clips.offset
     bounded = np.isfinite(clips.low) & np.isfinite(clips.high)
     if not bounded.any() and not (np.isfinite(clips.low) | np.isfinite(clips.high)).any():
         return _continuous(-ones, ones, Squash.NONE, math.inf, policy.actions)
     if not bounded.all():
-        raise ForeignError("some actions are clipped and others are not, or at one end only; that is not supported.")
+        raise ForeignError("all actions or none must be clipped, at both ends.")
     if (clips.low >= clips.high).any():
-        raise ForeignError("an action is clipped to a single value.")
+        raise ForeignError("an action must not be clipped to a single value.")
     gain, offset = (clips.high - clips.low) / 2, (clips.high + clips.low) / 2
     last.kernel, last.bias = last.kernel / gain, (last.bias - offset) / gain
     return _continuous(clips.low, clips.high, Squash.CLIP, math.inf, policy.actions)
@@ -100,14 +100,14 @@ def _fold_squash(step: Activate, last: Layer) -> tuple[float, float]:
     if step.activation is Activation.SIGMOID:
         last.kernel, last.bias = last.kernel / 2, last.bias / 2
         return 0.5, 0.5
-    raise ForeignError(f"{describe_step(step)} behind the last layer is not supported; only tanh and sigmoid.")
+    raise ForeignError(f"only tanh or sigmoid may follow the last layer, got {describe_step(step)}.")
 
 
 def _limit(step: Clip) -> float:
     """Return the one largest |y| that a clip before the squashing lets through."""
     limit = float(np.max(step.high))
     if (np.asarray(step.high) != limit).any() or (np.asarray(step.low) != -limit).any():
-        raise ForeignError("the clip before the squashing has other bounds than −x … x, the same for all actions.")
+        raise ForeignError("the clip before the squashing must have bounds −x … x, the same for all actions.")
     return limit
 
 
@@ -118,8 +118,8 @@ def _through(step: Step, gain: Doubles, offset: Doubles) -> tuple[Doubles, Doubl
         reach = np.abs(gain) * (1 - 1e-6)
         if (offset - reach >= step.low).all() and (offset + reach <= step.high).all():
             return gain, offset  # it cuts nothing
-        raise ForeignError("a clip behind the squashed actions cuts some of them; that is not supported.")
-    raise ForeignError(f"{describe_step(step)} behind the squashed actions is not supported.")
+        raise ForeignError("a clip after the squashed actions must not cut any of them.")
+    raise ForeignError(f"{describe_step(step)} after the squashed actions is not supported.")
 
 
 def _continuous(low: Doubles, high: Doubles, squash: Squash, limit: float, actions: Continuous) -> ContinuousHead:

@@ -88,22 +88,22 @@ def import_policy(arguments: ImportOptions) -> Imported:
         ForeignError: it cannot be expressed, something is not said, or it does not act as the original.
     """
     if arguments.episodes < 0 or (arguments.period is not None and not 0 < arguments.period < math.inf):
-        raise ForeignError("--episodes has to be 0 or more, and --period more than 0 seconds.")
+        raise ForeignError("--episodes must be 0 or more, and --period more than 0 seconds.")
     name = (
         arguments.name
         if arguments.name is not None
         else re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.file.stem).strip("._-")[:64]
     )
     if not is_policy_name(name):
-        raise ForeignError(f"--name is {abbreviate(name)}; allowed are {POLICY_NAMES_ALLOWED}.")
+        raise ForeignError(f"--name must be {POLICY_NAMES_ALLOWED}, got {abbreviate(name)}.")
     path = arguments.output_path or ARTIFACTS / name
     if path.exists() and not arguments.dry_run:
         if not arguments.replace:
-            raise ForeignError(f"{path} exists already.", "Add --replace to make it again, or give another --name.")
+            raise ForeignError(f"{path} exists already.", "Add --replace to overwrite it, or type another --name.")
         if not (path / MANIFEST_FILE).is_file():
-            raise ForeignError(f"{path} is no bundle, so --replace leaves it.", "Give another --name, or remove it.")
+            raise ForeignError(f"{path} is not a bundle, so --replace keeps it.", "Type another --name, or remove it.")
     if arguments.task is not None and arguments.observations is not None:
-        raise ForeignError("observations come from one place: --task or --observations.", "Leave one of them out.")
+        raise ForeignError("observations must come from --task or --observations, got both.", "Leave one of them out.")
     policy = registry.read(
         arguments.file,
         vecnormalize=arguments.vecnormalize,
@@ -199,7 +199,7 @@ def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None)
     result = with_assumptions(arguments, policy, task)
     if len(arguments.bounds) not in (0, 1, count_outputs(result)):
         raise ForeignError(
-            f"--bounds has {len(arguments.bounds)} pairs, and the policy {count_outputs(result)} outputs."
+            f"--bounds must have 1 pair or {count_outputs(result)}, one per output, got {len(arguments.bounds)}."
         )
     if task is not None and arguments.fields:
         seen, field_size = (
@@ -207,7 +207,7 @@ def complete(arguments: ImportOptions, policy: ForeignPolicy, task: Task | None)
         )
         if seen != field_size:
             raise ForeignError(
-                f"--fields has {field_size} elements, and {task.name} shows {seen}.", "Leave --fields out."
+                f"--fields must have the {seen} elements of {task.name}, got {field_size}.", "Leave --fields out."
             )
     result = with_task(result, task, arguments.fields, arguments.actions, arguments.bounds)
     if policy.as_opaque is not None:
@@ -226,7 +226,7 @@ def with_assumptions(arguments: ImportOptions, policy: ForeignPolicy, task: Task
         policy = replace(policy, period_s=PERIOD_S)
     if arguments.actions is None and policy.actions is None and not (task and task.is_discrete):
         if arguments.bounds:
-            raise ForeignError("--bounds is about --actions clip or scale, which is not given.", "Add it.")
+            raise ForeignError("--bounds requires --actions clip or scale.", "Add one of the two.")
         assumed.append("The outputs are the actions, as they are; otherwise: --actions discrete, clip or scale.")
         policy = replace(policy, actions=Continuous())
     return replace(policy, assumed=(*policy.assumed, *assumed))
@@ -258,11 +258,11 @@ def check_outputs(policy: ForeignPolicy, task: Task) -> None:
         head = policy.actions.head(outputs)
         own, parts[0] = head.describe(), head.parts
     if outputs != task.outputs or parts[0] != parts[1]:
-        raise ForeignError(f"the policy gives {own}, the task {task.name} takes {its}.")
+        raise ForeignError(f"the policy must return {its} for the task {task.name}, got {own}.")
     if task.is_discrete and any(task.head.example):
         raise ForeignError(
             f"the file numbers its actions from 0, and the task {task.name} takes {its}.",
-            "Leave --task out, or register the task with a wrapper that counts from 0.",
+            "Leave --task out, or register the task with a wrapper whose actions start at 0.",
         )
 
 

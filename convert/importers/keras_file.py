@@ -33,7 +33,7 @@ def check(data: bytes, name: str) -> None:
     if name.endswith(".keras"):
         members = open_zip(data, name)
         if "config.json" not in members.names:
-            raise ForeignError(f"{name} is a zip without config.json.", "If another program wrote it, use its ending.")
+            raise ForeignError(f"{name} must contain config.json.", "If another program wrote it, use its ending.")
         for member in members.names:
             if member.endswith((".h5", ".hdf5")):
                 _check_hdf5(members.read(member), f"{name}'s {printable(member)}")
@@ -42,11 +42,11 @@ def check(data: bytes, name: str) -> None:
     else:
         config, version = _check_hdf5(data, name)
         if config is None:
-            step = "Build the model in Python as it was, then: model.load_weights(FILE); model.save('policy.keras')."
-            raise ForeignError(f"{name} holds weights alone, without the model's layers.", step)
+            step = "Rebuild the model in Python, then: model.load_weights(FILE); model.save('policy.keras')."
+            raise ForeignError(f"{name} must hold the model's layers, got only weights.", step)
     if not str(version).startswith("3") and '"hard_sigmoid"' in str(config):
         step = "Build it with sigmoid, or write it as ONNX with Keras 2 and tf2onnx."
-        raise ForeignError(f"{name} has Keras 2's hard_sigmoid, of which Keras 3 computes another slope.", step)
+        raise ForeignError(f"{name} has Keras 2's hard_sigmoid, whose slope differs in Keras 3.", step)
 
 
 def _check_hdf5(data: bytes, what: str) -> tuple[Any, Any]:
@@ -68,10 +68,10 @@ def _check_hdf5(data: bytes, what: str) -> tuple[Any, Any]:
                 else:
                     waiting.append(item)
                 if not is_inside or address in seen:
-                    raise ForeignError(f"{what} has {printable(name)} in another file, or twice.", NEXT_STEP)
+                    raise ForeignError(f"{what} must hold {printable(name)} itself, and only once.", NEXT_STEP)
                 seen.add(address)
                 if size > MOST_BYTES:
-                    raise ForeignError(f"{what} would have more than {MOST_BYTES} bytes unpacked.", NEXT_STEP)
+                    raise ForeignError(f"{what} must have at most {MOST_BYTES} bytes unpacked.", NEXT_STEP)
         return file.attrs.get("model_config"), file.attrs.get("keras_version")
 
 

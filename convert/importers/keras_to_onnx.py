@@ -55,8 +55,8 @@ class Graph:
     def refusal(self, reason: str) -> ForeignError:
         """Return the error of a layer that cannot be written."""
         return ForeignError(
-            f"the layer {printable(self.layer)} {reason}, for which there is no ONNX.",
-            "Build the policy of other layers, or type --output NAME with an output that does not need it.",
+            f"the layer {printable(self.layer)} {reason}, which cannot be written as ONNX.",
+            "Build the policy from other layers, or type --output NAME with an output that does not need this one.",
         )
 
 
@@ -98,7 +98,7 @@ def _make_reduction_emitter(operator: str) -> Emit:
     def emit(graph: Graph, op: Any, x: str) -> Any:
         axes = getattr(op, "axis", None) if not hasattr(op, "input_spec") else [*range(1, op.input_spec.ndim - 1)]
         if axes is None:
-            raise graph.refusal("reduces the batch, too")
+            raise graph.refusal("also reduces the batch")
         return graph.add(operator, x, axes=[axes] if isinstance(axes, int) else list(axes), keepdims=int(op.keepdims))
 
     return emit
@@ -133,7 +133,7 @@ def _windows(graph: Graph, op: Any, operator: str, x: str, *others: Any, size: A
     """Return a convolution or pooling; ONNX has channels first."""
     sides = range(1, len(size) + 1)
     if op.padding == "causal" or op.data_format != "channels_last":
-        raise graph.refusal("is causal, or has channels first")
+        raise graph.refusal("is causal or channels-first")
     settings["auto_pad"] = {"same": "SAME_UPPER", "valid": "VALID"}[op.padding]
     x = graph.add("Transpose", x, perm=[0, len(size) + 1, *sides])
     x = graph.add(operator, x, *others, kernel_shape=list(size), strides=list(op.strides), **settings)
@@ -176,7 +176,7 @@ def _recurrent(graph: Graph, op: Any, x: str, *states: str) -> Any:
     order = {"LSTM": (0, 3, 1, 2), "GRU": (0, 1, 2)}[operator]  # the numbers of Keras's gates in ONNX's order
     names = [part.__name__ for part in (op.recurrent_activation, op.activation, op.activation)][: len(order) - 1]
     if op.stateful or op.go_backwards or not {"sigmoid", "tanh", "relu"} >= set(names):
-        raise graph.refusal(f"is stateful, backwards or has an activation among {', '.join(map(printable, names))}")
+        raise graph.refusal(f"is stateful or backwards, or has an activation of {', '.join(map(printable, names))}")
 
     def gates(values: Floats) -> Floats:
         return np.concatenate([np.split(values, len(order), axis=-1)[number] for number in order], axis=-1)
@@ -199,7 +199,7 @@ def _recurrent(graph: Graph, op: Any, x: str, *states: str) -> Any:
 def _emit_slice(graph: Graph, op: Any, x: str, *keys: Any) -> Any:
     """x[:, low:high]."""
     if not all(isinstance(key, slice) and key.step in (None, 1) for key in keys):
-        raise graph.refusal("selects by more than low:high")
+        raise graph.refusal("indexes by more than low:high")
     ends = [(key.start or 0, 2**31 if key.stop is None else key.stop) for key in keys]
     return graph.add("Slice", x, *(_whole(*bounds) for bounds in zip(*ends, strict=True)))
 
@@ -265,7 +265,7 @@ EMITS: dict[str, Emit] = {  # of layers, operations and activations, by their ke
 def _emit(graph: Graph, kind: Any, op: Any, *given: Any) -> Any:
     """Add a layer's class or an activation, with the settings of the layer; the names of its outputs."""
     if not kind.__module__.startswith("keras.src.") or _key(kind.__name__) not in EMITS:
-        raise graph.refusal(f"is or has {printable(kind.__name__)}")
+        raise graph.refusal(f"uses {printable(kind.__name__)}")
     return EMITS[_key(kind.__name__)](graph, op, *given)
 
 
@@ -275,7 +275,7 @@ def walk(model: Any, names: list[str], graph: Graph) -> list[str]:
 
     model = getattr(model, "_functional", model)  # of a Sequential one
     if type(model).__name__ != "Functional":
-        raise ForeignError(f"the model is a {printable(type(model).__name__)}.", "Build it of keras.Model and layers.")
+        raise ForeignError(f"the model must be Functional, got {printable(type(model).__name__)}.", "Use keras.Model.")
     known = dict(zip(map(id, model.inputs), names, strict=True))
     for node in (node for _, nodes in sorted(model._nodes_by_depth.items(), reverse=True) for node in nodes):
         if not node.is_input:
@@ -300,10 +300,10 @@ def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
     modernise(path)
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ForeignError(f"{path.name} holds no model with inputs.", "Begin it with keras.Input(shape), and save it.")
+        raise ForeignError(f"{path.name} has no model with inputs.", "Start it with keras.Input(shape), and save it.")
     for x in model.inputs:
         if None in x.shape[1:] or not ("float" in x.dtype or x.dtype == "uint8"):
-            message = f"the input {printable(x.name)} is {x.dtype}{list(x.shape)}, and not floats of fixed sizes."
+            message = f"the input {printable(x.name)} must be floats of fixed sizes, got {x.dtype}{list(x.shape)}."
             raise ForeignError(message, "Build it with keras.Input((…)) of one observation, load_weights, and save it.")
     if len(model.inputs) == 1 and re.fullmatch(MADE_UP, model.inputs[0].name):
         model.inputs[0].name = "observation"
@@ -318,8 +318,8 @@ def load(path: Path, output: str | None = None) -> tuple[Any, tuple[str, ...]]:
         names = [f"{name}_{number}" for number, name in enumerate(names)]
     outputs = dict(zip(names, model.outputs, strict=True))
     if output is not None and output not in outputs:
-        step = f"Give one of {', '.join(map(printable, names))}."
-        raise ForeignError(f"--output {printable(output)} is none of the model's outputs.", step)
+        step = f"Type one of {', '.join(map(printable, names))}."
+        raise ForeignError(f"--output must be an output of the model, got {printable(output)}.", step)
     outputs = outputs if output is None else {output: outputs[output]}
     return keras.Model(model.inputs, outputs), tuple(sorted(others))
 
@@ -363,7 +363,7 @@ def compare(model: Any, part: onnx.ModelProto) -> None:
                 onnx_output, keras_output, rtol=0, atol=allowed, equal_nan=True
             ):
                 message = f"The ONNX of the output {printable(value.name)} does not compute what Keras does at {scale}."
-                raise ForeignError(message, "This is a mistake of the reader: please report the file.")
+                raise ForeignError(message, "This is a bug in the importer: please report the file.")
 
 
 def write_onnx(path: Path, output: str | None = None, *, confined: bool = False) -> dict[str, Any]:
@@ -380,8 +380,8 @@ def write_onnx(path: Path, output: str | None = None, *, confined: bool = False)
     except ForeignError:
         raise
     except Exception as error:  # Keras and TensorFlow raise whatever they like
-        message = f"Keras does not load the file ({type(error).__name__}: {printable(str(error))})."
-        step = "Does keras.saving.load_model(FILE) read it? Code, classes and functions of one's own are never run."
+        message = f"Keras cannot load the file ({type(error).__name__}: {printable(str(error))})."
+        step = "Check that keras.saving.load_model(FILE) reads it. Custom code, classes and functions are never run."
         raise ForeignError(message, step) from error
     path.with_name("policy.onnx").write_bytes(part.SerializeToString())
     return {"keras": keras.__version__, "others": others}

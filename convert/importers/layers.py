@@ -64,7 +64,7 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
     """Return the layers, with what stands between them folded in, and the steps behind the last one."""
     last = max((at for at, step in enumerate(steps) if isinstance(step, Dense)), default=None)
     if last is None:
-        raise ForeignError("the policy has no dense layer, so that it has no outputs of a network.")
+        raise ForeignError("the policy must have a dense layer, got none.")
     layers: list[Layer] = []
     waiting: tuple[Doubles, Doubles] | None = None  # an affine map of the last activation, for the next layer
     for step in steps[: last + 1]:
@@ -74,26 +74,24 @@ def layers_of(steps: list[Step]) -> tuple[list[Layer], list[Step]]:
             if not _try_merge(layers, layer):
                 layers.append(layer)
         elif not layers:
-            raise ForeignError(f"{describe_step(step)} before the first layer is nothing that a normaliser can do.")
+            raise ForeignError(f"{describe_step(step)} before the first layer cannot be part of a normaliser.")
         elif isinstance(step, Affine):
             waiting = behind(layers[-1], step, waiting)
         elif isinstance(step, LayerNorm):
             if not layers[-1].is_linear or waiting:
-                raise ForeignError("a layer normalisation behind an activation is not supported; only before it.")
+                raise ForeignError("a layer normalisation must stand before the activation, not after it.")
             _check_norm(step, layers[-1])
             layers[-1].norm = step.gamma.astype(np.float64), step.beta.astype(np.float64)
         elif isinstance(step, Activate):
             if step.activation is Activation.NONE:
                 continue
             if layers[-1].cell is not None:
-                raise ForeignError(
-                    f"{describe_step(step)} behind a recurrent layer is not supported; only a dense layer is."
-                )
+                raise ForeignError(f"only a dense layer may follow a recurrent layer, got {describe_step(step)}.")
             if layers[-1].activation.activation is not Activation.NONE or waiting is not None:
-                raise ForeignError(f"{describe_step(step)} behind another activation is not supported.")
+                raise ForeignError(f"{describe_step(step)} after another activation is not supported.")
             layers[-1].activation = step
         else:
-            raise ForeignError("a clip between layers is not supported; only of the observation and of the actions.")
+            raise ForeignError("only the observation and the actions may be clipped, got a clip between layers.")
     return layers, steps[last + 1 :]
 
 
@@ -142,10 +140,10 @@ def behind(layer: Layer, step: Affine, waiting: tuple[Doubles, Doubles] | None) 
 
 def _check_norm(step: LayerNorm, layer: Layer) -> None:
     if layer.kernel.ndim != 2:
-        raise ForeignError("a layer normalisation behind a convolution is not supported; only behind dense layers.")
+        raise ForeignError("a layer normalisation must follow a dense layer, got one after a convolution.")
     if not math.isclose(step.epsilon, LAYER_NORM_EPSILON, rel_tol=1e-3):
         raise ForeignError(
-            f"a layer normalisation has the epsilon {step.epsilon:g}; supported is {LAYER_NORM_EPSILON:g}.",
+            f"the epsilon of a layer normalisation must be {LAYER_NORM_EPSILON:g}, got {step.epsilon:g}.",
             "Train with the epsilon of PyTorch's LayerNorm, 1e-5.",
         )
 
@@ -161,14 +159,14 @@ def network_of(layers: list[Layer]) -> tuple[NetworkSpec, dict[str, Floats]]:
     convolutions = [layer for layer in hidden if layer.kernel.ndim == 4]
     dense = hidden[len(convolutions) :]
     if any(layer.kernel.ndim == 4 for layer in dense) or head.kernel.ndim == 4:
-        raise ForeignError("a convolution behind a dense layer is not supported.")
+        raise ForeignError("a convolution after a dense layer is not supported.")
     norms = [layer.norm is not None for layer in dense]
     if any(norms) and not all(norms):
-        raise ForeignError("only some of the hidden layers are normalised; supported are all or none.")
+        raise ForeignError("all hidden layers or none must be normalised, got some.")
     kinds = tuple(layer.activation.activation for layer in hidden)
     slopes = {layer.activation.negative_slope for layer in hidden if layer.activation.activation is LEAKY}
     if len(slopes) > 1:
-        raise ForeignError(f"LeakyReLUs have different slopes, {sorted(slopes)}; supported is one for all of them.")
+        raise ForeignError(f"all LeakyReLUs must have the same slope, got {sorted(slopes)}.")
     network = NetworkSpec(
         hidden=tuple(len(layer.bias) for layer in dense),
         activation=kinds[0] if kinds else Activation.RELU,

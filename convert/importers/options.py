@@ -32,7 +32,7 @@ def read_fields(text: str) -> tuple[Input, ...]:
         except ValueError:
             shape = ()
         if not name or not shape or min(shape) < 1:
-            raise ValueError(f"{part!r} is there; allowed is NAME:SIZE or NAME:SIZE:UNIT, e.g. joints:12:rad.")
+            raise ValueError(f"a field must be NAME:SIZE or NAME:SIZE:UNIT, e.g. joints:12:rad, got {part!r}.")
         fields.append(Input(name, shape, unit or "1"))
     return tuple(fields)
 
@@ -46,7 +46,7 @@ def read_states(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     for name, sign, output in pairs:
         if not (name and sign and output):
-            raise ValueError(f"{name + sign + output!r} is there; allowed is INPUT=OUTPUT, e.g. h_in=h_out.")
+            raise ValueError(f"a state must be INPUT=OUTPUT, e.g. h_in=h_out, got {name + sign + output!r}.")
     return tuple((name, output) for name, _, output in pairs)
 
 
@@ -63,7 +63,7 @@ def read_bounds(text: str) -> tuple[tuple[float, float], ...]:
         except ValueError:
             low = high = math.nan
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"{part!r} is there; allowed is LOW:HIGH, two numbers, the smaller one first.")
+            raise ValueError(f"bounds must be LOW:HIGH, two numbers, the smaller one first, got {part!r}.")
         bounds.append((low, high))
     return tuple(bounds)
 

@@ -102,6 +102,6 @@ def refuse_odd_images(prefix: Prefix) -> None:
     parts: tuple[Any, ...] = (prefix.scale, prefix.offset, prefix.low, prefix.high)
     if not all(_is_one(part) for part in parts) or prefix.scale[0] <= 0:
         raise ForeignError(
-            "the image's elements are scaled one by one, or by a negative number, before the first convolution; "
-            "allowed is one positive scale for the whole image."
+            "the image must be scaled by one positive number before the first convolution, "
+            "got a scale per element or a negative one."
         )

@@ -128,9 +128,9 @@ def _largest(
 ) -> float:
     rows, wanted = known[where]
     if wanted.shape != made.shape:
-        raise ForeignError(f"the original gives {wanted.shape[1:]} outputs, the bundle {made.shape[1:]}.")
+        raise ForeignError(f"the outputs must be {wanted.shape[1:]} like the original's, got {made.shape[1:]}.")
     if not np.isfinite(wanted).all():
-        raise ForeignError("the original gives NaN or infinity.", "Is it trained? Look for divergence.")
+        raise ForeignError("the original outputs NaN or infinity.", "Check whether its training diverged.")
     apart = np.abs(made.astype(np.float64) - wanted)
     # a row alone spans nothing: what outputs span is known from all that were recorded
     allowed = foreign_tolerance(spec, weights, rows, np.concatenate([wanted, known[NEAR][1]]))
@@ -141,11 +141,11 @@ def _largest(
         row, output = (int(place) for place in np.argwhere(wrong)[0])
         element = int(np.abs(rows[row]).argmax())
         raise ForeignError(
-            f"what was read does not act as the original ({where}{by}): output {output} of observation {row}, "
+            f"the imported policy does not match the original ({where}{by}): output {output} of observation {row}, "
             f"whose largest element {element} is {rows[row, element]:g}, is {made[row, output]:g}, the original's "
-            f"{wanted[row, output]:g}; allowed is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
+            f"{wanted[row, output]:g}; the tolerance is {allowed[output]:.2g}, and {int(wrong.any(axis=1).sum())} of "
             f"{len(rows)} observations differ. Nothing was written.",
-            "Is it the policy, the normaliser and the order of observations that belong together?",
+            "Check that policy, normaliser and order of observations belong together.",
             code="not_reproduced",
         )
     return float(apart.max())
@@ -173,11 +173,11 @@ def _measure_episode_error(
     if not (apart <= allowed).all():
         period, output = (int(place) for place in np.argwhere(~(apart <= allowed))[0])
         raise ForeignError(
-            f"what was read does not act as the original once its states are fed back: in period {period} of an "
+            f"the imported policy does not match the original once its states are fed back: in period {period} of an "
             f"episode output {output} is {flights[0][period, output]:g}, the original's "
-            f"{flights[1][period, output]:g}; allowed is a difference of {allowed[period, output]:.2g}. Nothing was "
+            f"{flights[1][period, output]:g}; the tolerance is {allowed[period, output]:.2g}. Nothing was "
             "written.",
-            "Do the states belong to the layers in this order, and do they begin with what the file says?",
+            "Check that the states are in the order of the layers and start at the file's initial values.",
             code="state_not_reproduced",
         )
     return float(apart.max())

@@ -49,7 +49,7 @@ OUTLYING_SHARE, OUTLYING_SPANS, STILL_SPAN = 0.05, 10.0, 100.0
 are the same, the span counts as 100, so that a rare flag or impact is no outlier and a sentinel such as 9999 is one."""
 EPISODE_STARTS = "episode_starts"
 """Optional array (n,) of a recording of a policy that remembers: whether an episode begins with the row."""
-SAVE = "Save it with numpy.savez(FILE, observations=…), of --golden with outputs=…, too."
+SAVE = "Save it with numpy.savez(FILE, observations=…); for --golden, add outputs=…."
 
 
 ElementRanges = tuple[
@@ -129,8 +129,8 @@ def load_recording(path: Path, policy: ForeignPolicy, ranges: ElementRanges = ()
     rows = _arrays(path, policy, {"observations": None})["observations"]
     if len(rows) < FEWEST_ROWS:
         raise ForeignError(
-            f"{path} has {len(rows)} observations; at least {FEWEST_ROWS} are needed.",
-            "Record more of them from rollouts.",
+            f"{path} must have at least {FEWEST_ROWS} observations, got {len(rows)}.",
+            "Record more from rollouts.",
         )
     rows, outlying, warnings = cut_outliers(policy, widen_ranges(policy, rows, ranges))
     golden = np.zeros(len(rows), bool)
@@ -180,7 +180,7 @@ def widen_ranges(policy: ForeignPolicy, rows: Floats, ranges: ElementRanges) -> 
     for element, low, high in ranges:
         if not (0 <= element < elements and -LARGEST_VALUE <= low < high <= LARGEST_VALUE):
             raise ForeignError(
-                f"--range is {element} {low:g} {high:g}; ELEMENT must be 0 … {elements - 1}, and LOW less than HIGH.",
+                f"--range must be ELEMENT in 0 … {elements - 1} and LOW < HIGH, got {element} {low:g} {high:g}.",
                 f"Type, for example: --range {elements - 1} -1 1",
             )
         moving[:, element] = generator.permutation(np.linspace(low, high, len(rows)))
@@ -221,7 +221,8 @@ def read_pairs(path: Path, policy: ForeignPolicy, outputs: int) -> Pairs:
     arrays = _arrays(path, policy, {"observations": None, "outputs": outputs})
     if len(arrays["observations"]) != len(arrays["outputs"]):
         raise ForeignError(
-            f"{path} has {len(arrays['observations'])} observations and {len(arrays['outputs'])} outputs."
+            f"{path} must have as many outputs as observations, got {len(arrays['outputs'])} "
+            f"for {len(arrays['observations'])}."
         )
     following = run(policy, arrays["observations"])[:, outputs:]
     return Pairs(arrays["observations"], np.concatenate([arrays["outputs"], following], axis=1).astype(np.float32))
@@ -236,7 +237,7 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     named = all(name in members.arrays for name in step_input_names)
     named = named and ("observations" not in members.arrays or "observations" in step_input_names)
     if named and "outputs" in step_input_names and "outputs" in columns:
-        raise ForeignError(f"{path}: an input is called 'outputs', as the original's outputs are.", SAVE)
+        raise ForeignError(f"{path}: 'outputs' must be the original's outputs, but an input has that name.", SAVE)
     for name in (*step_input_names, *list(columns)[1:]) if named else columns:
         arrays[name] = _numbers(members, name, LARGEST_RECORDING - sum(values.nbytes for values in arrays.values()))
     if remembers(policy.inputs) and EPISODE_STARTS in members.arrays:
@@ -247,24 +248,24 @@ def _arrays(path: Path, policy: ForeignPolicy, columns: dict[str, int | None]) -
     if named:
         parts = [arrays.pop(name) for name in step_input_names]
         if len({len(part) for part in parts}) != 1:
-            raise ForeignError(f"{path}: the fields' arrays have {[len(part) for part in parts]} rows.")
+            raise ForeignError(f"{path}: fields must have equal row counts, got {[len(part) for part in parts]}.")
         arrays["observations"] = np.concatenate(parts, axis=1)
     outputs, wanted = arrays.get("outputs"), columns.get("outputs")
     if outputs is not None and outputs.shape[1] != wanted:
-        raise ForeignError(f"{path}: 'outputs' has {outputs.shape[1]} numbers a row; the policy has {wanted}.")
+        raise ForeignError(f"{path}: 'outputs' must have {wanted} numbers per row, got {outputs.shape[1]}.")
     if remembers(policy.inputs):
         if starts is not None and len(starts) != len(arrays["observations"]):
-            raise ForeignError(f"{path}: {EPISODE_STARTS!r} has {len(starts)} rows, not one a period.", SAVE)
+            raise ForeignError(f"{path}: {EPISODE_STARTS!r} must have one row per period, got {len(starts)}.", SAVE)
         arrays["observations"] = _expand_history(policy, arrays["observations"], outputs, starts)
     rows = {}
     for name, array in arrays.items():
         if name == "observations" and array.shape[1] != size:
             raise ForeignError(
-                f"{path}: {name!r} has {array.shape[1]} numbers a row; the policy has {size} "
-                f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)})."
+                f"{path}: {name!r} must have {size} numbers per row "
+                f"({', '.join(f'{part.name} {part.shape}' for part in policy.inputs)}), got {array.shape[1]}."
             )
         if not np.isfinite(array).all():
-            raise ForeignError(f"{path}: {name!r} holds NaN or infinity.")
+            raise ForeignError(f"{path}: {name!r} must be finite, got NaN or infinity.")
         rows[name] = array
     return rows
 
@@ -274,9 +275,9 @@ def _numbers(members: Members, name: str, most_bytes: int) -> Floats:
     if name not in members.arrays:
         raise ForeignError(f"{path} has no array {name!r}; it has {', '.join(members.arrays)}.", SAVE)
     if (values := members.array(name, most_bytes)).dtype.kind not in "fiub" or not values.ndim:
-        raise ForeignError(f"{path}: {name!r} is {values.dtype}{list(values.shape)}; allowed are numbers.")
+        raise ForeignError(f"{path}: {name!r} must be an array of numbers, got {values.dtype}{list(values.shape)}.")
     if max(values.max(initial=0), -float(values.min(initial=0))) > LARGEST_VALUE:
-        raise ForeignError(f"{path}: {name!r} has values beyond {LARGEST_VALUE:g}, or none that are finite.")
+        raise ForeignError(f"{path}: {name!r} must have values within ±{LARGEST_VALUE:g}.")
     return np.asarray(values, np.float32)
 
 

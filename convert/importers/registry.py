@@ -74,17 +74,17 @@ def read(path: Path, **options: Any) -> ForeignPolicy:
     endings_of = {importer.name: [end for end in importer.endings if end not in ("", ANY)] for importer in importers()}
     kinds = ", ".join(f"{'/'.join(endings)} ({name})" for name, endings in endings_of.items())
     if not path.exists():
-        raise ForeignError(f"there is no file {path}.", f"Give a file: {kinds}.")
+        raise ForeignError(f"there is no file {path}.", f"Type the path of a file: {kinds}.")
     ending = "" if path.is_dir() else path.suffix.lower()
     for importer in importers():
         if not {ending, ANY}.isdisjoint(importer.endings) and importer.recognises(path):
             given_options = {name: value for name, value in options.items() if value is not None}
             _refuse_unused(importer, given_options)
             return importer.read(path, **given_options)
-    raise ForeignError(f"{path} is of no format that is known here; known are {kinds}.")
+    raise ForeignError(f"{path} has an unknown format; it must be one of {kinds}.")
 
 
 def _refuse_unused(importer: Importer, given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in importer.options:
-            raise ForeignError(f"--{name} means nothing to {importer.name}.", "Leave it out.")
+            raise ForeignError(f"--{name} does not apply to {importer.name}.", "Leave it out.")

@@ -48,10 +48,10 @@ def run(options: ExportTorchOptions) -> int:
     try:
         lacks_torch = subprocess.run([options.python, "-c", HAS_TORCH], capture_output=True).returncode
     except OSError as error:
-        raise ForeignError(f"{options.python} does not run ({error.strerror}).", "Type: --python PYTHON") from None
+        raise ForeignError(f"{options.python} cannot run ({error.strerror}).", "Type: --python PYTHON") from None
     if lacks_torch:
         raise ForeignError(
             f"{options.python} has no PyTorch.",
-            "Type: --python PYTHON, which has it; or quarl export-torch --print > export_torch.py, and run it there.",
+            "Type --python PYTHON that has it, or: quarl export-torch --print > export_torch.py, and run that.",
         )
     return subprocess.run([options.python, str(SCRIPT), *options.words]).returncode

@@ -23,7 +23,6 @@ from quarl.convert.importers.chain import (
 )
 
 CLIP, SCALE, AS_IS, DISCRETE = "clip", "scale", "as-is", "discrete"
-ACTIONS = (CLIP, SCALE, AS_IS, DISCRETE)
 
 
 def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple[float, float], ...]) -> ForeignPolicy:
@@ -44,13 +43,13 @@ def with_actions(policy: ForeignPolicy, actions: str | None, bounds: tuple[tuple
                 "Add --actions discrete, as-is, clip --bounds LOW:HIGH or scale --bounds LOW:HIGH.",
             )
         if bounds:
-            raise ForeignError("--bounds is about --actions clip or scale, which is not given.", "Add it.")
+            raise ForeignError("--bounds requires --actions clip or scale.", "Add one of the two.")
         return policy
     if isinstance(policy.actions, Discrete) != (actions == DISCRETE) and policy.actions is not None:
         kind = "discrete" if isinstance(policy.actions, Discrete) else "continuous"
-        raise ForeignError(f"--actions {actions}: the file says that its actions are {kind}.", "Leave it out.")
+        raise ForeignError(f"--actions must match the file, whose actions are {kind}, got {actions}.", "Leave it out.")
     if (actions in (CLIP, SCALE)) != bool(bounds):
-        need = "needs" if actions in (CLIP, SCALE) else "has no"
+        need = "requires" if actions in (CLIP, SCALE) else "takes no"
         raise ForeignError(f"--actions {actions} {need} --bounds.", "For example: --actions clip --bounds=-1:1")
     if actions == DISCRETE:
         return replace(policy, actions=policy.actions or Discrete())
@@ -112,21 +111,22 @@ def with_inputs(policy: ForeignPolicy, fields: tuple[Input, ...]) -> ForeignPoli
     own, field_size = (sum(int(np.prod(part.shape)) for part in parts) for parts in (own_inputs, fields))
     if own != field_size:
         raise ForeignError(
-            f"the fields have {field_size} elements ({', '.join(f'{f.name} {f.shape}' for f in fields)}); the policy "
-            f"takes {own}.",
-            "Give the fields in the order in which the policy sees them.",
+            f"--fields must have {own} elements like the policy, got {field_size} "
+            f"({', '.join(f'{f.name} {f.shape}' for f in fields)}).",
+            "Type the fields in the order in which the policy takes them.",
         )
     ends = [set(np.cumsum([int(np.prod(part.shape)) for part in parts]).tolist()) for parts in (own_inputs, fields)]
     order = [part.name for part in fields if part.name in {own.name for own in own_inputs}]
     if not ends[0] <= ends[1] or order != [part.name for part in own_inputs if part.name in order]:
         raise ForeignError(
-            f"the fields {', '.join(f'{f.name} {f.shape}' for f in fields)} are not the file's inputs in its order, "
-            f"{', '.join(f'{f.name} {f.shape}' for f in own_inputs)}; a field may be a part of an input.",
-            "Leave --fields out, or give the file's names in the file's order.",
+            "--fields must be the file's inputs, or parts of them, in its order "
+            f"({', '.join(f'{f.name} {f.shape}' for f in own_inputs)}), "
+            f"got {', '.join(f'{f.name} {f.shape}' for f in fields)}.",
+            "Leave --fields out, or type the file's names in the file's order.",
         )
     if any(len(part.shape) == 3 for part in fields) and len(policy.inputs[0].shape) != 3:
-        raise ForeignError("a field with three sides is an image, and the policy sees none.", "Give it one side.")
+        raise ForeignError("a field must not be an image (three sides) for this policy.", "Type one size: NAME:SIZE")
     if len(policy.inputs[0].shape) == 3 and fields[0].shape != policy.inputs[0].shape:
-        raise ForeignError(f"the policy sees an image of {policy.inputs[0].shape}; the field is {fields[0].shape}.")
+        raise ForeignError(f"the field must be the image {policy.inputs[0].shape}, got {fields[0].shape}.")
     states = policy.inputs[len(own_inputs) :]
     return replace(policy, inputs=(*fields, *states))

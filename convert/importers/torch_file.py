@@ -61,7 +61,7 @@ def refuse_torchscript(path: Path) -> None:
 def _torchscript(what: str) -> ForeignError:
     return ForeignError(
         f"{what} is a TorchScript program (torch.jit.save), not a dictionary of tensors.",
-        "Make ONNX of it where PyTorch is: quarl export-torch FILE --python PYTHON.",
+        "Convert it to ONNX with a Python that has PyTorch: quarl export-torch FILE --python PYTHON",
     )
 
 
@@ -93,43 +93,43 @@ def _read_zip(data: bytes, what: str) -> tuple[_Reader, Node]:
     members = open_zip(data, what)
     streams = [name for name in members.names if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(streams) != 1:
-        raise refusal(what, "has no data.pkl, so it is no file of torch.save")
+        raise refusal(what, "has no data.pkl, so it is not a file of torch.save")
     root = streams[0].removesuffix("data.pkl")
     if f"{root}constants.pkl" in members.names:
         raise _torchscript(what)
     order = members.read(f"{root}byteorder", 16) if f"{root}byteorder" in members.names else b"little"
     if order not in (b"little", b"big"):
-        raise refusal(what, f"has the byte order {order!r}")
+        raise refusal(what, f"must have the byte order little or big, got {order!r}")
     tree = read_pickle(members.read(streams[0]), f"{what}'s data.pkl")
     return _Reader(what, lambda key: members.read(f"{root}data/{key}"), "<" if order == b"little" else ">"), tree
 
 
 def _read_legacy(data: bytes, what: str) -> tuple[_Reader, Node]:
     if data[:2] not in (b"\x80\x02", b"\x80\x03", b"\x80\x04"):
-        raise refusal(what, "is no file of torch.save")
+        raise refusal(what, "is not a file of torch.save")
     at, parts = 0, list[Node]()
     for _ in range(5):
         node, size = read_first_pickle(data[at:], what)
         parts.append(node)
         at += size
         if parts[0] != _LEGACY_MAGIC:
-            raise refusal(what, "is a plain pickle, no file of torch.save")
+            raise refusal(what, "is a plain pickle, not a file of torch.save")
     _, version, machine, tree, keys = parts
     if version != _LEGACY_VERSION or mapping(machine, what).get("little_endian") is not True:
-        raise refusal(what, "is of PyTorch before 1.6 and not of its version 1001, or of a big-endian machine")
+        raise refusal(what, "must be of format version 1001 from a little-endian machine (PyTorch before 1.6)")
     places = [_parse_storage(node, what) for node in every_node(tree) if isinstance(node, Persistent)]
     widths = {key: np.dtype(_STORAGES[kind]).itemsize for kind, key, _ in places}
     storages: dict[str, bytes] = {}
     for key in sequence(keys, what):
         if not isinstance(key, str) or key not in widths or key in storages:
-            raise refusal(what, f"has a storage {describe_node(key)} twice, or one that no tensor lies on")
+            raise refusal(what, f"has the storage {describe_node(key)} twice, or no tensor uses it")
         size = int.from_bytes(data[at : at + 8], "little") * widths[key]
         at += 8 + size
         if at > len(data):
-            raise refusal(what, f"has a storage {printable(key)} that is cut off")
+            raise refusal(what, f"has the truncated storage {printable(key)}")
         storages[key] = data[at - size : at]
     if at != len(data):
-        raise refusal(what, "has bytes behind its end")
+        raise refusal(what, "has bytes after its end")
 
     def read_storage(key: str) -> bytes:
         if key not in storages:
@@ -143,14 +143,14 @@ def _parse_storage(node: Node, what: str) -> tuple[str, str, Node]:
     """Type, key and number of elements of the storage on which a tensor lies."""
     described = node.id if isinstance(node, Persistent) else None
     if not isinstance(described, tuple) or described[:1] != ("storage",) or described[5:] not in ((), (None,)):
-        raise refusal(what, f"lies on {describe_node(node)} and no storage")
+        raise refusal(what, f"must lie on a storage, got {describe_node(node)}")
     if len(described) < 5:
-        raise refusal(what, f"lies on a storage of {len(described)} properties")
+        raise refusal(what, f"must lie on a storage of at least 5 properties, got {len(described)}")
     _, kind, key, _, count = described[:5]
     if not isinstance(kind, Symbol) or kind.module not in ("torch", "torch.storage") or kind.name not in _STORAGES:
-        raise refusal(what, f"has elements of {describe_node(kind)}, which are no numbers of 8 to 64 bits")
+        raise refusal(what, f"must have numbers of 8 to 64 bits, got {describe_node(kind)}")
     if not isinstance(key, str) or not key.isdecimal() or not key.isascii():
-        raise refusal(what, f"lies on the storage {describe_node(key)}")
+        raise refusal(what, f"must lie on a numbered storage, got {describe_node(key)}")
     return kind.name, key, count
 
 
@@ -191,20 +191,20 @@ class _Reader:
         if node.calls(_TENSOR, "_rebuild_parameter") and node.arguments and isinstance(node.arguments[0], Call):
             node = node.arguments[0]
         if not node.calls(_TENSOR, "_rebuild_tensor_v2") or not 4 <= len(node.arguments) <= 7:
-            raise refusal(label, f"is made by {describe_node(node)}, which is not a plain tensor")
+            raise refusal(label, f"must be a plain tensor, got {describe_node(node)}")
         place, offset, sizes, strides = node.arguments[:4]
         storage, is_bfloat, is_bool = self._storage(place, label)
         shape = shape_of(sizes, label)
         steps = tuple(whole_number(step, label) for step in sequence(strides, label))
         start = whole_number(offset, label)
         if len(steps) != len(shape) or start < 0 or any(step < 0 for step in steps):
-            raise refusal(label, f"has the strides {len(steps)} for {len(shape)} dimensions, or a negative one")
+            raise refusal(label, f"must have {len(shape)} strides, none negative, got {len(steps)}")
         last = start + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
         if math.prod(shape) and last >= len(storage):
-            raise refusal(label, f"reaches element {last} of a storage of {len(storage)}")
+            raise refusal(label, f"reaches element {last} of a storage of only {len(storage)}")
         self.bytes_made += math.prod(shape) * max(storage.itemsize, 4)
         if self.bytes_made > MOST_TENSOR_BYTES:
-            raise refusal(self.what, f"has tensors of more than {MOST_TENSOR_BYTES} bytes")
+            raise refusal(self.what, f"must have tensors of at most {MOST_TENSOR_BYTES} bytes")
         if not math.prod(shape):
             values = np.zeros(shape, storage.dtype)
         else:

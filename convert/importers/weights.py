@@ -57,10 +57,10 @@ def read_weights(path: Path, spec: Path | None = None) -> ForeignPolicy:
         refuse_torchscript(path)
     if spec is None:
         raise ForeignError(
-            f"{path} is a file of weights, which does not say how they are used.",
-            (f"Where PyTorch is: quarl export-torch {path} --python PYTHON. Or write" if is_torch else "Write")
-            + " the policy's steps to a JSON file (docs/import.md has an example), and add --spec FILE.json. Of "
-            "observations: give the policy's file, and this one as --observations.",
+            f"{path} holds only weights, not how to compute with them.",
+            (f"With PyTorch, type: quarl export-torch {path} --python PYTHON. Or write" if is_torch else "Write")
+            + " the policy's steps to a JSON file (docs/import.md has an example), and add --spec FILE.json. If "
+            "it holds observations, type the policy's file, and this one as --observations.",
             code="weights_only_file",
         )
     return _read(path, spec)
@@ -76,10 +76,10 @@ def _read(path: Path, spec_path: Path) -> ForeignPolicy:
     kinds = {"discrete": Discrete(), "continuous": Continuous(), None: None}
     actions = spec.get("actions")
     if actions not in kinds:
-        raise ForeignError(f"{spec_path}: actions is {abbreviate(actions)}; allowed are discrete and continuous.")
+        raise ForeignError(f"{spec_path}: actions must be discrete or continuous, got {abbreviate(actions)}.")
     period = spec.get("period_s")
     if period is not None and not isinstance(period, int | float):
-        raise ForeignError(f"{spec_path}: period_s is {abbreviate(period)}; it must be a number.")
+        raise ForeignError(f"{spec_path}: period_s must be a number, got {abbreviate(period)}.")
     ignored = (f"{len(left)} tensors that no step uses: {', '.join(left[:6])}{', …' if len(left) > 6 else ''}",)
     return ForeignPolicy(
         source=str(spec.get("source", "a file of weights")),
@@ -116,19 +116,19 @@ def _spec(path: Path) -> dict[str, Any]:
     try:
         spec = parse_object(read_untrusted(path, LARGEST_SPEC))
     except JsonValueError as error:
-        raise ForeignError(f"{path}: {error}.", "Write the spec: docs/import.md.") from None
+        raise ForeignError(f"{path}: {error}.", "Correct the spec; docs/import.md has an example.") from None
     known = {"source", "layout", "actions", "period_s", "observation", "steps"}
     if unknown := sorted(spec.keys() - known):
-        raise ForeignError(f"{path} has the unknown {unknown}; allowed are {', '.join(sorted(known))}.")
+        raise ForeignError(f"the keys of {path} must be among {', '.join(sorted(known))}, got {unknown}.")
     if spec.get("layout") not in LAYOUTS:
-        raise ForeignError(f"{path}: layout is {abbreviate(spec.get('layout'))}; allowed are {', '.join(LAYOUTS)}.")
+        raise ForeignError(f"{path}: layout must be one of {', '.join(LAYOUTS)}, got {abbreviate(spec.get('layout'))}.")
     return spec
 
 
 def _list(spec: dict[str, Any], name: str) -> list[Any]:
     value = spec.get(name)
     if not isinstance(value, list) or not value:
-        raise ForeignError(f"the spec's {name} is {abbreviate(value)}; it must be a list, not empty.")
+        raise ForeignError(f"the spec's {name} must be a non-empty list, got {abbreviate(value)}.")
     return value
 
 
@@ -141,7 +141,7 @@ def _input(item: Any) -> Input:
         return Input(name, shape, unit)
     except (TypeError, ValueError):
         raise ForeignError(
-            f'the spec\'s observation has {abbreviate(item)}; allowed is ["NAME", SIZE, "UNIT"].'
+            f'an entry of the spec\'s observation must be ["NAME", SIZE, "UNIT"], got {abbreviate(item)}.'
         ) from None
 
 
@@ -169,7 +169,7 @@ class _Reading:
         """Return the steps that one line of the spec means."""
         if not isinstance(item, dict) or len(item) != 1 or next(iter(item)) not in self.kinds:
             raise ForeignError(
-                f"the spec has the step {abbreviate(item)}; allowed is one of {', '.join(self.kinds)} with its value."
+                f"a step of the spec must be one of {', '.join(self.kinds)} and its value, got {abbreviate(item)}."
             )
         ((kind, value),) = item.items()
         try:
@@ -190,10 +190,10 @@ class _Reading:
             self.used.add(name)
         values = np.asarray(self.tensors[name] if isinstance(name, str) else name, np.float64)
         if not np.isfinite(values).all():
-            raise ForeignError(f"{self.what}: {abbreviate(name)} holds NaN or infinity.")
+            raise ForeignError(f"{self.what}: {abbreviate(name)} must be finite, got NaN or infinity.")
         if sides is not None and values.ndim != sides:
             raise ForeignError(
-                f"{self.what}: {abbreviate(name)} has the shape {values.shape}; {sides} sides are needed."
+                f"{self.what}: {abbreviate(name)} must have {sides} dimensions, got the shape {values.shape}."
             )
         return values
 
@@ -206,7 +206,7 @@ class _Reading:
         outputs = w.shape[0] if self.layout == "torch" else w.shape[-1]
         b = self._tensor(names["bias"], 1) if names.get("bias") is not None else np.zeros(outputs)
         if b.shape != (outputs,):
-            raise ForeignError(f"{self.what}: {abbreviate(value)} has {outputs} outputs and a bias of {b.shape}.")
+            raise ForeignError(f"{self.what}: the bias of {abbreviate(value)} must be ({outputs},), got {b.shape}.")
         return w, b
 
     def _dense(self, value: Any) -> list[Step]:
@@ -225,7 +225,7 @@ class _Reading:
             kernel = kernel.transpose(2, 3, 1, 0)
         side, other, in_channels, out_channels = kernel.shape
         if self.image is None or side != other or in_channels != self.image[2] or type(stride) is not int or stride < 1:
-            raise ForeignError(f"{self.what}: a convolution {kernel.shape} of stride {stride} on {self.image}.")
+            raise ForeignError(f"{self.what}: convolution {kernel.shape}, stride {stride}, does not fit {self.image}.")
         height, width, _ = self.image
         self.image = ((height - side) // stride + 1, (width - side) // stride + 1, out_channels)
         return [Convolution(np.ascontiguousarray(kernel, np.float32), bias.astype(np.float32), stride)]
@@ -233,13 +233,13 @@ class _Reading:
     def _normalise(self, value: Any) -> list[Step]:
         mean, epsilon = self._tensor(value["mean"]), float(value.get("epsilon", 0.0))
         if ("variance" in value) == ("deviation" in value):
-            raise ForeignError("the spec's normalise needs one of variance and deviation.")
+            raise ForeignError("the spec's normalise must have either variance or deviation.")
         if "variance" in value:
             deviation = np.sqrt(self._tensor(value["variance"]) + epsilon)
         else:
             deviation = self._tensor(value["deviation"]) + epsilon
         if not (deviation > 0).all():
-            raise ForeignError("the spec's normalise divides by 0.", "Give the epsilon that the program adds.")
+            raise ForeignError("the spec's normalise divides by 0.", "Add the epsilon of the training code.")
         return [Affine(np.atleast_1d(1.0 / deviation).ravel(), np.atleast_1d(-mean / deviation).ravel())]
 
     def _affine(self, value: Any) -> list[Step]:
@@ -262,14 +262,14 @@ class _Reading:
         """Return the first so many outputs of the dense step before it: of a head that also gives deviations."""
         last = self.steps.pop() if self.steps else None
         if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
-            raise ForeignError(f"the spec's take {abbreviate(value)}: it stands behind a dense step of more outputs.")
+            raise ForeignError(f"the spec's take must follow a dense step of more outputs, got {abbreviate(value)}.")
         return [Dense(np.ascontiguousarray(last.kernel[:, :value]), last.bias[:value])]
 
 
 def _refuse_json(path: Path, **options: object) -> ForeignPolicy:
     raise ForeignError(
-        f"{path} is no policy; it may say how weights are used.",
-        f"Give their file, and it as --spec: quarl import FILE.npz --spec {path}",
+        f"{path} is not a policy; it may be the spec of a weights file.",
+        f"Type: quarl import FILE.npz --spec {path}",
     )
 
 

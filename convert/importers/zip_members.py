@@ -60,10 +60,10 @@ class Members:
         """
         with self._open_member(name) as (member, size):
             if size > most_bytes:
-                raise _refusal(self.what, f"has a member {printable(name)} of more than {most_bytes} bytes")
+                raise _refusal(self.what, f"must have at most {most_bytes} bytes in the member {printable(name)}")
             data = member.read(size + 1)
             if len(data) != size:
-                raise _refusal(self.what, f"has a member {printable(name)} that is cut off")
+                raise _refusal(self.what, f"has the truncated member {printable(name)}")
             return data
 
     @property
@@ -82,10 +82,10 @@ class Members:
             shape, _, kind = _HEADERS[np.lib.format.read_magic(member)](member)
             count = math.prod(shape)
             if min(shape, default=0) < 0 or kind.hasobject or member.tell() + count * kind.itemsize != size:
-                fault = f"holds {kind}{list(shape)} in {size} bytes; allowed are numbers that fill it"
+                fault = f"must hold an array of numbers that fills it, got {kind}{list(shape)} in {size} bytes"
                 raise _refusal(self.what, f"has a member {printable(name)} that {fault}")
             if count * max(kind.itemsize, 4) > most_bytes:
-                message = f"{self.what} has an array {printable(name)} of more than {most_bytes} bytes."
+                message = f"the array {printable(name)} of {self.what} must have at most {most_bytes} bytes."
                 raise ForeignError(message, "Save fewer rows.")
             member.seek(0)
             values: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
@@ -100,7 +100,7 @@ class Members:
             with self.archive.open(name) as member:
                 yield member, self.archive.getinfo(name).file_size
                 if member.read(1):  # at its end, the checksum is compared
-                    raise _refusal(self.what, f"has a member {printable(name)} that is longer than it says")
+                    raise _refusal(self.what, f"has the member {printable(name)}, which is longer than its header says")
         except ForeignError:
             raise
         # A damaged member raises BadZipFile, zlib.error, EOFError, struct.error, RuntimeError (encrypted) …
@@ -118,23 +118,23 @@ def open_zip(data: bytes, what: str) -> Members:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except Exception as error:  # BadZipFile, struct.error, NotImplementedError, UnicodeDecodeError, ValueError …
-        raise _refusal(what, f"is no zip file that can be read ({type(error).__name__})") from error
+        raise _refusal(what, f"is not a readable zip file ({type(error).__name__})") from error
     members = [member for member in archive.infolist() if not member.filename.endswith("/")]
     if len(archive.infolist()) > MOST_MEMBERS:
-        raise _refusal(what, f"has more than {MOST_MEMBERS} members")
+        raise _refusal(what, f"must have at most {MOST_MEMBERS} members")
     names: set[str] = set()
     for member in archive.infolist():
         name = member.filename
         parts = name.rstrip("/").split("/")
         if any(part in ("", ".", "..") for part in parts) or "\\" in name or name[1:2] == ":" or not name.isprintable():
-            raise _refusal(what, f"has a member with the name {printable(name)!r}")
+            raise _refusal(what, f"has a member with the invalid name {printable(name)!r}")
         if name in names:
             raise _refusal(what, f"has two members with the name {printable(name)}")
         names.add(name)
         if member.compress_type not in _STORED or member.flag_bits & 1:
-            raise _refusal(what, f"has a member {printable(name)} that is encrypted or packed in an unusual way")
+            raise _refusal(what, f"has the member {printable(name)}, which is encrypted or not deflated")
     if sum(member.file_size for member in members) > MOST_BYTES:
-        raise _refusal(what, f"would have more than {MOST_BYTES} bytes unpacked")
+        raise _refusal(what, f"must have at most {MOST_BYTES} bytes unpacked")
     return Members(what, tuple(member.filename for member in members), archive)
 
 

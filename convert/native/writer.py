@@ -110,8 +110,8 @@ def _layer(
     inputs, outputs = matrix.shape
     if inputs > LARGEST_IN:
         raise QuantizationError(
-            f"layer {layer.name!r} has {inputs} inputs; the native engine takes {LARGEST_IN}.",
-            "Run it with LiteRT, tflite-runtime or onnxruntime.",
+            f"layer {layer.name!r} must have at most {LARGEST_IN} inputs for the native engine, got {inputs}.",
+            "Use LiteRT, tflite-runtime or onnxruntime: quarl convert --format tflite or onnx",
         )
     largest_weight = max(int(matrix.max()), -int(matrix.min()))
     bits = next(bits for bits, largest in LARGEST.items() if largest_weight <= largest)

@@ -74,14 +74,14 @@ def pack(
     if package_format is PackageFormat.LEAPP and len(precisions) != 1:
         precision_list = ", ".join(choice.value for choice in precisions)
         raise PackageError(
-            f"a LEAPP folder holds one model; --precision names {len(precisions)}: {precision_list}.",
-            f"Type one of them: --precision {precisions[0].value}",
+            f"--precision must be a single one for a LEAPP folder, got {len(precisions)}: {precision_list}.",
+            f"Type, for example: --precision {precisions[0].value}",
         )
     name = folder.resolve().name
     if not is_file_name(name):
         raise PackageError(
-            f"--output-path ends in {abbreviate(name)}; allowed are printable names of at most 255 bytes.",
-            f"Type another one: --output-path {bundle.spec.name}",
+            f"--output-path must end in a printable name of at most 255 bytes, got {abbreviate(name)}.",
+            f"Type, for example: --output-path {bundle.spec.name}",
         )
     refuse_taken(folder)
     formats = list(ArtifactFormat) if package_format is PackageFormat.HUB else [ArtifactFormat.ONNX]
@@ -107,6 +107,6 @@ def refuse_taken(folder: Path) -> None:
     """Raise PackageError where there is something of that name."""
     if folder.exists() or folder.is_symlink():
         raise PackageError(
-            f"{shorten_path(folder)} is there already; a package is written into a new folder. Nothing was written.",
-            "Type another --output-path, or remove it.",
+            f"{shorten_path(folder)} exists already; a package is written to a new folder. Nothing was written.",
+            "Type another --output-path, or remove the folder.",
         )

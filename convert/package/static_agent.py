@@ -68,7 +68,7 @@ def write_agent_and_pack(bundle_path: Path, precision: Precision, machine: str, 
     from quarl.policy.files import write_atomically
 
     if not ArtifactFormat.NATIVE.holds(precision):
-        raise PolicyError(f"the native engine does not execute {precision.value}.", "Type --bits 8, or fewer.")
+        raise PolicyError(f"the native engine executes int8 … int2, got {precision.value}.", "Type --bits 8, or fewer.")
     convert_each(missing([(Bundle.load(bundle_path), precision, ArtifactFormat.NATIVE)]))
     files = {PROGRAM: building.agent(machine).read_bytes(), PACK: pack_artifact(Bundle.load(bundle_path), precision)}
     folder.mkdir(parents=True, exist_ok=True)

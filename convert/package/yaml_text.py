@@ -57,6 +57,6 @@ def _leaf(value: Any) -> str:
 
 def _number(value: float) -> str:
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no number of JSON.")
+        raise ValueError(f"a number must be finite in JSON, got {value}.")
     digits, exponent, power = repr(value).partition("e")
     return f"{digits}{'' if '.' in digits else '.0'}{exponent}{power}"

@@ -49,7 +49,7 @@ def loop_library(machine: str) -> Path:
 def _ensure_compiled(name: str, machine: str, library: str, options: tuple[str, ...], sources: list[str]) -> Path:
     """Return a file that a wheel brings, or that is compiled now if it is not there yet."""
     if machine not in TARGETS:
-        raise BuildError(f"{name} is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+        raise BuildError(f"{name} is built for {', '.join(TARGETS)}, not for {machine!r}.")
     if (prebuilt := PREBUILT / name).is_file():
         return prebuilt
     system = (

@@ -97,7 +97,7 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
         from quarl.airlearning_envs.rules import ACTION_NAMES
     except ImportError as error:
         raise AgentError(
-            ErrorCode.UNAVAILABLE, f"the simulator is not on this device ({error}).", "Deploy again."
+            ErrorCode.UNAVAILABLE, f"the simulator is missing on this device ({error}).", "Deploy again: quarl deploy."
         ) from error
     try:
         config = preset(request.preset).with_settings(request.settings)
@@ -109,9 +109,9 @@ def fly_episodes(serving: Serving, request: FlyEpisodes, progress: Callable[[int
     if (type(spec.head), spec.output_size) not in ((DiscreteHead, len(ACTION_NAMES)), (ContinuousHead, 3)):
         raise AgentError(
             ErrorCode.SPEC,
-            f"policy {spec.name!r} has {spec.output_size} outputs; the simulator takes one of {len(ACTION_NAMES)} "
-            "actions, or 3 continuous commands.",
-            "Load a policy of the navigation task.",
+            f"policy {spec.name!r} must choose one of {len(ACTION_NAMES)} actions or give 3 continuous commands to "
+            f"fly in the simulator, got {spec.output_size} outputs.",
+            "Load a policy that was trained on the navigation task.",
         )
     pilot = TimedPilot(serving)
     begin, before = time.perf_counter(), conditions.look()

@@ -61,22 +61,24 @@ def check_golden(
         computed = f"an error of {_in_words(error, entry, output)}" if math.isfinite(error) else "NaN or infinity"
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} computes wrongly in {runtime.value} on this device: golden vector {vector}, output {output} "
-            f"has {computed}, allowed is {_in_words(allowed, entry, output)}. {failed} of {count} vectors fail.",
+            f"{entry.file} computes wrong outputs in {runtime.value} on this device: golden vector {vector}, output "
+            f"{output} has {computed}, at most {_in_words(allowed, entry, output)} is allowed. {failed} of {count} "
+            "vectors fail.",
             "Load another runtime or precision, or convert the policy again.",
         )
     if entry.most_off is not None and halves and (part := off / (count * len(halves))) > entry.most_off:
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} computes wrongly in {runtime.value} on this device: {part:.2%} of the golden outputs are "
-            f"a step off, allowed are {entry.most_off:.2%}: its weights are not those that were converted.",
+            f"{entry.file} computes wrong outputs in {runtime.value} on this device: {part:.2%} of the golden "
+            f"outputs differ by a quantization step, at most {entry.most_off:.2%} may: its weights are not those "
+            "that were converted.",
             "Deploy again, or convert the policy again.",
         )
     if wrong is not None:
         raise AgentError(
             ErrorCode.GOLDEN,
-            f"{entry.file} chooses wrongly in {runtime.value} on this device: on golden vector {wrong[0]} its action "
-            f"is {wrong[1]}, but its own outputs say {wrong[2]}.",
+            f"{entry.file} chooses the wrong action in {runtime.value} on this device: on golden vector {wrong[0]} "
+            f"its action is {wrong[1]}, but its own outputs choose {wrong[2]}.",
             "Load another runtime or precision, or convert the policy again.",
         )
     return {

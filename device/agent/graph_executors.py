@@ -194,7 +194,7 @@ def _match(spec: PolicySpec, inputs: list[_Tensor], results: list[_Tensor]) -> _
     outputs += f" and {NEXT_STATE} [1, {spec.state_size}]" if spec.state_size else ""
     raise AgentError(
         ErrorCode.RUNTIME,
-        f"the graph takes {', '.join(map(str, inputs))} and gives {', '.join(map(str, results))}; policy "
-        f"{spec.name!r} needs {wanted} to {outputs}.",
+        f"the graph must take {wanted} and return {outputs} for policy {spec.name!r}, got "
+        f"{', '.join(map(str, inputs))} and {', '.join(map(str, results))}.",
         "Convert the policy again.",
     )

@@ -29,7 +29,7 @@ class NativeExecutor:
         if threads > module.MOST_THREADS:
             raise AgentError(
                 ErrorCode.BAD_FIELD,
-                f"threads is {threads}; the native engine takes 1 to {module.MOST_THREADS}.",
+                f"threads must be 1 to {module.MOST_THREADS} for the native engine, got {threads}.",
                 f"Load it with threads={module.MOST_THREADS}, or fewer.",
             )
         artifact = model if isinstance(model, bytes) else model.read_bytes()
@@ -87,7 +87,9 @@ class NativeExecutor:
             modes.keep_modes(path, key, measured)
         engine.modes = chosen
         if before != [(self.decide(item), self.outputs().tobytes())[1] for item in few]:
-            raise runtime_error(RuntimeName.NATIVE, ValueError("it decides otherwise in another mode of its layers"))
+            raise runtime_error(
+                RuntimeName.NATIVE, ValueError("its decisions differ between two modes of its layers, which must agree")
+            )
 
     @property
     def in_c(self) -> tuple[Any, Any, Any]:

@@ -81,7 +81,7 @@ def _settings(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise bad_field(name, value, "an object of the simulator's settings")
     if not _finite(value):
-        raise bad_field(name, value, "an object of finite numbers, words, true and false")
+        raise bad_field(name, value, "an object of finite numbers, strings, true and false")
     return value
 
 

@@ -111,7 +111,8 @@ class Agent:
             raise AgentError(
                 ErrorCode.UNAVAILABLE,
                 "flights on this device need numpy, which is not installed here.",
-                "Let the host fly (bench/success.py --on loop), or install numpy here (apt-get install python3-numpy).",
+                "Simulate on the host (bench/success.py --on loop), or install numpy on this device (apt-get install "
+                "python3-numpy).",
             )
         from quarl.device.agent.flights import fly_episodes  # the simulator costs import time
 
@@ -178,7 +179,7 @@ class Agent:
             call = self.handle
             inputs = [serving.request_line(row) for row in serving.rows]
             if not (reply := json.loads(self.handle(inputs[0])))["ok"]:
-                raise AgentError(ErrorCode.INTERNAL, f"no decision can be timed: {reply['error']['message']}", "")
+                raise AgentError(ErrorCode.INTERNAL, f"the timed decision failed: {reply['error']['message']}", "")
         looks = [conditions.look()]
         progress = self._progress("latency")
 

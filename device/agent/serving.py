@@ -205,7 +205,9 @@ def _bad_element(spec: PolicySpec, values: list[Any], where: str) -> AgentError:
             f"allowed are finite numbers up to ±{_LARGEST:.3g}.",
             "Send the raw observation in physical units; the normaliser is inside the artifact.",
         )
-    return AgentError(ErrorCode.BAD_OBSERVATION, f"{where} holds a number that float32 cannot.", "Send finite numbers.")
+    return AgentError(
+        ErrorCode.BAD_OBSERVATION, f"{where} must hold numbers within the range of float32.", "Send finite numbers."
+    )
 
 
 def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str = "") -> Serving:
@@ -229,7 +231,10 @@ def load(path: Path, request: Load, threads: int, log: MemoryLog, manifest: str 
     if runtime is not RuntimeName.NATIVE:  # which needs no numpy; the simulator does, and flights are checked again
         check_simulator(bundle.spec)
     if not (bundle.path / entry.file).exists():
-        raise BundleError(f"{bundle.path / entry.file} is listed but not on this device.", "Deploy this precision.")
+        raise BundleError(
+            f"{bundle.path / entry.file} is listed but not on this device.",
+            "Deploy this precision: quarl deploy --bits …",
+        )
     expected, golden = bundle.read_expected_rows(entry), bundle.golden_rows()
     rows = list(golden.observations.floats())
     bundle.forget()
@@ -313,7 +318,7 @@ def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tu
     if not installed:
         raise AgentError(
             ErrorCode.UNAVAILABLE,
-            f"no inference runtime is installed here; known are {', '.join(name.value for name in RuntimeName)}.",
+            f"no inference runtime is installed here; supported are {', '.join(name.value for name in RuntimeName)}.",
             f"Type: pip install {RuntimeName.LITERT.distribution}",
         )
     if request.runtime is not None and request.runtime not in installed:
@@ -326,8 +331,8 @@ def choose(bundle: BundleFiles, request: Load, in_use: RuntimeName | None) -> tu
     if in_use is not None and request.runtime not in (None, in_use):
         raise AgentError(
             ErrorCode.UNAVAILABLE,
-            f"this agent already runs on {in_use.value}, and a process uses one runtime, so that what is measured is "
-            "that runtime's alone.",
+            f"this agent already runs on {in_use.value}; a process uses one runtime only, so that measurements are "
+            "of that runtime alone.",
             'Type {"op": "bye"} and start a new agent for the other runtime.',
         )
     wanted = request.runtime or in_use

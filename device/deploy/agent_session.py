@@ -118,7 +118,7 @@ class AgentSession:
         started, _, folder = rest.partition(" ")
         if not pid.isdigit() or (started and not started.isdigit()) or not folder.startswith("/"):
             raise AgentError(
-                f"The starter on {self._connection.name} named no process: {text!r}.",
+                f"The starter on {self._connection.name} must report its process, got {text!r}.",
                 "The device's /bin/sh must be a POSIX shell and its /proc that of Linux.",
                 agent_code="protocol",
             )
@@ -133,8 +133,8 @@ class AgentSession:
         greeting = line.decode(errors="replace")
         if not greeting.startswith(GREETING):
             raise AgentError(
-                f"The starter on {self._connection.name} wrote something that is no greeting: {line[:200]!r}.",
-                "Try `sh -c true` on the device.",
+                f"The starter on {self._connection.name} must begin with a greeting, got {line[:200]!r}.",
+                "Check that `sh -c true` prints nothing on the device: a login script may write to standard output.",
                 agent_code="protocol",
             )
         if greeting != f"{GREETING}ok":
@@ -181,23 +181,23 @@ class AgentSession:
         except LineTimeoutError:
             self._kill()
             raise AgentError(
-                f"The agent on {self._connection.name} did not answer `{op}` within {limit:g} s and was ended.",
-                "Give it more time, or look at the device's load.",
+                f"The agent on {self._connection.name} did not answer `{op}` within {limit:g} s and was stopped.",
+                "Check the device's load (`uptime`), or allow more time.",
                 agent_code="timeout",
             ) from None
         except EndOfOutputError:
             raise self._build_exit_error(f"answering `{op}`") from None
         except NoReplyError as line:
             raise AgentError(
-                f"The agent on {self._connection.name} wrote something that is no reply: {line.message}.",
-                "Deploy again: the agent on the device is of another version.",
+                f"The agent on {self._connection.name} wrote a line that is not a reply: {line.message}.",
+                "Deploy again (quarl deploy): the agent on the device is of another version.",
                 agent_code="protocol",
             ) from None
         if not reply.get("ok"):
             failure = reply.get("error")
             error = failure if isinstance(failure, dict) else {}
             raise AgentError(
-                f"The agent on {self._connection.name} refuses `{op}`: {error.get('message', 'no reason given')}",
+                f"The agent on {self._connection.name} refused `{op}`: {error.get('message', 'no reason given')}",
                 str(error.get("next", "")),
                 agent_code=str(error.get("code", "")),
             )
@@ -227,7 +227,7 @@ class AgentSession:
             how = f"ended with status {status}"
         return AgentError(
             f"The agent on {self._connection.name} {how} while {doing}. Its last lines:\n    {tail}",
-            "Start it again; if it was killed, `dmesg | tail` on the device tells whether memory ran out.",
+            "Start it again; if it was killed, `dmesg | tail` on the device shows whether memory ran out.",
             agent_code="died",
             exit_status=status,
         )

@@ -104,14 +104,14 @@ class Connection:
         """Return the error for a connection that ended while ``doing`` something."""
         return ConnectionLostError(
             f"The connection to {self.name} was lost while {doing}.",
-            "Look at the network and the device, then run the same command again: what was half done is discarded.",
+            "Look at the network and the device, then run the same command again; unfinished work is discarded.",
         )
 
     def no_shell(self, said: str) -> UnsupportedDeviceError:
         """Return the error for a user to whom the device gives no shell, with what it printed instead."""
         return UnsupportedDeviceError(
-            f"{self.name} gives no shell that runs commands; it printed {said.strip()[-200:]!r}.",
-            f"Look at the login shell there (getent passwd {self.endpoint.user}); if it is nologin or false: "
+            f"{self.name} must give its user a shell that runs commands; it printed {said.strip()[-200:]!r}.",
+            f"Check the login shell on the device (getent passwd {self.endpoint.user}); if it is nologin or false: "
             f"sudo chsh -s /bin/sh {self.endpoint.user}",
             printed=said,
         )
@@ -147,14 +147,14 @@ class Connection:
                 channel.exec_command(command)
         except paramiko.ChannelException as error:
             raise SessionLimitError(
-                f"{self.name} opens no further session on this connection: {error.text}.",
-                "Its SSH server limits them: MaxSessions in sshd_config there must be 2 at least.",
+                f"{self.name} refused another session on this connection: {error.text}.",
+                "Set MaxSessions to 2 or more in the device's sshd_config.",
             ) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
             if not self.alive:
                 raise self.build_lost_error(f"starting `{command[:60]}`") from None
             raise RemoteCommandError(
-                f"{self.name} does not start commands: {error}", "Its SSH server must allow exec requests."
+                f"{self.name} refused to start a command: {error}", "Allow exec requests in the device's SSH server."
             ) from None
         return RemoteProcess(channel, command, self.name)
 
@@ -197,7 +197,8 @@ class Connection:
                 raise TimeoutError
         except (TimeoutError, LineTimeoutError):
             raise RemoteCommandError(
-                f"`{command[:120]}` on {self.name} did not end within {timeout:g} s.", "Look at the device's load."
+                f"`{command[:120]}` on {self.name} did not finish within {timeout:g} s.",
+                "Check the device's load (`uptime`), then try again.",
             ) from None
         except (OSError, EOFError, paramiko.SSHException, HostError):
             if self.alive:
@@ -221,8 +222,8 @@ class Connection:
         )
         if check and not result.ok:
             raise RemoteCommandError(
-                f"`{command[:120]}` on {self.name} ended with status {status}: {result.stderr[-800:].strip()}",
-                "Try the command on the device by hand.",
+                f"`{command[:120]}` on {self.name} exited with status {status}: {result.stderr[-800:].strip()}",
+                "Run the command on the device by hand.",
             )
         return result
 

@@ -161,7 +161,7 @@ def install(
         with still_serving(serving):
             begun_with(state)
             if why := state["trust"].get("refused"):
-                raise TrustError(f"{connection.name} does not know for sure whose policies it may run: {why}.")
+                raise TrustError(f"{connection.name} cannot trust its list of signers: {why}.")
             tell(Step("compare what is there", 0, 0))
             known, comparison = _find_known_release(session, state["same"], signing)
             if known is not None and known == serving and not comparison["doubted"]:

@@ -116,8 +116,8 @@ class Device(DeviceShell):
 
     def _build_misplaced_error(self, wrong: Iterable[str]) -> HostError:
         return RemoteCommandError(
-            f"{self.connection.name} is not as a deployment left it: {'; '.join(wrong)}. Nothing was changed.",
-            "Look at it on the device; when nothing in it is needed, remove it there with `rm`, then try again.",
+            f"{self.connection.name} has files that no deployment wrote: {'; '.join(wrong)}. Nothing was changed.",
+            "Look at them on the device; if none of them is needed, remove them there with `rm`, then try again.",
         )
 
     def _build_locked_error(self, text: str) -> HostError:
@@ -127,9 +127,9 @@ class Device(DeviceShell):
         holder = holder if isinstance(holder, dict) else {}
         who = f"{holder.get('user', 'somebody')}@{holder.get('host', 'unknown')} (pid {holder.get('pid', '?')})"
         return DeviceLockedError(
-            f"{self.connection.name} is being deployed to by {who}, policy {holder.get('policy', '?')}, "
-            f"since {holder.get('since', '?')}. Nothing was changed.",
-            "Wait for it to end, or add --wait 120.",
+            f"{who} is already deploying to {self.connection.name}: policy {holder.get('policy', '?')}, since "
+            f"{holder.get('since', '?')}. Nothing was changed.",
+            "Wait until that deployment ends, or add --wait 120.",
         )
 
     def _settle(self) -> None:
@@ -152,8 +152,8 @@ class Device(DeviceShell):
         """
         if self.state.free_bytes < need_bytes:
             raise DeviceFullError(
-                f"The disk of {self.connection.name} is full ({self.state.free_bytes / 1e6:.1f} MB free): "
-                f"{need_bytes / 1e6:.1f} MB are needed. Nothing was written.",
+                f"The disk of {self.connection.name} is full: {need_bytes / 1e6:.1f} MB are needed, "
+                f"{self.state.free_bytes / 1e6:.1f} MB are free. Nothing was written.",
                 "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
             )
         self.record, self._text = parse_record(release, self.name, record), record
@@ -188,8 +188,8 @@ class Device(DeviceShell):
         words = ["unpack", f"{self.incoming}/{wheel}", self.record.wheels[folder], folder]
         if self._run_wheels(words, progress).get("damaged"):
             raise VerificationError(
-                f"What arrived on {self.connection.name} is not what was sent: {wheel}. It was removed.",
-                "Run the command again; if it happens twice, test the device's disk and memory.",
+                f"{wheel} was damaged on the way to {self.connection.name} and removed.",
+                "Run the command again; if it fails again, test the device's disk and memory.",
             )
         self._compared.pop(folder, None)
 
@@ -353,8 +353,8 @@ class Device(DeviceShell):
         if f"policies/{self.name}" not in self.state.items:
             there = ", ".join(name for name in self.state.policies if name != self.name)
             raise ReleaseError(
-                f"On {self.connection.name}, there is no policy {self.name}; there are {there}.",
-                "quarl releases shows them.",
+                f"{self.connection.name} has no policy {self.name}; it has {there}.",
+                f"List them: quarl releases --target {self.connection.target}",
             )
         policy = self.policy
         names = [record.release for record in policy.releases]
@@ -363,8 +363,8 @@ class Device(DeviceShell):
         withdrawn = release is not None and release == policy.current
         if withdrawn and not withdraw:
             raise ReleaseError(
-                f"On {self.connection.name}, release {release} of {self.name} serves. Nothing was removed.",
-                "quarl rollback first, or remove --all for the whole policy.",
+                f"Release {release} of {self.name} is serving on {self.connection.name}. Nothing was removed.",
+                "Switch to another release first (quarl rollback), or remove the whole policy with --all.",
             )
         gone = [release] if release is not None else [name for name in names if whole or name != policy.current]
         busy = {name: pids for name, pids in policy.running.items() if name in gone}
@@ -375,7 +375,7 @@ class Device(DeviceShell):
                 f"{self.name} is served in a loop (unserve ends it)" if served else f"an agent runs from {processes}"
             )
             raise ReleaseError(
-                f"On {self.connection.name}, {reason}. Nothing was removed.", "End it first, or add --force."
+                f"On {self.connection.name}, {reason}. Nothing was removed.", "Stop it first, or add --force."
             )
         if served:
             loops.unserve(self)
@@ -400,7 +400,7 @@ class Device(DeviceShell):
                 self.run(f"mkdir -p trust && put trust/{name} {shlex.quote(lists_text(lines))}")
             state = self.read()
         if why := state.trust.get("refused"):
-            raise TrustError(f"{self.connection.name} does not know for sure whose policies it may run: {why}.")
+            raise TrustError(f"{self.connection.name} cannot trust its list of signers: {why}.")
         serving = {
             name: {"release": record.release, "signer": record.signer, "serial": record.serial}
             for name, policy in state.policies.items()

@@ -83,20 +83,20 @@ def golden_checks(
                     checks.append(read(GoldenCheck, values))
         except (KeyError, JsonValueError) as error:
             raise CheckFailedError(
-                f"The agent on {connection.name} did not say {error} of its golden vectors; the release was not "
-                "switched on.",
-                "Deploy again; if it says so again, the device runs another version of the agent.",
+                f"The reply of the agent on {connection.name} about its golden vectors is not as expected: {error}. "
+                "The release was not activated.",
+                "Deploy again; if this happens again, the device runs another version of the agent.",
             ) from error
         except AgentError as error:
             failed = CheckFailedError(
-                f"The release did not pass its check on {connection.name} and was not switched on. {error.message}",
+                f"The release failed its check on {connection.name} and was not activated. {error.message}",
                 error.next_step,
             )
             failed.blames_release = error.agent_code in OWN_FAULTS
             raise failed from error
     if not checks or any(check.vectors < 1 for check in checks):
         raise CheckFailedError(
-            f"No golden vector of the release was checked on {connection.name}; it was not switched on.",
+            f"No golden vector of the release was checked on {connection.name}, so that it was not activated.",
             "Deploy the policy again.",
         )
     tell(Step("check on the device", len(checks), total))

@@ -95,7 +95,7 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
         # No further up: where a user has a group alone, many folders of a home are the group's, too.
         for place in (path, path.parent):
             if why := _why_not_own(place):
-                raise TrustError(f"Which hosts are known is not believed: {why}. Nothing was sent.")
+                raise TrustError(f"The known_hosts files cannot be trusted: {why}. Nothing was sent.")
     finding = known_hosts.check(endpoint.host_key_name, key)
     if endpoint.revoked_keys is not None and _is_revoked(endpoint.revoked_keys, key):
         finding = Finding(Verdict.REVOKED)
@@ -110,7 +110,7 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
     accept = accept_command(endpoint.target, key.fingerprint)
     if finding.verdict is Verdict.UNKNOWN:
         raise UnknownHostKeyError(
-            f"The host key of {endpoint.host_key_name} is not known: it shows {key.kind} {key.fingerprint}. "
+            f"The host key of {endpoint.host_key_name} is not known: it presents {key.kind} {key.fingerprint}. "
             "Nothing was sent.",
             "Compare the fingerprint with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there); "
             f"if it is the same, type: {accept}"
@@ -121,25 +121,25 @@ def verify_host_key(endpoint: Endpoint, key: HostKey, known_hosts: KnownHosts) -
     )
     if finding.verdict is Verdict.NOT_CERTIFIED:
         raise ChangedHostKeyError(
-            f"The host certificate of {endpoint.host_key_name} does not hold: {finding.why} (its authority: {where}). "
+            f"The host certificate of {endpoint.host_key_name} is not valid: {finding.why} (its authority: {where}). "
             "Nothing was sent.",
-            "Have the authority sign the device's key for its name and for now: ssh-keygen -h -s AUTHORITY -I ID "
-            "-n NAME /etc/ssh/ssh_host_ed25519_key.pub.",
+            "Let the authority sign the device's key again, with its name and a current validity: ssh-keygen -h -s "
+            "AUTHORITY -I ID -n NAME /etc/ssh/ssh_host_ed25519_key.pub.",
         )
     if finding.verdict is Verdict.REVOKED:
         raise ChangedHostKeyError(
             f"THE HOST KEY OF {endpoint.host_key_name} IS REVOKED ({where or endpoint.revoked_keys}). "
             "Nothing was sent.",
-            "Give the device a new host key.",
+            "Give the device a new host key; on it: sudo rm /etc/ssh/ssh_host_*, then sudo ssh-keygen -A.",
         )
     file = finding.entries[0].file
     own = any(entry.file == known_hosts.own for entry in finding.entries)
     removed = shlex.join(["ssh-keygen", "-f", str(file), "-R", endpoint.host_key_name])
     forget = f"{accept} --replace" if own else f"{removed}, then {accept}"
     raise ChangedHostKeyError(
-        f"THE HOST KEY OF {endpoint.host_key_name} HAS CHANGED: it shows {key.kind} {key.fingerprint}, but {where}. "
-        "Another machine may be answering in its place. Nothing was sent.",
-        f"Find out why. Only if the device was really set up again, type: {forget}",
+        f"THE HOST KEY OF {endpoint.host_key_name} HAS CHANGED: it presents {key.kind} {key.fingerprint}, but "
+        f"{where}. Another machine may be answering in its place. Nothing was sent.",
+        f"Find out why. Only if the device was really reinstalled, type: {forget}",
     )
 
 
@@ -151,18 +151,19 @@ def _connect_socket(endpoint: Endpoint) -> socket.socket:
         name = endpoint.target.host
         mdns = "have mDNS here (sudo apt-get install libnss-mdns); or " * endpoint.hostname.endswith(".local")
         raise ConnectionFailedError(
-            f"The name {endpoint.hostname!r} has no address: {getattr(error, 'strerror', error)}.",
-            f"Check the name; or {mdns}write `Host {name}` and `HostName 192.168.1.5` into ~/.ssh/config "
-            f"(`ssh -G {name}` shows what counts); or TARGET=user@192.168.1.5. `make pi` starts pi@virtual.",
+            f"The name {endpoint.hostname!r} cannot be resolved: {getattr(error, 'strerror', error)}.",
+            f"Check the name; or {mdns}write `Host {name}` and `HostName 192.168.1.5` into ~/.ssh/config (`ssh -G "
+            f"{name}` shows the result); or type TARGET=user@192.168.1.5. `make pi` starts pi@virtual.",
         ) from None
     except TimeoutError:
         raise ConnectionFailedError(
-            f"{endpoint} did not answer within {CONNECT_TIMEOUT_S:g} s.", "Is the device on, and in this network?"
+            f"{endpoint} did not answer within {CONNECT_TIMEOUT_S:g} s.",
+            f"Check that the device is on and in this network: ping {endpoint.hostname}",
         ) from None
     except OSError as error:
         raise ConnectionFailedError(
             f"{endpoint} cannot be reached: {error.strerror or error}.",
-            "Is the SSH server on? On a Raspberry Pi: sudo systemctl enable --now ssh.",
+            "Start the SSH server. On a Raspberry Pi: sudo systemctl enable --now ssh.",
         ) from None
     # Requests are small and wait for their answer: do not let Nagle's algorithm hold them back.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -181,8 +182,9 @@ def _connect_through(
         )
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise ConnectionFailedError(
-            f"{jump} let us in, but opens no connection to {endpoint}: {error or 'it hung up'}.",
-            f"Does `ssh {endpoint.target.host}` work? AllowTcpForwarding must be on at the jump host.",
+            f"The jump host {jump} accepted the login, but did not connect to {endpoint}: "
+            f"{error or 'it closed the connection'}.",
+            f"Check that `ssh {endpoint.target.host}` works, and that AllowTcpForwarding is on at the jump host.",
             jump=str(jump.target),
         ) from None
 
@@ -250,14 +252,15 @@ def open_transport(
         return transport, _read_key(transport.get_remote_server_key())
     except paramiko.IncompatiblePeer as error:
         raise IncompatibleServerError(
-            f"{endpoint} is an SSH server that shares no algorithm with this program: {error}; ciphers here are "
+            f"{endpoint} shares no SSH algorithm with this program: {error}; ciphers here are "
             f"{', '.join(options.ciphers)}.",
-            "Install OpenSSH's server or dropbear there. (TinySSH has chacha20-poly1305 alone, which paramiko lacks.)",
+            "Install the server of OpenSSH or dropbear on the device. (TinySSH has only chacha20-poly1305, which "
+            "paramiko lacks.)",
         ) from None
     except ValueError as error:
         raise ConnectionFailedError(
-            f"{endpoint} shows a host certificate that cannot be read: {error}.",
-            "Look at the server's HostCertificate: ssh-keygen -L -f FILE-cert.pub there.",
+            f"{endpoint} presents a host certificate that cannot be read: {error}.",
+            "Check the server's HostCertificate; on the device: ssh-keygen -L -f FILE-cert.pub.",
         ) from None
     except (paramiko.SSHException, OSError, EOFError) as error:
         why, hint = (
@@ -271,7 +274,7 @@ def open_transport(
                 f"its ProxyCommand {endpoint.proxy_command!r} says {error_lines[-1] if error_lines else why}",
                 "Try it by hand.",
             )
-        raise ConnectionFailedError(f"{endpoint} answered, but there is no SSH session: {why}.", hint) from None
+        raise ConnectionFailedError(f"{endpoint} answered, but no SSH session could be opened: {why}.", hint) from None
 
 
 def _read_key(key: paramiko.PKey) -> HostKey:

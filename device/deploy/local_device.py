@@ -135,7 +135,7 @@ def running_local_device(root: Path, *, command_prefix: Sequence[str] = ()) -> I
             tail = errors.read_text(errors="replace").strip().splitlines()[-3:]
             raise ConnectionFailedError(
                 f"The embedded device in {root} did not start: {' / '.join(tail) or 'it printed nothing'}.",
-                f"Look at {errors}; removing {root} sets the device up again.",
+                f"Look at {errors}; to set the device up again, remove {root}.",
             ) from None
         yield LocalDevice(LocalFolder(root), reply["host"], reply["port"], reply["pid"])
     finally:

@@ -78,8 +78,9 @@ def only_one(root: Path) -> Iterator[None]:
         except BlockingIOError:
             stream.seek(0)
             raise HostError(
-                f"An embedded fleet runs already: {stream.read().strip()}. One at a time can have the names.",
-                "Use that one, or end it first.",
+                f"An embedded fleet is already running: {stream.read().strip()}. Only one can use the device names "
+                "at a time.",
+                "Use that one, or stop it first.",
             ) from None
         stream.truncate(0)
         stream.write(f"process {os.getpid()}, in {root}\n")
@@ -125,8 +126,8 @@ async def _serve(root: Path, names: Sequence[str], made: Callable[[LocalFolder],
         taken_name = next((name for name in names if named_hosts.config_file(name).exists()), None)
         if taken_name is not None:
             raise HostError(
-                f"{taken_name} is another device's name already, in {named_hosts.config_file(taken_name)}.",
-                "Stop that device first, or remove the file when the device is gone.",
+                f"{taken_name} is already the name of another device, in {named_hosts.config_file(taken_name)}.",
+                "Stop that device first, or remove the file if the device no longer exists.",
             )
         with lock_folder(root):
             devices = {name: made(device_folder(root, name)) for name in names}
@@ -191,7 +192,7 @@ def local_fleet(options: LocalFleet) -> int:
         serve(root, options.devices)
     except OSError as error:
         raise LocalFleetError(
-            f"The fleet cannot be served from {root}: {error}.", "Name a folder that may be written: --root FOLDER."
+            f"The fleet cannot be served from {root}: {error}.", "Type a folder that you can write: --root FOLDER."
         ) from error
     return 0
 

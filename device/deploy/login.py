@@ -135,11 +135,12 @@ def log_in(transport: Transport, endpoint: Endpoint) -> None:
                 tried.append(f"{name} (accepted)")
                 if "publickey" not in others:
                     raise SecondFactorError(
-                        f"{endpoint} accepts a key of {endpoint.user} and wants {' or '.join(others)} besides, which "
-                        "nobody can type here.",
-                        "Allow this user the key alone there (sshd_config: Match User, AuthenticationMethods "
-                        "publickey). A jump host may be open before: ssh -M -S ~/.ssh/jump -fN HOST, for the device "
-                        "ProxyCommand ssh -S ~/.ssh/jump -W %h:%p HOST.",
+                        f"{endpoint} accepts a key of {endpoint.user} but also requires {' or '.join(others)}, which "
+                        "cannot be entered here.",
+                        "Allow this user to log in with the key alone (sshd_config on the device: Match User, "
+                        "AuthenticationMethods publickey). For a jump host, open the connection beforehand: ssh -M "
+                        "-S ~/.ssh/jump -fN HOST, and for the device set ProxyCommand ssh -S ~/.ssh/jump -W %h:%p "
+                        "HOST.",
                         methods=others,
                     )
             except BadAuthenticationType as error:
@@ -151,8 +152,8 @@ def log_in(transport: Transport, endpoint: Endpoint) -> None:
                 if not transport.is_active():
                     break
     raise LoginError(
-        f"{endpoint} does not let {endpoint.user} in; tried: "
-        f"{'; '.join(tried) or 'no key was found'}. Passwords are not used.",
-        f"ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}, or --identity FILE.",
+        f"{endpoint} refused the login of {endpoint.user}; tried: {'; '.join(tried) or 'no key was found'}. "
+        "Passwords are not used.",
+        f"Type ssh-copy-id -p {endpoint.port} {endpoint.user}@{endpoint.hostname}, or add --identity FILE.",
         tried=tried,
     )

@@ -115,8 +115,8 @@ def settings_of(state: DeviceState, policy: str, device: str) -> Settings | None
             return Settings(arguments, **{key: json.loads(value) for key, value in lines if key != "argument"})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ServiceError(
-                f"~/quarl/{path} on {device}, how the policy is served, is damaged: {one_line(error)}.",
-                "quarl serve writes it again; quarl unserve ends the loop and removes it.",
+                f"The service settings ~/quarl/{path} on {device} are damaged: {one_line(error)}.",
+                "Write them again with quarl serve, or stop the loop and remove them with quarl unserve.",
             ) from None
     return None
 
@@ -150,8 +150,8 @@ class Systemd:
             )
             if user := linger.rpartition("no ")[2].strip() if "no " in linger else "":
                 raise ServiceError(
-                    f"On {self.device.connection.name}, the user's services do not start at boot, and that may not be "
-                    f"changed: {one_line(linger)}.",
+                    f"On {self.device.connection.name}, services of this user do not start at boot, and the user may "
+                    f"not change that: {one_line(linger)}.",
                     f"On the device, as root: loginctl enable-linger {user}",
                 )
 
@@ -216,7 +216,7 @@ class Systemd:
             raise ServiceError(
                 f"On {self.device.connection.name}, the loop was ended, but {self.unit} cannot be removed, so that it "
                 "may start again at boot.",
-                "Look at the device's disk (`mount`, `dmesg`), then unserve again.",
+                "Check the device's disk (`mount`, `dmesg`), then run quarl unserve again.",
             )
 
     def _control(self, words: str) -> None:
@@ -246,8 +246,8 @@ class Supervised:
             self._at_boot(settings.enable)
         elif settings.enable:
             raise ServiceError(
-                f"{self.device.state.facts['home']} is no user's home on {self.device.connection.name}, so that "
-                "nothing in it starts at boot.",
+                f"{self.device.state.facts['home']} is not a user's home folder on {self.device.connection.name}, so "
+                "that nothing in it can start at boot.",
                 "Serve without --enable.",
             )
 
@@ -286,7 +286,7 @@ class Supervised:
         )
         if done.rstrip().endswith("failed") and enable:
             raise ServiceError(
-                f"{self.device.connection.name} has neither systemd nor a crontab to start it at boot: "
+                f"{self.device.connection.name} has neither systemd nor cron to start the loop at boot: "
                 f"{one_line(done)}.",
                 "Install cron there (apt-get install cron), or serve without --enable.",
             )
@@ -363,8 +363,8 @@ def end_processes(device: DeviceShell, what: str, file: str) -> None:
     """
     if left := device.run(f"end_holders {file}", timeout=60.0).split():
         raise ServiceError(
-            f"On {device.connection.name}, {what} does not end: process {', '.join(left)}.",
-            f"On the device: kill -9 {' '.join(left)}; then again.",
+            f"On {device.connection.name}, {what} cannot be stopped: process {', '.join(left)}.",
+            f"On the device: kill -9 {' '.join(left)}; then run the same command again.",
         )
 
 
@@ -387,8 +387,8 @@ def write_launcher(device: DeviceShell, *, is_needed: bool) -> None:
     if is_needed:
         if machine not in building.TARGETS:
             raise ServiceError(
-                f"{device.connection.name} is a {machine}, and the loop is built for {', '.join(building.TARGETS)}.",
-                "Let a program of yours talk to the agent instead (docs/running.md).",
+                f"The loop is built for {', '.join(building.TARGETS)}, but {device.connection.name} is {machine}.",
+                "Send requests to the agent from your own program instead (docs/running.md).",
             )
         _require_execution(device)
         wanted[TOOL] = building.agent(machine).read_bytes()
@@ -416,9 +416,10 @@ def _require_execution(device: DeviceShell) -> None:
     )
     if status.strip() == "126":
         raise UnsupportedDeviceError(
-            f"~/quarl on {device.connection.name} is on a file system from which nothing is executed (noexec), and a "
-            f"loop needs {TOOL} there. Nothing was changed.",
-            "There: sudo mount -o remount,exec (what `df ~/quarl` names), then run the same command again.",
+            f"~/quarl on {device.connection.name} is on a file system mounted noexec, but the loop must execute "
+            f"{TOOL} from it. Nothing was changed.",
+            "On the device: sudo mount -o remount,exec MOUNT (the one that `df ~/quarl` prints), then run the same "
+            "command again.",
         )
 
 
@@ -433,9 +434,10 @@ def require_artifact(device: DeviceShell, settings: Settings, record: Record) ->
             name, is_given, wanted = argument.partition("=")
             if is_given and name == f"--{option}" and wanted not in there:
                 raise ServiceError(
-                    f"On {device.connection.name}, {device.name} is served with the {option} {wanted}, and the release "
-                    f"has {', '.join(there)}.",
-                    "Deploy both (quarl deploy --bits …), serve with the other, or unserve first.",
+                    f"On {device.connection.name}, {device.name} is served with the {option} {wanted}, but the "
+                    f"release has {', '.join(there)}.",
+                    "Deploy both (quarl deploy --bits …), serve with one that the release has, or run quarl unserve "
+                    "first.",
                 )
 
 
@@ -447,8 +449,9 @@ def ask(device: DeviceShell, policy: str, reset: bool) -> dict[str, Any]:
     """
     if TOOL not in device.state.sha256:
         raise ServiceError(
-            f"On {device.connection.name}, an older version serves {policy}, and this one cannot ask its loop.",
-            "quarl deploy brings what it is asked by.",
+            f"On {device.connection.name}, {policy} is served by an older version, whose loop this version cannot "
+            "query.",
+            "Update the loop: quarl deploy",
         )
     request = shlex.quote(json.dumps({"op": "loop", "reset": reset}))
     answer = device.run(f"{TOOL} ask run/{policy}.sock {request}", check=False)
@@ -460,7 +463,7 @@ def ask(device: DeviceShell, policy: str, reset: bool) -> dict[str, Any]:
     if not answered:
         raise ServiceError(
             f"On {device.connection.name}, the loop does not answer: {one_line(answer)}.",
-            "quarl serving shows its state.",
+            "Look at its state: quarl serving",
         )
     return reply
 
@@ -482,7 +485,7 @@ def try_loop(
     def build_trial_error(why: str) -> TrialError:
         log = [line.strip() for line in manager.log().splitlines() if line.strip()]
         tail = " / ".join(line for line in log[-4:] if not line.startswith("INFO"))[:600]
-        error = TrialError(f"{why}. {tail}".rstrip(), "quarl serving shows what serves.")
+        error = TrialError(f"{why}. {tail}".rstrip(), "Look at what is served: quarl serving")
         error.blames_release = f"status {HINDERED})" not in why
         return error
 
@@ -525,7 +528,7 @@ def serve(device: DeviceShell, settings: Settings, progress: Progress) -> dict[s
     name, connection = device.name, device.connection.name
     if device.policy.current is None:
         raise ReleaseError(
-            f"On {connection}, no release of {name} is deployed, so that none can be served.", "quarl deploy"
+            f"No release of {name} is deployed on {connection}; there is nothing to serve.", "quarl deploy"
         )
     record = device.find(device.policy.current)
     device.verify(f"releases/{record.release}")
@@ -581,7 +584,7 @@ def unserve(device: DeviceShell) -> bool:
         raise ServiceError(
             f"On {device.connection.name}, the loop was ended, but {left[0]} cannot be removed, so that it may start "
             "again at boot.",
-            "Look at the device's disk (`mount`, `dmesg`), then unserve again.",
+            "Check the device's disk (`mount`, `dmesg`), then run quarl unserve again.",
         )
     for path in paths:
         device.state.items.pop(path, None)
@@ -645,7 +648,7 @@ def on_trial(device: DeviceShell, manager: Manager, record: Record, progress: Pr
                     device.set_mark(release, "bad", one_line(f"failed its trial in the loop: {error.message}"))
         raise ServiceError(
             f"On {device.connection.name}, release {release} failed its trial in the loop: {error.message}{also}.",
-            error.next_step or "quarl serving shows what serves.",
+            error.next_step or "Look at what is served: quarl serving",
         ) from None
     if goes_back:
         device.run(f"undo=; erase policies/{name}/{TRIAL_LINK}")

@@ -133,9 +133,9 @@ def bundle_files(bundle: Bundle, precisions: Sequence[Precision], runtimes: Sequ
         if runtime not in entry.runtimes:
             checked = ", ".join(name.value for name in entry.runtimes) or "none"
             raise BundleError(
-                f"{entry.file} was not checked in {runtime.value}; the manifest names {checked}.",
-                f"Type: quarl convert --bits {precision.bits_argument} --policy {bundle.spec.name}, or use another "
-                "--runtime.",
+                f"{entry.file} was not verified in {runtime.value}; according to the manifest it was in {checked}.",
+                f"Type: quarl convert --bits {precision.bits_argument} --policy {bundle.spec.name}, or choose "
+                "another --runtime.",
             )
         names[entry.file] = entry.record
         names[entry.golden_file] = bundle.manifest.files[entry.golden_file]

@@ -147,12 +147,13 @@ def parse_facts(output: str, device: str) -> TargetFacts:
             values.setdefault(key, printable(value.strip()))
     if "refused" in values:
         raise UnsupportedDeviceError(
-            f"The home folder of {device} {values['refused']}; the agent's path of packages cannot hold that.",
-            "Give the user another home folder there (sudo usermod -d /home/NAME -m NAME), or deploy as another user.",
+            f"The home folder of {device} {values['refused']}, which Python's path of packages does not allow.",
+            "Give the user another home folder; on the device: sudo usermod -d /home/NAME -m NAME. Or deploy as "
+            "another user.",
         )
     if "end" not in values:
         raise RemoteCommandError(
-            f"The probe of {device} did not run to its end; it printed {output[-200:]!r}.",
+            f"The probe of {device} did not finish; it printed {output[-200:]!r}.",
             "The device needs a POSIX shell as `sh`.",
         )
     disk, memory = _DISK.search(values.get("disk", "")), dict(_MEMORY.findall(values.get("memory", "")))

@@ -136,8 +136,8 @@ def _read(connection: Connection, kind: Any, found: Any) -> Any:
         return read(kind, found, "releases")
     except (JsonValueError, KeyError) as error:
         raise RemoteCommandError(
-            f"{connection.name} reported something other than its releases: {error}.",
-            "Try again: what reads them is sent each time.",
+            f"{connection.name} did not report its releases as expected: {error}.",
+            f"Try again: quarl releases --target {connection.target}",
         ) from error
 
 
@@ -202,8 +202,9 @@ def rollback(
 def _require_serving(connection: Connection, wanted: str | None, serving: str | None) -> None:
     if wanted not in (None, serving):
         raise ReleaseError(
-            f"{connection.name} serves {serving or 'no release'} and not {wanted}: somebody changed that. It was left.",
-            f"quarl releases --target {connection.target} shows what there is.",
+            f"{connection.name} must serve {wanted} to be rolled back, but serves {serving or 'no release'}: "
+            "somebody else changed it. Nothing was changed.",
+            f"List the releases: quarl releases --target {connection.target}",
         )
 
 
@@ -241,14 +242,15 @@ def _check_release(
         raise DamagedWheelsError(
             f"Wheels of release {wanted} of {policy} on {connection.name} are damaged: "
             f"{', '.join(report['missing_environments'])}.",
-            "Deploy it again, or roll back to another: --to RELEASE.",
+            "Deploy the release again, or roll back to another: --to RELEASE.",
         )
     try:
         precisions = [Precision(name) for name in report["precisions"]]
         runtimes = [RuntimeName(name) for name in report["runtimes"]]
     except ValueError as error:
         raise VerificationError(
-            f"The record of release {wanted} of {policy} on {connection.name} names what is not known here: {error}.",
+            f"The record of release {wanted} of {policy} on {connection.name} names a precision or runtime that this "
+            f"version does not know: {error}.",
             "Deploy the policy again, or roll back to another: --to RELEASE.",
         ) from None
     return golden_checks(connection, policy, f"releases/{wanted}", precisions, runtimes, tell)
@@ -267,12 +269,12 @@ def _before(known: Sequence[Release], serving: str | None, policy: str, connecti
     if not older:
         raise ReleaseError(
             f"{connection.name} has no release of {policy} before {serving or 'the first'}.",
-            f"{look} shows what there is.",
+            f"List the releases: {look}",
         )
     reasons = "; ".join(f"{release.name} is {release.why_not}" for release in older)
     raise ReleaseError(
         f"{connection.name} has no good release of {policy} before {serving or 'the first'}: {reasons}.",
-        f"Deploy a good one, or name one of these with --to RELEASE, which checks it again; {look} shows all.",
+        f"Deploy a good release, or type --to RELEASE for one of these, which is then checked again; {look} lists all.",
     )
 
 

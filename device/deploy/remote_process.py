@@ -107,11 +107,11 @@ class RemoteProcess:
                 self._channel.sendall(data)
             except TimeoutError:
                 raise ConnectionLostError(
-                    f"{self._device} took nothing for {timeout:g} s.",
+                    f"{self._device} accepted no data for {timeout:g} s.",
                     "Look at the network and try again.",
                 ) from None
             except (OSError, EOFError, paramiko.SSHException):
-                raise EndOfOutputError("the process no longer reads") from None
+                raise EndOfOutputError("the process no longer reads its input") from None
 
     def read_line(self, timeout: float) -> bytes:
         """Return the next line of standard output, without its end.
@@ -128,7 +128,7 @@ class RemoteProcess:
                 del self._buffer[: end + 1]
                 return line
             if len(self._buffer) > _MAX_LINE:
-                raise EndOfOutputError(f"a line longer than {_MAX_LINE} bytes")
+                raise EndOfOutputError(f"the process wrote a line longer than {_MAX_LINE} bytes")
             if not self._receive(deadline):
                 raise EndOfOutputError("the process closed its output")
 

@@ -93,15 +93,15 @@ def artifact_of(state: Mapping[str, Any], precision: str | None, runtime: str | 
     """
     current = serving_record(state)
     if current is None:
-        raise ReleaseError(f"{name} has no release of this policy.", "Deploy it first: quarl deploy.")
+        raise ReleaseError(f"{name} has no release of this policy.", "Deploy one first: quarl deploy.")
     precisions, runtimes = current["precisions"], current["runtimes"]
     usual = Precision.INT8.value if Precision.INT8.value in precisions else precisions[0]
     chosen, executed = precision or usual, runtime or runtimes[0]
     if chosen not in precisions or executed not in runtimes:
         raise ReleaseError(
-            f"Release {state['current']} on {name} has {', '.join(precisions)} for {', '.join(runtimes)}; requested is "
-            f"{chosen} in {executed}.",
-            "Deploy it first: quarl deploy with --bits and --runtime.",
+            f"Release {state['current']} on {name} has {', '.join(precisions)} for {', '.join(runtimes)}, but "
+            f"{chosen} in {executed} was requested.",
+            "Deploy the requested artifact first: quarl deploy --bits … --runtime …",
         )
     return [f"--precision={chosen}", f"--runtime={executed}"]
 

@@ -42,10 +42,8 @@ from quarl.device.deploy.state import (
 HEARTBEAT_S = 5.0
 SILENCE_S = 30  # the device gives the lock back when it hears nothing for so long
 STEP_TIMEOUT_S, LONG_TIMEOUT_S = 120.0, 600.0  # an SD card takes its time over a thousand small files
-KEEP_RELEASES = 3
-LOCK_POLL_S = 0.5
 VERIFIER = Path(__file__).with_name("on_device") / "verify.sh"
-_SESSION, _WHEELS = VERIFIER.with_name("session.sh"), VERIFIER.with_name("wheels.py")
+_SESSION = VERIFIER.with_name("session.sh")
 GREETING = "quarl-launch "
 """In front of what the verifier says of a release: ``ok``, or a code and a message."""
 SHELL = "exec sh -c 'cd -P \"$HOME\" && exec sh -s'"
@@ -60,10 +58,10 @@ def refusal(device: str, verdict: str) -> HostError:
         verdict: a code and a message.
     """
     code, _, message = verdict.partition(" ")
-    again = "Deploy the policy again, or go to another release; quarl releases shows which are good."
+    again = "Deploy the policy again, or switch to another release; quarl releases shows which are good."
     if code == "trust":
-        who = "quarl signers shows who may sign there; a deployment signs the release again."
-        return TrustError(f"{device} does not trust it: {message}.", who)
+        who = "See who may sign there with quarl signers, then deploy the release again to sign it."
+        return TrustError(f"{device} does not trust the release: {message}.", who)
     if code == "damaged":
         return VerificationError(f"On {device}, {message}.", again)
     if code == "old":
@@ -73,11 +71,11 @@ def refusal(device: str, verdict: str) -> HostError:
     if code == "unsupported":
         return UnsupportedDeviceError(
             f"On {device}, {message}.",
-            "There: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen flock); where "
-            "nothing can be executed: sudo mount -o remount,exec /dev/shm",
+            "On the device: sudo apt-get install openssh-client util-linux (OpenWrt: opkg install openssh-keygen "
+            "flock); if nothing can be executed there: sudo mount -o remount,exec /dev/shm",
         )
     return RemoteCommandError(
-        f"On {device}, {message or verdict}.", "Look at the device's load and disk, then try again."
+        f"On {device}, {message or verdict}.", "Check the device's load and disk (`uptime`, `df -h ~`), then try again."
     )
 
 
@@ -163,7 +161,7 @@ class Shell:
                     raise self.connection.no_shell(tail) from None
                 raise RemoteCommandError(
                     f"The shell on {self.connection.name} ended while {doing}: {tail}.",
-                    "Run the command again; what was half done is discarded.",
+                    "Run the command again; unfinished work is discarded.",
                 ) from None
         output = b"\n".join(lines[:-1] if lines and not lines[-1] else lines).decode(errors="replace")
         status = int(line.split()[-1])
@@ -176,8 +174,9 @@ class Shell:
         message = one_line(output.strip()[-300:])
         if "Read-only file system" in output:
             return RemoteCommandError(
-                f"The disk of {self.connection.name} takes no changes: {message}.",
-                "On the device: sudo mount -o remount,rw / (or what `df ~` names), then run the same command again.",
+                f"The disk of {self.connection.name} is read-only: {message}.",
+                "On the device: sudo mount -o remount,rw / (or the mount that `df ~` prints), then run the same "
+                "command again.",
             )
         room = parse_snapshot(self.run("room", check=False))
         if room.free_inodes == 0:
@@ -187,12 +186,13 @@ class Shell:
             )
         if ("free_kib" in room.facts and room.free_bytes < 1 << 16) or "No space left" in output:
             return DeviceFullError(
-                f"The disk of {self.connection.name} is full ({room.free_bytes / 1e6:.1f} MB free): {message}. What "
-                "was written is removed.",
+                f"The disk of {self.connection.name} is full ({room.free_bytes / 1e6:.1f} MB free): {message}. The "
+                "files written so far were removed.",
                 "Make room on the device (`df -h ~`, `du -sh ~/*`), then run the same command again.",
             )
         return RemoteCommandError(
-            f"{self.connection.name} could not do it: {message}.", "Look at the device's home folder and its rights."
+            f"A command failed on {self.connection.name}: {message}.",
+            "Check the permissions of the home folder on the device: ls -ld ~ ~/quarl",
         )
 
     def put(self, path: str, text: str) -> None:
@@ -261,8 +261,8 @@ class DeviceShell(Shell):
                 return record
         names = ", ".join(record.release for record in releases) or "none"
         raise ReleaseError(
-            f"On {self.connection.name}, there is no release {release} of {self.name}; there are {names}.",
-            "quarl releases shows them.",
+            f"{self.connection.name} has no release {release} of {self.name}; it has {names}.",
+            f"List them: quarl releases --target {self.connection.target}",
         )
 
     def verify(self, folder: str, mode: str = "check") -> None:

@@ -106,13 +106,14 @@ def _resolve(
     port = target.port or port_in(text)
     if not port:
         raise TargetError(
-            f"The Port of {target.host} in ~/.ssh/config is {text[:20]!r}; it must be 1 to 65535.", "Mend it there."
+            f"The Port of {target.host} in ~/.ssh/config must be 1 to 65535, got {text[:20]!r}.",
+            "Correct it in ~/.ssh/config.",
         )
     here = (target, tuple(jumps))
     if here in behind:
         raise TargetError(
-            f"{target} is reached through itself: the jump hosts of ~/.ssh/config form a loop.",
-            f"Write `ProxyJump none` for it, above the other settings; ssh -G {target.host} shows what counts.",
+            f"{target} would be reached through itself: the jump hosts of ~/.ssh/config form a loop.",
+            f"Write `ProxyJump none` for it, above the other settings; `ssh -G {target.host}` shows the result.",
         )
     hops = jumps or [hop for hop in options.get("proxyjump", ["none"])[0].split(",") if hop.lower() != "none"]
     # As `ssh -J`: the last one is reached through the ones before it, and the first as its configuration has it.
@@ -165,12 +166,13 @@ def _read_options(target: Target, config_file: Path | None) -> dict[str, list[st
         )
     except subprocess.TimeoutExpired:
         raise TargetError(
-            f"`ssh -G {target.host}` did not end within {_ASK_TIMEOUT_S:g} s.", "Look at Match exec in ~/.ssh/config."
+            f"`ssh -G {target.host}` did not finish within {_ASK_TIMEOUT_S:g} s.",
+            "Check the commands of `Match exec` in ~/.ssh/config.",
         ) from None
     if done.returncode:
         raise TargetError(
             f"ssh cannot read its configuration: {done.stderr.decode(errors='replace').strip()[-400:]}",
-            f"Mend it; `ssh -G {target.host}` shows whether it is right.",
+            f"Correct it; `ssh -G {target.host}` shows whether it is valid.",
         )
     options: dict[str, list[str]] = {}
     for line in os.fsdecode(done.stdout).splitlines():
@@ -191,15 +193,19 @@ def _parse_options(target: Target, file: Path) -> dict[str, list[str]]:
         config.parse(re.sub(r"(?m)^([^\"\n]*?)\s+#.*$", r"\1", text).splitlines())
         options = config.lookup(target.host)
     except (paramiko.SSHException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise TargetError(f"{file} cannot be read: {error}", "Mend it; ssh_config(5) says how it is written.") from None
+        raise TargetError(
+            f"{file} cannot be read: {error}", "Correct it; man ssh_config describes the format."
+        ) from None
     if line := _ONLY_OPENSSH.search(text):
         raise TargetError(
-            f"{file} has {line[0].strip()[:80]!r}, which only OpenSSH's client understands, and there is none here.",
+            f"{file} has {line[0].strip()[:80]!r}, which only OpenSSH's client understands, and it is not installed "
+            "here.",
             "Install it: sudo apt-get install openssh-client.",
         )
     if {"proxyjump", "proxycommand"} <= options.keys():
         raise TargetError(
-            f"{file} has both ProxyJump and ProxyCommand for {target.host}, and only `ssh` knows which came first.",
+            f"{file} has both ProxyJump and ProxyCommand for {target.host}; only OpenSSH's client, which is not "
+            "installed here, can tell which comes first.",
             "Install it: sudo apt-get install openssh-client.",
         )
     lists = {name: value if isinstance(value, list) else [str(value)] for name, value in options.items()}

@@ -37,25 +37,27 @@ class Target:
 
         def refuse(reason: str) -> TargetError:
             return TargetError(
-                f"TARGET={text[:200]!r} cannot be read: {reason}. Allowed: {_FORMS}.",
-                "TARGET=pi@raspberrypi, for example.",
+                f"TARGET={text[:200]!r} is not valid: {reason}. Allowed: {_FORMS}.",
+                "Type TARGET=pi@raspberrypi, for example.",
             )
 
         if not text.strip():
             raise TargetError(
-                f"TARGET is empty. Allowed: {_FORMS}.", "Leave it out, which is local, or type TARGET=pi@raspberrypi."
+                f"TARGET must not be empty. Allowed: {_FORMS}.",
+                "Leave TARGET out for the local device, or type TARGET=pi@raspberrypi.",
             )
         if text.startswith("@"):
             raise TargetError(
-                f"TARGET={text!r} is a group of fleet.toml, and this command is for one device.",
-                f"make deploy TARGET={text}, make bench TARGET={text}, or a verb of device.deploy: --target {text}.",
+                f"TARGET={text!r} is a group of fleet.toml, but this command takes one device.",
+                f"For the group, type make deploy TARGET={text}, make bench TARGET={text}, or a command such as "
+                f"quarl releases --target {text}.",
             )
         rest = text.strip().removeprefix("ssh://")
         user: str | None = None
         if "@" in rest:
             user, rest = rest.rsplit("@", 1)
             if not _USER.match(user):
-                raise refuse(f"{user!r} is no user name")
+                raise refuse(f"{user!r} is not a user name")
         port_text: str | None = None
         if rest.startswith("["):
             host, bracket, after = rest[1:].partition("]")
@@ -67,12 +69,12 @@ class Target:
         else:  # no colon: a name or IPv4; two and more: a bare IPv6 address, which has no room for a port
             host = rest
         if not _HOST.match(host):
-            raise refuse(f"{host!r} is no host name or address")
+            raise refuse(f"{host!r} is not a host name or address")
         port: int | None = None
         if port_text is not None:
             port = port_in(port_text)
             if not port:
-                raise refuse(f"port {port_text[:20]!r} is not between 1 and 65535")
+                raise refuse(f"the port must be 1 to 65535, got {port_text[:20]!r}")
         if host == LOCAL and (user is not None or port is not None):
             raise refuse("local is the embedded device and takes no user and no port")
         return cls(host, user, port)
@@ -104,8 +106,8 @@ def with_home(path: Path) -> Path:
         return path.expanduser()
     except (RuntimeError, ValueError):  # ValueError: a name that no user can have
         raise TargetError(
-            f"{str(path)[:200]!r} begins with the home folder of a user whom this machine does not have.",
-            "Write ~/… for your own home folder, or the whole path.",
+            f"{str(path)[:200]!r} begins with the home folder of a user who does not exist on this machine.",
+            "Type ~/… for your own home folder, or an absolute path.",
         ) from None
 
 
@@ -125,7 +127,7 @@ def check_policy_name(name: str) -> str:
     """
     if not is_policy_name(name):
         raise VerificationError(
-            f"The policy is called {name!r}; allowed are {POLICY_NAMES_ALLOWED}.",
-            "Give it another name in policy.json and manifest.json (train it under that name).",
+            f"The policy's name must be {POLICY_NAMES_ALLOWED}, got {name!r}.",
+            "Rename it in policy.json and manifest.json, or train it under another name.",
         )
     return name

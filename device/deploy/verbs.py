@@ -337,8 +337,8 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
     target = Target.parse(options.target)
     if target.is_local:
         raise TargetError(
-            "The local device's key was recorded when it was made; there is nothing to accept.",
-            "Name a device: --target pi@raspberrypi.",
+            "The local device's key was recorded when the device was made; there is nothing to accept.",
+            "Type a device: --target pi@raspberrypi.",
         )
     endpoint = resolve(target, options.identity)
     known_hosts = KnownHosts.of_user(*endpoint.known_hosts_files)
@@ -346,14 +346,14 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
         _, key = open_transport(endpoint, None, stack)
     if options.fingerprint is None:
         raise UnknownHostKeyError(
-            f"{endpoint.host_key_name} shows {key.kind} {key.fingerprint}. Nothing was recorded.",
+            f"{endpoint.host_key_name} presents {key.kind} {key.fingerprint}. Nothing was recorded.",
             "Compare it with the device's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there), then type: "
             + accept_command(target, key.fingerprint),
         )
     if options.fingerprint != key.fingerprint:
         raise ChangedHostKeyError(
-            f"{endpoint.host_key_name} shows {key.fingerprint}, not {options.fingerprint}. Nothing was recorded.",
-            "Read the fingerprint again on the device itself.",
+            f"{endpoint.host_key_name} presents {key.fingerprint}, not {options.fingerprint}. Nothing was recorded.",
+            "Read the fingerprint again on the device itself: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
         )
     finding = known_hosts.check(endpoint.host_key_name, key)
     result = {"host": endpoint.host_key_name, "kind": key.kind, "fingerprint": key.fingerprint}
@@ -363,7 +363,7 @@ def accept_host_key(options: HostKey) -> tuple[Any, str]:
         where = "; ".join(f"{entry.file}:{entry.line}" for entry in finding.entries)
         raise ChangedHostKeyError(
             f"Another key of {endpoint.host_key_name} was accepted earlier, or this one is revoked ({where}).",
-            "Only if the device was really set up again: the same command with --replace.",
+            "Only if the device was really reinstalled: type the same command with --replace.",
         )
     known_hosts.accept(endpoint.host_key_name, key, replace=options.replace)
     left = known_hosts.check(endpoint.host_key_name, key)
@@ -390,8 +390,9 @@ def prefetch(options: Prefetch) -> tuple[Any, str]:
 
     if options.platform is None and options.python is not None:
         raise WheelError(
-            f"--python {options.python} is for a device that is not asked; without --platform {options.target} is.",
-            f"--platform aarch64 --python {options.python}",
+            f"--python requires --platform, got --python {options.python}: without --platform, {options.target} is "
+            "asked for its Python.",
+            f"Type --platform aarch64 --python {options.python}",
         )
     if options.platform is None:
         with connect(options.target, identity=options.identity) as connection:

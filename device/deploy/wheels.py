@@ -99,7 +99,9 @@ def parse_runtimes(text: str) -> tuple[RuntimeName, ...]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise WheelError(f"runtime {name!r} is not known; allowed are {', '.join(known)}, all.", "--runtime litert")
+            raise WheelError(
+                f"--runtime must be among {', '.join(known)}, all, got {name!r}.", "Type --runtime litert, for example."
+            )
     return tuple(dict.fromkeys(known[name] for name in names))
 
 
@@ -115,8 +117,9 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
     needs_wheels = any(runtime.distribution for runtime in runtimes)  # else numpy is for flights on the device alone
     if facts.glibc is None and needs_wheels:
         raise UnsupportedDeviceError(
-            "The device's C library is not glibc (musl, as on Alpine?); the runtimes have wheels for glibc only.",
-            "Use Raspberry Pi OS, Debian or Ubuntu, 64-bit; or --runtime native.",
+            "The device's C library must be glibc, got another one (musl, as on Alpine?): the runtimes have no "
+            "wheels for others.",
+            "Use Raspberry Pi OS, Debian or Ubuntu, 64-bit; or type --runtime native.",
         )
     problems, glibc = [], facts.glibc or (0, 0)
     for python in facts.pythons:
@@ -150,9 +153,10 @@ def select(facts: TargetFacts, runtimes: Sequence[RuntimeName], pins: Sequence[W
         problems.append(f"Python {python.series} on {facts.machine} lacks {', '.join(missing)}")
     raise UnsupportedDeviceError(
         f"No interpreter of the device has all the wheels: {'; '.join(problems)}. {describe_supported_runtimes(pins)}",
-        "On 32-bit ARM: --runtime native; or sudo apt-get install python3-numpy there, and --runtime tflite-runtime."
+        "On 32-bit ARM, type --runtime native; or sudo apt-get install python3-numpy on the device, and --runtime "
+        "tflite-runtime."
         if facts.machine == "armv7l"
-        else "Choose another --runtime, or another Python or system on the device.",
+        else "Choose another --runtime, or install another Python or operating system on the device.",
     )
 
 
@@ -169,7 +173,9 @@ def unseen(machine: str, python: str) -> TargetFacts:
     """
     match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", python)
     if match is None:
-        raise WheelError(f"Python version {python!r} cannot be read; allowed are 3.11 and the like.", "--python 3.11")
+        raise WheelError(
+            f"--python must be a version such as 3.11, got {python!r}.", "Type --python 3.11, for example."
+        )
     machine = MACHINES.get(machine.lower(), machine.lower())
     interpreter = PythonFacts(
         "python3", (int(match[1]), int(match[2]), 0), 32 if machine == "armv7l" else 64, "its own"
@@ -242,11 +248,11 @@ def _download(wheel: Wheel, path: Path) -> None:
         if len(files) != 1:
             raise WheelError(
                 f"pip could not download {wheel} for Python {wheel.python} on {wheel.machine}: {reason}.",
-                f"Is this machine online? Or put {wheel.file} into {path.parent}.",
+                f"Check that this machine is online, or put {wheel.file} into {path.parent}.",
             )
         if (sha256 := FileRecord.of_file(files[0]).sha256) != wheel.sha256:
             raise WheelError(
-                f"{files[0].name} has the sha256 {sha256}; pinned is {wheel.sha256}. It was not used.",
-                "Find out where pip gets its packages from.",
+                f"{files[0].name} must have the pinned sha256 {wheel.sha256}, got {sha256}. It was not used.",
+                "Check where pip gets its packages from: pip config list",
             )
         files[0].replace(path)

@@ -53,7 +53,7 @@ def library(machine: str | None = None) -> Path:
     """
     machine = machine or platform.machine()
     if machine not in TARGETS:
-        raise BuildError(f"the native engine is not built for {machine!r}; known are {', '.join(TARGETS)}.")
+        raise BuildError(f"the native engine is built for {', '.join(TARGETS)}, not for {machine!r}.")
     if (prebuilt := PREBUILT / f"engine-{machine}.so").is_file():
         return prebuilt
     path = KEPT / f"engine-{machine}-{fingerprint()[:16]}.so"
@@ -125,7 +125,7 @@ def compile_with_options(folder: Path, options: Sequence[str], sources: Sequence
 def _compiler_version() -> str:
     if importlib.util.find_spec("ziglang") is None:
         raise BuildError(
-            "the package ziglang, which compiles the native engine, is missing.",
+            "the package ziglang, which compiles the native engine, is not installed.",
             'Type: pip install "quarl[export-c]"   (in a checkout: make setup)',
             code="missing_compiler",
         )

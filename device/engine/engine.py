@@ -100,7 +100,7 @@ class Engine:
             NativeError: the engine refuses it, or it is another policy's; or so many threads are not possible.
         """
         if not 1 <= threads <= MOST_THREADS:
-            raise NativeError(f"threads is {threads}; the native engine takes 1 to {MOST_THREADS}.")
+            raise NativeError(f"threads must be 1 to {MOST_THREADS} for the native engine, got {threads}.")
         self._c = _declare_signatures(ctypes.CDLL(str(library)))
         self._artifact = _Room(len(artifact), artifact)
         self._memory = self._open_memory()
@@ -108,8 +108,8 @@ class Engine:
         (state,) = struct.unpack_from("<I", artifact, STATE_AT)
         if (outputs + state, sensed + state) != (result_size, observation_size):
             raise NativeError(
-                f"the artifact takes {sensed + state} numbers and gives {outputs + state}; the policy "
-                f"{observation_size} and {result_size}."
+                f"the artifact must take {observation_size} numbers and return {result_size} for this policy, got "
+                f"{sensed + state} and {outputs + state}."
             )
         self.outputs = array("f", bytes(4 * result_size))
         self._engine = ctypes.c_void_p(self._memory.address)
@@ -218,7 +218,7 @@ class Engine:
             NativeError: it does not run on this processor; names those that do.
         """
         if not self._c.native_use(self._engine, kernels.encode()):
-            raise NativeError(f"the kernels {kernels!r} do not run here; {', '.join(self.kernels)} do.")
+            raise NativeError(f"the kernels {kernels!r} do not run on this processor; {', '.join(self.kernels)} do.")
         self.used = kernels
 
     @property

@@ -141,7 +141,7 @@ def test_onnxs_integers_have_no_layer_in_float(kind: Activation, tmp_path: Path)
 def test_every_activation_is_read_by_its_names() -> None:
     for kind, each in NONLINEARITIES.items():
         assert each.onnx_names or kind is Activation.NONE
-        assert each.torch_names and each.keras_names
+        assert each.torch_names
         assert all(HANDLERS[name] is apply_activation and ACTIVATIONS[name] is kind for name in each.onnx_names)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,55 +11,18 @@ from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import FLOATS, INTEGERS
 from quarl.convert.rounding import forward_fixed_point
 from quarl.policy.quantize import Affine
-from quarl.policy.reference import IntegerLayer, IntegerNetwork, forward_integer
-from quarl.policy.spec import (
-    DiscreteHead,
-    EnvironmentSpec,
-    NetworkSpec,
-    Normaliser,
-    ObservationField,
-    PolicySpec,
-    Precision,
-    RuntimeName,
-)
+from quarl.policy.reference import forward_integer
+from quarl.policy.spec import Precision, RuntimeName
+from tests.policy.test_forward_by_hand import NETWORK as FORWARD
+from tests.policy.test_forward_by_hand import SPEC
 
-SPEC = PolicySpec(
-    name="by-hand",
-    observation=(ObservationField("distance", (), "m"), ObservationField("speed", (), "m/s")),
-    normaliser=Normaliser((1.0, -2.0), (2.0, 0.5), 4.0),
-    network=NetworkSpec((2,)),
-    head=DiscreteHead(("left", "right")),
-    control_period_s=0.1,
-    environment=EnvironmentSpec("Test-v0"),
-)
+FIRST, HEAD = FORWARD.layers
+NETWORK = replace(FORWARD, layers=(replace(FIRST, output=Affine(0.25, -128)), HEAD))
 
 
 def floats(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
-
-NETWORK = IntegerNetwork(
-    input=Affine(0.25, -4),
-    layers=(
-        IntegerLayer(
-            "dense_0",
-            np.array([[3, -2], [-5, 4]], np.int8),
-            np.array([10, -3], np.int32),
-            floats(0.5, 0.25),
-            Affine(0.25, -128),
-            relu=True,
-        ),
-        IntegerLayer(
-            "head",
-            np.array([[2, -1], [7, 3]], np.int8),
-            np.array([2, -6], np.int32),
-            floats(0.5, 0.125),
-            Affine(0.5, 3),
-            relu=False,
-        ),
-    ),
-    weight_bits=8,
-)
 
 # "→" is the float multiplier, rounded once, half to even; "⇒" the fixed point: acc · m' is rounded, halves up, then
 # divided by 2ˢ and rounded again, halves up, where m = m' · 2⁻ˢ with m' from ½ to 1 (here always ½).

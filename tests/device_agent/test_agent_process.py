@@ -17,7 +17,6 @@ from quarl import policy
 from quarl.policy.bundle import Bundle
 from quarl.policy.spec import RuntimeName
 
-Start = Callable[..., Any]
 Converse = Callable[..., tuple[list[dict[str, Any]], bytes]]
 
 OWN = {"quarl", "policy", "airlearning_envs", "device", "numpy"}

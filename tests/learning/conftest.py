@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quarl.policy.spec import ContinuousHead, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
+from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from quarl.train.runs.request import RunRequest
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import StepResult, judge
 from quarl.train.suites.task import Evaluation, Task
+from tests.learning.continuous import judge_trained
 
 LENGTH = 10  # cells from the start to the goal
 TIME_LIMIT = 40
@@ -75,7 +76,6 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
         network: NetworkSpec = NetworkSpec((32, 32)),  # noqa: B008 (frozen)
     ) -> Evaluation:
         from quarl.train.accelerator.table import build_accelerated_update
-        from quarl.train.networks.forward import Acting
 
         chosen = task or corridor_task()
         request = RunRequest(
@@ -86,22 +86,6 @@ def learn(tmp_path: Path) -> Callable[..., Evaluation]:
                 getattr(train, "__module__", "").rpartition(".")[2], settings, network, chosen.head
             )
             trained = train(training, settings, **({"accelerated": by_hand} if by_hand else {}))
-
-        normaliser = trained.policy.normaliser
-        mean, scale = (np.array(v, np.float32) for v in (normaliser.mean, normaliser.scale))
-        act = Acting(network)
-
-        def decide(observation: np.ndarray) -> np.ndarray:
-            if not chosen.is_image:
-                observation = np.clip((observation - mean) / scale, -normaliser.clip, normaliser.clip)
-            outputs = act(trained.policy.weights, observation)
-            if not isinstance(chosen.head, ContinuousHead):
-                choices = np.stack([outputs[:, part].argmax(axis=1) for part in chosen.head.parts], axis=1)
-                return choices.reshape(len(outputs), *chosen.head.action_shape)
-            low, high = np.array(chosen.head.low, np.float32), np.array(chosen.head.high, np.float32)
-            squashed = np.tanh(outputs) if trained.squash is Squash.TANH else np.clip(outputs, -1.0, 1.0)
-            return low + (squashed + 1.0) / 2.0 * (high - low)
-
-        return chosen.evaluate(decide, 24, 99, "")
+            return judge_trained(training, trained, 24)
 
     return run

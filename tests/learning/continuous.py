@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, NetworkSpec, ObservationField, Squash
 from quarl.train.deciding import greedy
@@ -86,8 +87,36 @@ def beginning(folder: Path, steps: int, task: Task | None = None, resume: bool =
 def learned(
     folder: Path, train: Callable[[Run, Any], Trained], settings: object, steps: int, task: Task | None = None
 ) -> float:
-    """The greedy mean return of what ``train`` learned, acting through the contract: normaliser, network, squash."""
+    """The greedy mean return of what ``train`` learned."""
     with beginning(folder, steps, task) as run:
-        trained = train(run, settings)
-        decide = greedy(policy_spec(run.request, run.task, trained.policy, trained.squash), trained.policy.weights)
-        return run.task.evaluate(decide, 64, 99, "").mean_return
+        return judge_trained(run, train(run, settings), 64).mean_return
+
+
+def judge_trained(run: Run, trained: Trained, episodes: int) -> Evaluation:
+    """Greedy episodes of what was trained, acting through the contract: normaliser, network, squash."""
+    spec = policy_spec(run.request, run.task, trained.policy, trained.squash)
+    return run.task.evaluate(greedy(spec, trained.policy.weights), episodes, 99, "")
+
+
+def assert_resumes_alike(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, train: Callable[[Run, Any], Trained], settings: object
+) -> None:
+    """Assert that a run that was interrupted in the middle of episodes goes on to the same bits."""
+    with beginning(folder / "whole", 2048) as run:
+        whole = train(run, settings)
+    with beginning(folder / "parts", 2048) as run:
+        report = run.report
+
+        def interrupting(step: int, *others: object) -> None:
+            report(step, *others)  # type: ignore[arg-type]
+            if step == 1088:  # in the middle of episodes, after the first evaluation
+                run._stop = "interrupted"
+
+        monkeypatch.setattr(run, "report", interrupting)
+        assert train(run, settings).steps == 1088
+    with beginning(folder / "parts", 2048, resume=True) as run:
+        parts = train(run, settings)
+    assert parts.notes == whole.notes
+    assert parts.policy.normaliser == whole.policy.normaliser
+    for name, weights in whole.policy.weights.items():
+        np.testing.assert_array_equal(parts.policy.weights[name], weights)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from quarl.policy.spec import Convolution, NetworkSpec
 from quarl.train.algorithms import a2c
 from quarl.train.suites.make import make_task
 
@@ -45,10 +44,3 @@ def test_a2c_balances_cartpole(learn: Callable) -> None:
         environments=16, rollout_steps=16, learning_rate=2e-3, reward_scale=0.05, normaliser_steps=10_000
     )
     assert learn(a2c.train, settings, 60 * 1024, task=make_task("CartPole-v1")).mean_return > 400
-
-
-# The mean square of 99 % of the gradients stays below RMSProp's ε = 1e-5 here, so a step is about η / √ε = 316 η times
-# the gradient: Atari's η = 7e-4 has learned nothing after 40,000 steps.
-PICTURES = a2c.A2CSettings(environments=16, rollout_steps=5, learning_rate=1e-2, discount=0.95)
-CONVOLUTIONS = NetworkSpec((64,), convolutions=(Convolution(32, 4, 2), Convolution(32, 3, 1)))
-PICTURE_STEPS = 40 * 1024

@@ -4,13 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from quarl.train.algorithms import d4pg
 from quarl.train.runs.logs import column, read_rows
-from tests.learning.continuous import beginning, learned
+from tests.learning.continuous import assert_resumes_alike, beginning, learned
 
 SETTINGS = d4pg.D4PGSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
@@ -56,33 +55,8 @@ def test_with_the_projection_onto_shifted_atoms_it_does_not(tmp_path: Path, shif
     assert learned(tmp_path, d4pg.train, SETTINGS, STEPS) < BAD
 
 
-# A step of Pendulum costs up to 16.3, scaled to 1.63; with γ = 0.95 a return is at least −1.63 / (1 − 0.95) = −33.
-PENDULUM = d4pg.D4PGSettings(
-    environments=8, rollout_steps=4, updates=32, minibatch=64, critic_hidden=(64, 64), learning_starts=512,
-    discount=0.95, n_step=3, reward_scale=0.1, value_min=-35.0, value_max=0.0, target_period=50,
-    actor_learning_rate=1e-3, critic_learning_rate=1e-3, noise_first=0.3, noise_last=0.1, replay_capacity=20_000,
-)  # fmt: skip
-PENDULUM_STEPS = 5120
-
-
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with beginning(tmp_path / "whole", 2048) as run:
-        whole = d4pg.train(run, SETTINGS)
-    with beginning(tmp_path / "parts", 2048) as run:
-        report = run.report
-
-        def interrupting(step: int, *others: object) -> None:
-            report(step, *others)  # type: ignore[arg-type]
-            if step == 1088:
-                run._stop = "interrupted"
-
-        monkeypatch.setattr(run, "report", interrupting)
-        assert d4pg.train(run, SETTINGS).steps == 1088
-    with beginning(tmp_path / "parts", 2048, resume=True) as run:
-        parts = d4pg.train(run, SETTINGS)
-    assert parts.notes == whole.notes
-    for name, weights in whole.policy.weights.items():
-        np.testing.assert_array_equal(parts.policy.weights[name], weights)
+    assert_resumes_alike(tmp_path, monkeypatch, d4pg.train, SETTINGS)

@@ -39,12 +39,6 @@ def test_ppo_balances_cartpole(learn: Callable) -> None:
     assert learn(ppo.train, settings, 60 * 1024, task=make_task("CartPole-v1")).mean_return > 400
 
 
-PENDULUM = ppo.PPOSettings(
-    environments=16, rollout_steps=64, epochs=10, minibatch=128, learning_rate=1e-3, discount=0.95, entropy_first=0.0,
-    entropy_last=0.0, reward_scale=0.1, normaliser_steps=10_000, engine="numpy",
-)  # fmt: skip
-
-
 PICTURES = ppo.PPOSettings(
     environments=32, rollout_steps=28, minibatch=224, learning_rate=2e-3, discount=0.95, value_weight=0.5
 )

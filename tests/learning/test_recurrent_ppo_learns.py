@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from quarl.policy import pilot
-from quarl.policy.spec import Cell, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Recurrence, Squash
+from quarl.policy.spec import Cell, DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField, Recurrence
 from quarl.train.algorithms import ppo, recurrent_ppo
-from quarl.train.deciding import greedy
 from quarl.train.runs.request import RunRequest
-from quarl.train.runs.results import policy_spec
 from quarl.train.runs.run import Run
 from quarl.train.suites.episodes import Observations, StepResult, judge
 from quarl.train.suites.task import Evaluation, Task
+from tests.learning.continuous import judge_trained
 
 LENGTH = 5
 GRU = NetworkSpec((16,), recurrences=(Recurrence(Cell.GRU, 16, 1),))
@@ -73,8 +72,7 @@ def trained(folder: Path, method: object, settings: object, network: NetworkSpec
     request = RunRequest(task.name, "R", "test", network, steps, 1, folder / "R", evaluate_every=0, quiet=True)
     with Run(request, task) as run:
         made = method.train(run, settings)  # type: ignore[attr-defined]
-    spec = policy_spec(request, task, made.policy, Squash.CLIP)
-    success = task.evaluate(greedy(spec, made.policy.weights), 200, 99, "").success
+        success = judge_trained(run, made, 200).success
     assert success is not None
     return success
 

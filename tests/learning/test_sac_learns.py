@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from quarl.train.algorithms import sac
-from tests.learning.continuous import beginning, learned
+from tests.learning.continuous import assert_resumes_alike, beginning, learned
 
 SETTINGS = sac.SACSettings(
     environments=8, rollout_steps=8, updates=32, minibatch=64, critic_hidden=(32, 32), learning_starts=512,
@@ -49,12 +49,6 @@ def test_the_temperature_brings_the_entropy_to_the_wanted_one(tmp_path: Path, mo
     assert np.mean(entropies[-10:]) == pytest.approx(-0.5, abs=0.2)
 
 
-PENDULUM = dataclasses.replace(
-    SETTINGS, rollout_steps=4, minibatch=128, critic_hidden=(64, 64), learning_starts=500, target_rate=0.01,
-    discount=0.98, reward_scale=0.1, replay_capacity=20_000,
-)  # fmt: skip
-
-
 @pytest.mark.slow
 def test_without_the_slope_of_tanh_in_the_density_means_run_into_its_flat_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -71,21 +65,4 @@ def test_without_the_slope_of_tanh_in_the_density_means_run_into_its_flat_ends(
 def test_a_resumed_run_has_the_same_bits_as_one_that_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with beginning(tmp_path / "whole", 2048) as run:
-        whole = sac.train(run, SETTINGS)
-    with beginning(tmp_path / "parts", 2048) as run:
-        report = run.report
-
-        def interrupting(step: int, *others: object) -> None:
-            report(step, *others)  # type: ignore[arg-type]
-            if step == 1088:  # in the middle of episodes, after the first evaluation
-                run._stop = "interrupted"
-
-        monkeypatch.setattr(run, "report", interrupting)
-        assert sac.train(run, SETTINGS).steps == 1088
-    with beginning(tmp_path / "parts", 2048, resume=True) as run:
-        parts = sac.train(run, SETTINGS)
-    assert parts.notes == whole.notes
-    assert parts.policy.normaliser == whole.policy.normaliser
-    for name, weights in whole.policy.weights.items():
-        np.testing.assert_array_equal(parts.policy.weights[name], weights)
+    assert_resumes_alike(tmp_path, monkeypatch, sac.train, SETTINGS)

@@ -44,6 +44,8 @@ def build_accelerated_update(
         return None
     networks = (network, getattr(settings, "critic", network))
     if any(spec.convolutions or spec.layer_norm for spec in networks):
-        raise SettingsError("the engine numpy takes plain perceptrons only. Type --set 'engine=\"tensorflow\"'.")
+        raise SettingsError(
+            "the engine numpy trains plain multilayer perceptrons only. Type --set 'engine=\"tensorflow\"'."
+        )
     arguments = {"parts": head.parts} if isinstance(head, MultiDiscreteHead) else {}
     return UPDATES[method](settings, fake_quantization(settings.quantization_bits, network), **arguments)

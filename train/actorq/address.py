@@ -39,8 +39,8 @@ def refuse_unreachable(address: str | None) -> None:
         _refuse_silent(address)
     if " " in sys.executable:
         raise ClusterError(
-            f"Ray reaches no cluster from {sys.prefix}, whose path has a space. Clone the project into a folder whose "
-            "path has none; or leave --address out, then everything runs here.",
+            f"Ray cannot join a cluster from {sys.prefix}: its path contains a space. Clone the project into a "
+            "folder whose path has no space, or leave --address out to run everything on this machine.",
             code="path_with_space",
         )
 
@@ -48,7 +48,9 @@ def refuse_unreachable(address: str | None) -> None:
 def _refuse_silent(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ClusterError(f"--address {address} is not HOST:PORT or auto. Type it as ray start --head prints it.")
+        raise ClusterError(
+            f"--address must be HOST:PORT or auto, got {address}. Type the address that ray start --head printed."
+        )
     try:
         with socket.create_connection((host.strip("[]"), int(port)), REACH_WITHIN_S):
             pass
@@ -57,8 +59,9 @@ def _refuse_silent(address: str) -> None:
     if _wants_token(address, dict(os.environ)):
         if MODE in os.environ or _wants_token(address, {**os.environ, MODE: TOKEN}):
             raise ClusterError(
-                f"the cluster at --address {address} wants a token that this machine does not have. On the first "
-                "machine, ray get-auth-token prints it; write it to ~/.ray/auth_token here, then type the same again."
+                f"the cluster at --address {address} requires a token that this machine does not have. On the head "
+                "node, type ray get-auth-token; write what it prints to ~/.ray/auth_token here, then run the same "
+                "command again."
             )
         os.environ[MODE] = TOKEN
 
@@ -72,13 +75,15 @@ def _wants_token(address: str, environment: dict[str, str]) -> bool:
             asking, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=environment, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise no_cluster(address, f"something listens, but not as Ray within {ANSWER_WITHIN_S:g} s") from error
+        raise no_cluster(
+            address, f"something listens there, but did not answer as Ray within {ANSWER_WITHIN_S:g} s"
+        ) from error
     return done.returncode != 0 and "authentication" in (done.stdout + done.stderr).lower()
 
 
 def no_cluster(address: str, why: str) -> ClusterError:
     """Return what to type where no cluster answers."""
     return ClusterError(
-        f"no Ray cluster answers at --address {address} ({why}). Start one: ray start --head --port=6379, and on "
-        "further machines: ray start --address=HOST:6379. Without --address everything runs here."
+        f"no Ray cluster answers at --address {address} ({why}). Start one with ray start --head --port=6379, and on "
+        "further machines ray start --address=HOST:6379; or leave --address out to run everything on this machine."
     )

@@ -130,8 +130,8 @@ def _refuse_too_small(actorq: ActorQSettings) -> None:
     free, wanted = int(ray.available_resources().get("CPU", 0)), actorq.n_actors + 1
     if free < wanted:
         raise ClusterError(
-            f"the cluster has {free} free CPUs; {actorq.n_actors} actors and a learner take {wanted}. "
-            f"Type --n-actors {max(free - 1, 1)}, or start more nodes: ray start --address=HOST:PORT."
+            f"the cluster has {free} free CPUs, but {actorq.n_actors} actors and a learner need {wanted}. Type "
+            f"--n-actors {max(free - 1, 1)}, or add nodes: ray start --address=HOST:PORT."
         )
 
 
@@ -144,7 +144,7 @@ def _start(**options: Any) -> None:
             ray.shutdown()
             if attempt == START_TRIES - 1:
                 raise ClusterError(
-                    f"Ray did not start here ({reason(error)}). Look at this machine's load and memory, then try again."
+                    f"Ray did not start on this machine ({reason(error)}). Check its load and memory, then try again."
                 ) from error
 
 

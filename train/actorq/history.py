@@ -52,8 +52,9 @@ class Deaths:
         self.notes.append({"who": who, "step": step, **facts})
         if self._in_a_row[who] >= MOST_DEATHS:
             raise GaveUpError(
-                f"{who} died {MOST_DEATHS} times in a row, within {SHORT_LIFE_S:g} s of its start each time; the last "
-                f"time: {facts.get('why', 'killed')}. Where a checkpoint was written, --resume goes on from it."
+                f"{who} died {MOST_DEATHS} times in a row, each time within {SHORT_LIFE_S:g} s of its start; the "
+                f"last cause: {facts.get('why', 'killed')}. If a checkpoint was written, type the same command with "
+                "--resume to continue from it."
             )
 
 

@@ -70,29 +70,35 @@ def make_plan(options: Options) -> Plan:
     actorq, typed = options.actorq, options.task or ""
     method = options.method or default_method(resolve(typed), options.policy)
     if method not in METHODS:
-        raise SettingsError(f"--method {method} is not distributed. Type --method {' or --method '.join(METHODS)}.")
+        raise SettingsError(
+            f"--method {method} cannot be trained with actors. Type --method {' or --method '.join(METHODS)}."
+        )
     task_settings = load_settings(typed, method, options.policy or DEFAULT_POLICY)
     task_settings = dataclasses.replace(task_settings, task=with_asked(task_settings.task, options))
     if "curriculum" in task_settings.task:
         raise TaskError(
-            "--curriculum means nothing to distributed training: each actor flies episodes of its own. Leave it out, "
+            "--curriculum is not available in distributed training: each actor flies its own episodes. Leave it out, "
             "or train with quarl train.",
             code="curriculum_not_distributed",
         )
     if task_settings.task.get(LOOKS, 1) != 1:
-        raise TaskError("--looks means nothing to distributed training, whose actors remember nothing. Leave it out.")
+        raise TaskError(
+            "--looks is not available in distributed training: actors do not stack observations. Leave it out."
+        )
     task = make_task(typed, options.preset, task_settings.task)
     refuse_mismatch(method, task)
     if task.is_image:
         raise TaskError(
-            f"{task.name} shows images; actors send vectors. Train it with quarl train, or take a task of vectors "
-            "such as --task cartpole."
+            f"{task.name} has image observations, but actors send vectors. Train it with quarl train, or choose a "
+            "task with vector observations such as --task cartpole."
         )
     for name in parse_overrides(options.set):
         if name in ELSEWHERE:
-            raise SettingsError(f"--set {name} means nothing to distributed training: {ELSEWHERE[name]}.")
+            raise SettingsError(f"--set {name} is not available in distributed training: {ELSEWHERE[name]}.")
     if (runtime := RuntimeName(actorq.runtime)) not in find_installed_runtimes():
-        raise SettingsError(f"--runtime {runtime.value} is not installed here. Type make setup, or take another.")
+        raise SettingsError(
+            f"--runtime {runtime.value} is not installed on this machine. Type make setup, or choose another --runtime."
+        )
     if options.batch_size is not None:
         options = dataclasses.replace(options, set=(*options.set, f"minibatch={options.batch_size}"))
     extra = {"actorq": dataclasses.asdict(actorq)}
@@ -121,11 +127,11 @@ def refuse_fruitless(plan: Plan) -> None:
     smallest = 2 * max(every, settings.updates)  # one round is learned while the version before it is built
     if actorq.max_staleness < smallest:
         raise SettingsError(
-            f"--max-staleness {actorq.max_staleness} cannot be kept: versions are {every} updates apart and a round "
+            f"--max-staleness {actorq.max_staleness} cannot be met: versions are {every} updates apart and a round "
             f"has {settings.updates}. Type --max-staleness {smallest} or more, or smaller rounds: --set updates=4."
         )
     if steps <= settings.learning_starts:
         raise SettingsError(
-            f"--steps {steps} are over before learning begins, after {settings.learning_starts} steps of random "
+            f"--steps {steps} end before learning begins, which is after {settings.learning_starts} steps of random "
             f"actions. Type --steps {10 * settings.learning_starts}, or --set learning_starts={steps // 10}."
         )

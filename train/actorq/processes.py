@@ -226,7 +226,7 @@ def cause_of(error: RayTaskError) -> Exception:
     """Return what a process itself raised, without Ray's report around it; a process that another missed is gone."""
     cause = error.cause
     if isinstance(cause, RayError):
-        return GoneError(f"a process of the run is gone: {reason(cause)}")
+        return GoneError(f"a process of the run died and cannot be replaced: {reason(cause)}")
     return cause if isinstance(cause, Exception) else error
 
 
@@ -251,6 +251,6 @@ def call_process(method: Any, *arguments: Any, first: Any = None) -> Any:
         except (ActorUnavailableError, RayActorError) as error:
             until = until or time.monotonic() + RETRY_FOR_S
             if time.monotonic() > until:
-                raise GoneError(f"a process of the run is gone: {reason(error)}") from error
+                raise GoneError(f"a process of the run died and cannot be replaced: {reason(error)}") from error
             reference = None
             time.sleep(RETRY_PAUSE_S)

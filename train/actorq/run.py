@@ -265,8 +265,8 @@ class Supervisor:
         self._fetch()
         if self._newest is None:
             raise GaveUpError(
-                f"the run ended ({self._run.outcome}) before there was a policy: no bundle was written. Give it more "
-                "--steps or --minutes than its learning_starts take, or go on with the same command."
+                f"the run ended ({self._run.outcome}) before it had a policy; no bundle was written. Raise --steps "
+                "or --minutes beyond learning_starts, or type the same command again to continue."
             )
         return Trained(self._best.policy(self._policy), self._step, self.notes())
 

@@ -57,36 +57,38 @@ class ActorQSettings:
 
         def check(name: str, is_fine: bool, advice: str) -> None:
             if not is_fine:
-                raise SettingsError(f"{option(name)} is {getattr(self, name)}; {advice}.")
+                raise SettingsError(f"{option(name)} must be {advice}, got {getattr(self, name)}.")
 
         for name in ("n_actors", "actor_update_period", "replay_shards", "insert_every", "max_staleness"):
-            check(name, getattr(self, name) >= 1, "take at least 1")
+            check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("quantize", "quantize_communication"):
-            check(name, getattr(self, name) in BITS, "take 8 (int8), 16 (fp16) or 32 (fp32)")
-        check("samples_per_insert", 0.0 <= self.samples_per_insert < math.inf, "take a positive number, or 0 for any")
-        check("publish_every", self.publish_every >= 0, "take at least 1, or 0 for once a round")
-        check("priority_exponent", 0.0 <= self.priority_exponent < math.inf, "take 0 (uniform) or more, such as 0.6")
-        check("importance_exponent", 0.0 <= self.importance_exponent <= 1.0, "take 0 (none) … 1 (all)")
-        check("runtime", self.runtime in RUNTIMES, f"actors execute by {', '.join(RUNTIMES[:-1])} or {RUNTIMES[-1]}")
+            check(name, getattr(self, name) in BITS, "8 (int8), 16 (fp16) or 32 (fp32)")
+        check("samples_per_insert", 0.0 <= self.samples_per_insert < math.inf, "a positive number, or 0 for any")
+        check("publish_every", self.publish_every >= 0, "at least 1, or 0 for once a round")
+        check("priority_exponent", 0.0 <= self.priority_exponent < math.inf, "0 (uniform) or more, such as 0.6")
+        check("importance_exponent", 0.0 <= self.importance_exponent <= 1.0, "0 (none) … 1 (all)")
+        check("runtime", self.runtime in RUNTIMES, f"{', '.join(RUNTIMES[:-1])} or {RUNTIMES[-1]}")
         if not self.artifact_format.holds(self.precision):
             raise SettingsError(
-                f"--runtime {self.runtime} executes integers only; --quantize is {self.quantize}. Type --quantize 8, "
-                f"or --runtime {RUNTIMES[0]}."
+                f"--runtime {self.runtime} executes integers only, got --quantize {self.quantize}. Type --quantize "
+                f"8, or --runtime {RUNTIMES[0]}."
             )
         fine = all(0.0 <= delay < math.inf for delay in self.step_delays_s)
-        check("step_delays_s", fine, "take seconds, one number an actor")
+        check("step_delays_s", fine, "seconds, one number per actor")
         if len(self.step_delays_s) > self.n_actors:
             raise SettingsError(
-                f"--step-delays-s names {len(self.step_delays_s)} actors of --n-actors {self.n_actors}."
+                f"--step-delays-s must have at most one number per actor, got {len(self.step_delays_s)} for "
+                f"--n-actors {self.n_actors}."
             )
         if self.replay_shards > self.n_actors:
             raise SettingsError(
-                f"--replay-shards {self.replay_shards} is more than --n-actors {self.n_actors}: one would stay empty."
+                f"--replay-shards must be at most --n-actors, got {self.replay_shards} for {self.n_actors} actors: a "
+                "shard would stay empty."
             )
         if self.publish_every > self.max_staleness:
             raise SettingsError(
-                f"--publish-every {self.publish_every} is more than --max-staleness {self.max_staleness}: actors would "
-                "wait for parameters that do not come yet. Take at most as many."
+                f"--publish-every must be at most --max-staleness, got {self.publish_every} and "
+                f"{self.max_staleness}: actors would wait for parameters that are not published yet."
             )
 
     @property

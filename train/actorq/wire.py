@@ -92,7 +92,7 @@ class Published:
         """
         if sha256(data) != self.sha256:
             raise WireError(
-                f"version {self.version} of the parameters arrived damaged: its SHA-256 is another one.",
+                f"version {self.version} of the parameters was damaged in transit: its SHA-256 does not match.",
                 code="damaged_parameters",
             )
         return replace(self, data=data)
@@ -161,7 +161,8 @@ def unpack_artifact(published: Published) -> bytes:
         tensors = load(published.data.tobytes())
     except SafetensorError as error:
         raise WireError(
-            f"version {published.version} of the parameters is no safetensors file ({error}).", code="not_safetensors"
+            f"version {published.version} of the parameters is not a valid safetensors file ({error}).",
+            code="not_safetensors",
         ) from error
     spec = published.spec
     calibration = tensors.pop(CALIBRATION, np.zeros((0, spec.observation_size), np.float32))

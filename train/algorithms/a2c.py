@@ -58,7 +58,7 @@ class A2CSettings(RolloutSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimiser not in MOMENTS:
-            raise ValueError(f"optimiser {self.optimiser!r} is not known; allowed are {', '.join(MOMENTS)}.")
+            raise ValueError(f"optimiser must be one of {', '.join(MOMENTS)}, got {self.optimiser!r}.")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------

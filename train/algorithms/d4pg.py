@@ -71,8 +71,8 @@ class D4PGSettings(DeterministicSettings):
         super().__post_init__()
         if self.atoms < 2 or not self.value_min < self.value_max:
             raise ValueError(
-                f"{self.atoms} atoms between value_min {self.value_min} and value_max {self.value_max} hold no "
-                "distribution; take at least 2 atoms and value_min < value_max."
+                f"atoms must be at least 2 and value_min below value_max, got {self.atoms} atoms between value_min "
+                f"{self.value_min} and value_max {self.value_max}."
             )
         self.require_at_least_one("target_period")
 

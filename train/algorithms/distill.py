@@ -77,7 +77,9 @@ class DistillSettings(QuantizedSettings):
     def __post_init__(self) -> None:
         self.check_quantization()
         if not 0.0 <= self.activity_penalty < math.inf:
-            raise ValueError(f"activity_penalty is {self.activity_penalty}; take a number such as 0.1, or 0 for none.")
+            raise ValueError(
+                f"activity_penalty must be a positive number such as 0.1, or 0 for none, got {self.activity_penalty}."
+            )
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class Teacher:
             name: value.shape for name, value in self.weights.items()
         }:
             raise SettingsError(
-                f"start_as_teacher: the teacher {self.spec.name} has another network than the student. "
+                f"start_as_teacher requires the teacher {self.spec.name} and the student to have the same network. "
                 f"Type --policy {self.spec.name}, or leave start_as_teacher out."
             )
         return dict(self.weights)
@@ -259,8 +261,9 @@ def student_normaliser(task: Task, teacher: Normaliser) -> Normaliser:
         or not {f.name for f in task.observation[1:]} <= {f.name for f in seen}
     ):
         raise TaskError(
-            f"{task.name} cannot be distilled: the student's observation has to begin with an image whose bounds are "
-            f"known, and go on with fields that the teacher sees; those are {[field.name for field in seen]}.",
+            f"{task.name} cannot be distilled: the student's observation must be an image with known bounds, "
+            "followed by fields that the teacher observes too; the teacher observes "
+            f"{[field.name for field in seen]}.",
             code="cannot_distill",
         )
     ends = np.cumsum([field.size for field in seen])
@@ -309,7 +312,10 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     request, task = run.request, run.task
     aware = QuantizationAware(request.network, settings.quantization_bits, settings.delay_steps(request.steps))
     if aware.fake is not None and task.has_image:
-        raise TaskError(f"distillation learns with quantizers from vectors, not from {task.name}'s pictures.")
+        raise TaskError(
+            f"quantization-aware distillation requires vector observations, but {task.name} has images. Leave "
+            "--quantization-method out."
+        )
     teacher = Teacher.load(teacher_name, run)
     generator = np.random.default_rng(request.seed)
     shape, vector = task.network_shape, task.vector_size
@@ -325,8 +331,8 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
     if run.checkpoint is not None:
         if run.checkpoint.facts["teacher"] != teacher.sha256:
             raise CheckpointError(
-                f"the checkpoint is of a run with another teacher than {teacher_name}. Resume with the one it was "
-                "started with (--teacher), or start over with --fresh."
+                f"the checkpoint's teacher is not {teacher_name}. Resume with the --teacher that the run was started "
+                "with, or start over with --fresh."
             )
         groups, learner.updates, generator = run.checkpoint.put_back(learner.groups, checkpointed)
         learner.put(groups)

@@ -185,7 +185,8 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     if not isinstance(task.head, DiscreteHead):
         other = "ppo or --method a2c" if task.is_discrete else "ddpg"
         raise SettingsError(
-            f"dqn takes one of several actions, and {task.name} takes {task.head.describe()}. Type --method {other}."
+            f"--method dqn requires a single discrete action, but {task.name} takes {task.head.describe()}. Type "
+            f"--method {other}."
         )
     loop = Loop(run, settings, normaliser_of_replay(task, settings, request.steps))
     learner = fresh_learner(loop.generator, request.network, task.observation_shape, task.outputs, settings.compute)

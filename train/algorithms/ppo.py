@@ -54,8 +54,8 @@ class PPOSettings(RolloutSettings):
         batch = self.environments * self.rollout_steps
         if batch % self.minibatch:
             raise ValueError(
-                f"minibatch {self.minibatch} does not divide the batch of {self.environments} environments × "
-                f"{self.rollout_steps} steps = {batch}. Choose a divisor, for example {batch // 4}."
+                f"minibatch must divide the batch of {self.environments} environments × {self.rollout_steps} steps = "
+                f"{batch}, got {self.minibatch}. Type --set minibatch={batch // 4}, for example."
             )
 
 

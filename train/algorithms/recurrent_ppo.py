@@ -49,13 +49,13 @@ class RecurrentPPOSettings(PPOSettings):
         self.require_at_least_one("unroll")
         if self.rollout_steps % self.unroll or self.minibatch % self.unroll:
             raise ValueError(
-                f"unroll is {self.unroll}; it must divide rollout_steps, {self.rollout_steps}, and minibatch, "
-                f"{self.minibatch}. Type --set unroll=16, for example."
+                f"unroll must divide rollout_steps, {self.rollout_steps}, and minibatch, {self.minibatch}, got "
+                f"{self.unroll}. Type --set unroll=16, for example."
             )
         if self.quantization_bits != FULL_BITS or self.compute != "float32":
             raise ValueError(
-                "recurrent_ppo trains in float32, without quantizers. Leave --quantization-method, --precision and "
-                "--mixed-precision out, and convert: ranges then come from recorded rollouts."
+                "recurrent_ppo trains in float32 and without quantizers. Leave --quantization-method, --precision "
+                "and --mixed-precision out; quarl convert takes the ranges from recorded rollouts."
             )
 
 
@@ -182,7 +182,7 @@ def train(run: Run, settings: RecurrentPPOSettings) -> Trained:
     """
     task, network = run.task, run.request.network
     if not network.recurrences or not are_trainable(network):
-        raise ValueError("recurrent_ppo trains networks with GRUs. Type --model 128,gru-128, for example.")
+        raise ValueError("recurrent_ppo requires a network with GRUs. Type --model 128,gru-128, for example.")
     loop = Loop(run, settings, RunningNormaliser(task.observation_size, settings.normaliser_steps))
     distribution, memory = distribution_of(task, settings.log_std), Memory(settings.environments, network.state_size)
     learner = ActorCritic.fresh(

@@ -88,9 +88,9 @@ class SACSettings(ContinuousSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; take a positive number.")
+            raise ValueError(f"temperature must be a positive number, got {self.temperature}.")
         if not math.isfinite(self.target_entropy):
-            raise ValueError(f"target_entropy is {self.target_entropy}; take a finite number such as -1.")
+            raise ValueError(f"target_entropy must be a finite number such as -1, got {self.target_entropy}.")
 
 
 # --- pure functions ---------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def parse_compute(text: str) -> Compute:
         ValueError: says which there are.
     """
     if text not in list(Compute):
-        raise ValueError(f"compute {text!r} is not known; allowed are {', '.join(Compute)}.")
+        raise ValueError(f"compute must be one of {', '.join(Compute)}, got {text!r}.")
     return Compute(text)
 
 
@@ -80,7 +80,7 @@ def check_compute(compute: str, engine: str = "tensorflow") -> None:
         ValueError: says what there is, or what to type.
     """
     if parse_compute(compute).is_mixed and engine == "numpy":
-        raise ValueError(f"the engine numpy computes in float32, not in {compute}. Type --set 'engine=\"tensorflow\"'.")
+        raise ValueError(f"the engine numpy trains in float32 only, got {compute}. Type --set 'engine=\"tensorflow\"'.")
 
 
 def cast(weights: Mapping[str, Any], compute: Compute) -> dict[str, Any]:

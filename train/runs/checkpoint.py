@@ -24,7 +24,7 @@ from quarl.policy.files import write_atomically
 
 FORMAT_VERSION = 1  # what a part of the program saves may change without it: :meth:`Checkpoint.put_back` then says so
 FILE_NAME = "checkpoint.safetensors"
-ANEW = "Start over with --fresh, or go on with the version of the program that wrote it."
+ANEW = "Start over with --fresh, or continue with the version that wrote it."
 
 
 class CheckpointError(QuarlError, ValueError):
@@ -92,7 +92,7 @@ class Checkpoint:
 
 
 def _older(part: str) -> str:
-    return f"the checkpoint is of an older format: its {part} is not what this program saves. {ANEW}"
+    return f"the checkpoint has an older format: its {part} does not match what this version saves. {ANEW}"
 
 
 def gather_state(
@@ -130,7 +130,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """
     path = folder / FILE_NAME
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint at {path}. Leave out --resume to start from the beginning.")
+        raise CheckpointError(f"there is no checkpoint at {path}. Leave --resume out to start from the beginning.")
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
@@ -139,8 +139,5 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{path} cannot be read ({error}). Start over with --fresh.") from error
     version = facts.pop("format_version", None)
     if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} is of another format: it has format_version {version!r} and this program reads {FORMAT_VERSION}. "
-            + ANEW
-        )
+        raise CheckpointError(f"format_version of {path} must be {FORMAT_VERSION}, got {version!r}. " + ANEW)
     return Checkpoint(arrays, facts)

@@ -70,7 +70,7 @@ def record_observation_frames(task: Task, decide: Decide, seed: int, preset: str
 def record_rendered_frames(task: Task, decide: Decide, seed: int) -> tuple[list[Frame], float]:
     """Return the environment's own pictures of one episode, and the episode's return."""
     if task.draw is None:
-        raise TaskError(f"the task {task.name} has no pictures of itself. Leave out --video.", code="no_pictures")
+        raise TaskError(f"the task {task.name} cannot be rendered. Leave --video out.", code="no_pictures")
     frames: list[Frame] = []
     episodes, draw = task.draw(seed)
     observation = episodes.reset(np.ones(1, np.bool_), np.zeros(1, np.int64))
@@ -94,12 +94,14 @@ def render_frame(task: Task, draw: Callable[[], Any]) -> Frame:
         picture = np.asarray(draw())
     except Exception as error:  # OpenGL, GLFW, EGL, pygame: each raises what it likes
         raise TaskError(
-            f"the task {task.name} cannot draw itself here ({type(error).__name__}: {error}). MuJoCo without a screen "
-            "needs a software renderer: apt-get install libosmesa6, then MUJOCO_GL=osmesa quarl evaluate …",
+            f"the task {task.name} cannot be rendered here ({type(error).__name__}: {error}). MuJoCo without a "
+            "display needs a software renderer: apt-get install libosmesa6, then MUJOCO_GL=osmesa quarl evaluate …",
             code="cannot_render",
         ) from error
     if picture.ndim != 3 or picture.shape[2] != 3:
-        raise TaskError(f"the task {task.name} draws no pictures (it gave {picture.shape}). Leave out --video.")
+        raise TaskError(
+            f"the task {task.name} must render RGB images (height, width, 3), got {picture.shape}. Leave --video out."
+        )
     return picture.astype(np.uint8)
 
 

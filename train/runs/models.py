@@ -33,7 +33,7 @@ def parse_model(text: str) -> NetworkSpec:
     layer = r"(gru-)?[1-9]\d*"
     if widths and not re.fullmatch(f"{layer}(,{layer})*", widths):
         raise SettingsError(
-            f"--model {text} cannot be read; type --model 256,256 (hidden layers), --model 128,gru-128 (with a "
+            f"--model {text} is not valid. Type --model 256,256 (hidden layers), --model 128,gru-128 (with a "
             f"memory), or --model {NATURE} (images).",
             code="bad_model",
         )
@@ -63,9 +63,11 @@ def choose_network(
         SettingsError: the network does not fit the task.
     """
     if unknown := sorted(found.keys() - {"model", "layer_norm"}):
-        raise SettingsError(f"the settings file's network has the unknown keys {unknown}; allowed: model, layer_norm.")
+        raise SettingsError(
+            f"network in the settings file must have only the keys model and layer_norm, got {unknown}."
+        )
     if model is not None and policy is not None:
-        raise SettingsError(f"--policy {policy} and --model {model} both name the network. Leave one of them out.")
+        raise SettingsError(f"--policy {policy} and --model {model} both choose the network. Leave one of them out.")
     text = model or (found.get("model") if policy is None else None)
     if text is None and policy is None and task.has_image:
         text = NATURE
@@ -77,7 +79,9 @@ def choose_network(
     wanted = layer_norm or (bool(found.get("layer_norm", False)) and model is None and policy is None)
     network = dataclasses.replace(network, layer_norm=wanted)
     if task.has_image and not network.convolutions:
-        raise SettingsError(f"{task.name} shows images and {name} has no convolutions. Type --model {NATURE}.")
+        raise SettingsError(
+            f"{task.name} has image observations, but {name} has no convolutions. Type --model {NATURE}."
+        )
     if network.convolutions:
         try:
             network.image_shapes(task.network_shape)

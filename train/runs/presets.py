@@ -74,7 +74,7 @@ def load_settings(task: str, method: str, policy: str, folder: Path = FOLDER) ->
         merged[group] = {**data.get(group, {}), **own.get(group, {})}
     known = {part.name for part in dataclasses.fields(TaskSettings)}
     if unknown := sorted(merged.keys() - known):
-        raise SettingsError(f"{path} has the unknown keys {unknown}; allowed are {sorted(known | {'policies'})}.")
+        raise SettingsError(f"{path} has the unknown keys {unknown}; known are {sorted(known | {'policies'})}.")
     return TaskSettings(**merged)
 
 
@@ -88,7 +88,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise SettingsError(f"--set {pair} has no = in it; type --set NAME=VALUE, e.g. --set epochs=4.")
+            raise SettingsError(f"--set must be NAME=VALUE, got {pair}. Type --set epochs=4, for example.")
         try:
             overrides[name] = json.loads(text)
         except ValueError:  # where a number is wanted, build refuses a word
@@ -113,7 +113,7 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
         elif wanted is float and type(value) is int:
             value = float(value)
         if type(value) is not wanted:
-            raise SettingsError(f"setting {name} is {value!r}; it takes a {wanted.__name__}.")
+            raise SettingsError(f"setting {name} must be a {wanted.__name__}, got {value!r}.")
         checked[name] = value
     try:
         return kind(**checked)

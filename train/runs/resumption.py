@@ -56,12 +56,12 @@ def resume_or_begin(request: RunRequest) -> ResumedRun:
     key, before, now = changed[0]
     if request.resume:
         raise CheckpointError(
-            f"the checkpoint in {folder} is of a run with {key} = {before!r}, asked for is {now!r}. "
-            "Resume with the options it was started with, or type --fresh instead of --resume."
+            f"the checkpoint in {folder} was written with {key} = {before!r}, but this run has {now!r}. Resume with "
+            "the options it was started with, or type --fresh instead of --resume."
         )
     return ResumedRun(
-        sentence=f"Starting over: the run that was interrupted at step {step:,} has {key} = {before!r}, asked for is "
-        f"{now!r}. It is put aside in {folder}.previous."
+        sentence=f"Starting over: the run that was interrupted at step {step:,} has {key} = {before!r}, this one has "
+        f"{now!r}. The old run is kept in {folder}.previous."
     )
 
 

@@ -301,7 +301,7 @@ class Run:
         good = f"The last good checkpoint is {path}" if path.exists() else "No checkpoint had been written yet"
         raise DivergenceError(
             f"{names[column]} became {metrics[update, column]} at step {step:,}, in update {update + 1} of the "
-            f"{len(metrics)} made now. {good}. Lower the learning rate (--set learning_rate=…) and train again."
+            f"{len(metrics)} of this round. {good}. Lower the learning rate (--set learning_rate=…) and train again."
         )
 
 

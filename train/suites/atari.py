@@ -154,9 +154,9 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
         TaskError: the game or an option is not known.
     """
     if game not in games():
-        raise TaskError(f"--task {game} is no Atari game that is installed; try --task pong.")
+        raise TaskError(f"--task {game} is not an installed Atari game. Type --task pong, for example.")
     if unknown := sorted(options.keys() - DEFAULTS.keys()):
-        raise TaskError(f"the task {game} has no options {unknown}; it has {', '.join(DEFAULTS)}.")
+        raise TaskError(f"the task {game} has no options {unknown}; its options are {', '.join(DEFAULTS)}.")
     chosen = {**DEFAULTS, **options}
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:

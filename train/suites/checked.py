@@ -54,7 +54,7 @@ class Checked:
         for text, flag in (("terminated", terminated), ("truncated", truncated)):
             shape, kind = shape_and_kind(flag)
             if shape not in ([(), (1,)] if not self._axes else [(self._count,)]) or kind not in "biu":
-                raise self._fault("step", f"returned {abbreviate(flag)} as {text}; allowed are True and False")
+                raise self._fault("step", f"returned {abbreviate(flag)} as {text}, which must be True or False")
         try:
             rewards = np.array(reward, np.float64).reshape(self._count)
         except (TypeError, ValueError):  # None, or of another size
@@ -62,7 +62,7 @@ class Checked:
         if not (finite := np.isfinite(rewards)).all():
             place = int(np.argmin(finite))
             text = abbreviate(reward if not self._axes or np.size(reward) != self._count else rewards[place])
-            raise self._fault("step", f"returned {text} as the reward; allowed are finite numbers", place)
+            raise self._fault("step", f"returned {text} as the reward, which must be a finite number", place)
         return self._check_observation("step", observation), rewards, terminated, truncated, info
 
     def _parts(self, method: str, call: Callable[[], Any]) -> Any:
@@ -74,7 +74,9 @@ class Checked:
         if isinstance(result, tuple) and len(result) == wanted and isinstance(result[-1], dict):
             return result
         summary = f"a tuple of {len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise self._fault(method, f"returned {summary}; Gymnasium's interface says {RETURNS[method]}, the last a dict")
+        raise self._fault(
+            method, f"returned {summary}; Gymnasium's interface requires {RETURNS[method]}, the last a dict"
+        )
 
     def _check_observation(self, method: str, observation: Any) -> Any:
         if (shape := shape_and_kind(observation)[0]) != self._shape:
@@ -84,7 +86,7 @@ class Checked:
             place = tuple(int(index) for index in np.argwhere(~finite)[0])
             inside = place[self._axes :]
             element = inside[0] if len(inside) == 1 else inside
-            problem = f"returned {values[place]} as element {element} of the observation; allowed are finite numbers"
+            problem = f"returned {values[place]} as element {element} of the observation, which must be a finite number"
             raise self._fault(method, problem, place[0] if self._axes else 0)
         return observation
 
@@ -96,7 +98,7 @@ class Checked:
             where = ""
         episode, step = self._episodes[place], self._steps[place]
         return EnvironmentFaultError(
-            f"{self._name}: {method}(){where} {what}. That was in episode {episode}, step {step}.",
+            f"{self._name}: {method}(){where} {what}. It happened in episode {episode}, step {step}.",
             AGAIN,
             environment=self._name,
             method=method,

@@ -11,8 +11,8 @@ from quarl.airlearning_envs.latency import CommandLatency, DrawnFor, LatencyKind
 from quarl.train.suites.errors import TaskError
 
 ALLOWED = (
-    "allowed are seconds (0.2), the least and the most of them (0.05,0.4), or the file of a device's report "
-    "(quarl bench latency --policy I --path decide --json > report.json)"
+    "type seconds (0.2), the lowest and highest (0.05,0.4), or the file of a device's report (quarl bench latency "
+    "--policy I --path decide --json > report.json)"
 )
 
 
@@ -45,10 +45,10 @@ def _of_report(path: Path) -> CommandLatency:
     except OSError as error:
         raise TaskError(f"--command-latency {path}: {error.strerror}; {ALLOWED}.") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise TaskError(f"--command-latency {path} is no report of latencies; {ALLOWED}.") from error
+        raise TaskError(f"--command-latency {path} is not a latency report; {ALLOWED}.") from error
     if len(latencies) != 1:
         raise TaskError(
-            f"--command-latency {path} has the latencies of {len(latencies)} artifacts; allowed is one. Measure one: "
+            f"--command-latency {path} must hold the latencies of one artifact, got {len(latencies)}. Measure one: "
             "quarl bench latency --policy I --precision int8 --path decide --no-baseline --json > report.json"
         )
     try:

@@ -118,7 +118,7 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     if name.target not in known:
         near = difflib.get_close_matches(name.target, known, n=3) or sorted(known)[:5]
         words = ", ".join(f"dm_control,{word}" for word in near)
-        raise TaskError(f"--task {name.canonical} is no task of the DeepMind Control Suite. Did you mean {words}?")
+        raise TaskError(f"--task {name.canonical} is not a task of the DeepMind Control Suite. Did you mean {words}?")
     domain, task = known[name.target]
 
     def make(environments: int, seed: int) -> DeepMindEpisodes:
@@ -132,10 +132,12 @@ def deepmind_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     try:
         probe.reset()
     except RuntimeError as error:  # the terrain of quadruped_escape is made on a graphics card
-        raise TaskError(f"--task {name.canonical} cannot begin an episode here: {error}") from error
+        raise TaskError(f"--task {name.canonical} cannot start an episode here: {error}") from error
     low, high = bounds_of(probe)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise TaskError(f"--task {name.canonical} has actions without bounds; a policy's actions are scaled to them.")
+        raise TaskError(
+            f"--task {name.canonical} must have bounded actions: a policy's outputs are scaled to the bounds."
+        )
     return Task(
         name=name.canonical,
         environment=EnvironmentSpec(name.canonical, dict(options)),

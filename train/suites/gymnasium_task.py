@@ -169,7 +169,7 @@ def gymnasium_task(name: TaskName, options: Mapping[str, Any]) -> Task:
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise TaskError(unknown_task(environment_id, str(error))) from error
     except Exception as error:  # of an environment's own
-        raise TaskError(f"--task {environment_id} cannot be made: {message_of(error)}.") from error
+        raise TaskError(f"--task {environment_id} cannot be created: {message_of(error)}.") from error
     with contextlib.closing(probe), suppress_output():
         inputs, outputs = probe.observation_space, probe.action_space
         period = control_period(probe, name.suite)
@@ -234,7 +234,8 @@ def import_own_module(environment_id: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise TaskError(
                 f"--task {environment_id}: there is no module {module} in {Path.cwd()}, and none is installed. Type "
-                f"the command in the folder of {module}.py, or name it: PYTHONPATH=FOLDER quarl train …"
+                f"the command in the folder of {module}.py, or put that folder on the path: PYTHONPATH=FOLDER quarl "
+                "train …"
             ) from error
         cause = f"{message_of(error)}."
         raise TaskError(f"--task {environment_id}: the module {module} cannot be imported: {cause}") from error
@@ -309,41 +310,41 @@ def refuse_spaces(environment_id: str, inputs: gymnasium.Space[Any], outputs: gy
     """
     if not inputs.is_np_flattenable or not isinstance(outputs, Discrete | MultiDiscrete | MultiBinary | Box):
         raise TaskError(
-            f"--task {environment_id} has the spaces {inputs} and {outputs}; allowed are observations that "
-            "gymnasium.spaces.utils.flatten makes an array of, and Discrete, MultiDiscrete, MultiBinary or Box actions."
+            f"--task {environment_id} has the spaces {inputs} and {outputs}. Observations must be flattened to an "
+            "array by gymnasium.spaces.utils.flatten; actions must be Discrete, MultiDiscrete, MultiBinary or Box."
         )
     shape, size = inputs.shape or (), flatdim(inputs)
     if shows_images(inputs):
         if shape[0] < shape[2]:
             turned = (*shape[1:], shape[0])
             raise TaskError(
-                f"--task {environment_id} shows images {shape} with their channels first; training takes them as "
-                "(height, width, channels). Register it in gymnasium.wrappers.TransformObservation(environment, "
+                f"--task {environment_id} has images {shape} with the channels first; training requires (height, "
+                "width, channels). Register it wrapped in gymnasium.wrappers.TransformObservation(environment, "
                 f"lambda image: numpy.moveaxis(image, 0, -1), Box(0, 255, {turned}, numpy.uint8))."
             )
     elif size > LARGEST_VECTOR:
         raise TaskError(
-            f"--task {environment_id} has observations {inputs} of {size:,} numbers; a vector may have "
-            f"{LARGEST_VECTOR:,}. A picture has to be uint8, 0 … 255, with the axes (height, width, channels)."
+            f"--task {environment_id}: a vector observation must have at most {LARGEST_VECTOR:,} numbers, got "
+            f"{size:,} of {inputs}. An image must be uint8, 0 … 255, with the axes (height, width, channels)."
         )
     if not isinstance(outputs, Box):
         try:
             head_of(outputs)
         except SpecError as error:
-            raise TaskError(f"--task {environment_id} has the actions {outputs}: {error}") from error
+            raise TaskError(f"--task {environment_id}: the actions {outputs} are not supported: {error}") from error
         return
-    wrapped = "Register it in gymnasium.wrappers.TransformAction(environment, lambda action: "
+    wrapped = "Register it wrapped in gymnasium.wrappers.TransformAction(environment, lambda action: "
     if outputs.dtype.kind != "f":
         raise TaskError(
-            f"--task {environment_id} has actions of {outputs.dtype} ({outputs}); allowed are floats. {wrapped}"
-            f"numpy.rint(action).astype(numpy.{outputs.dtype}), {format_box(outputs.low, outputs.high)})."
+            f"--task {environment_id} must have float actions, got {outputs.dtype} ({outputs}). "
+            f"{wrapped}numpy.rint(action).astype(numpy.{outputs.dtype}), {format_box(outputs.low, outputs.high)})."
         )
     if max(np.abs(outputs.low).max(), np.abs(outputs.high).max()) > LARGEST_BOUND:
         low, high = np.clip((outputs.low, outputs.high), -1, 1)
         raise TaskError(
-            f"--task {environment_id} has actions without bounds ({outputs}; one beyond {LARGEST_BOUND:g} is none); a "
-            f"policy's actions are scaled to the bounds. {wrapped}action, {format_box(low, high)}), with "
-            "the bounds that it has."
+            f"--task {environment_id} must have actions bounded within ±{LARGEST_BOUND:g}, got {outputs}: a policy's "
+            f"outputs are scaled to the bounds. {wrapped}action, {format_box(low, high)}), with your bounds in place "
+            "of these."
         )
 
 

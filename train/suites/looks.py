@@ -76,12 +76,12 @@ def with_looks(task: Task, looks: int) -> Task:
     """
     if type(looks) is not int or not 1 <= looks <= MOST_LOOKS:
         raise TaskError(
-            f"--looks is {looks}; allowed are 1 (no memory) to {MOST_LOOKS}.", code="history_length_out_of_range"
+            f"--looks must be 1 (no memory) to {MOST_LOOKS}, got {looks}.", code="history_length_out_of_range"
         )
     if looks == 1:
         return task
     if task.has_image or task.teacher_observation is not None:
-        raise TaskError(f"--looks means nothing to {task.name}, which shows images. Leave it out.")
+        raise TaskError(f"--looks is not available for {task.name}, which has image observations. Leave it out.")
     fields = tuple(
         replace(field, shape=(looks, *field.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * field.size))
         for field in task.observation

@@ -43,13 +43,13 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
     """
     chosen = resolve(name)
     if workers < 1:
-        raise TaskError(f"--workers {workers} is too few; take 1 (this process) or more.")
+        raise TaskError(f"--workers must be 1 (this process) or more, got {workers}.")
     if workers > 1:
         task = make_task(name, preset, options)
         if chosen.suite in BATCHED or not task.paired:
             raise TaskError(
-                f"--workers {workers} means nothing to the task {name}: all its environments are stepped as one batch "
-                "already. Leave it out."
+                f"--workers {workers} is not available for the task {name}: its environments are already stepped as "
+                "one batch. Leave it out."
             )
         from quarl.train.suites.workers import in_processes
 
@@ -61,13 +61,15 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
 def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[str, Any]) -> Task:
     if MAX_EPISODE_STEPS in options and chosen.suite in (*BATCHED, Suite.DM_CONTROL):
-        raise TaskError(f"--max-episode-steps means nothing to the task {name}, which has a limit. Leave it out.")
+        raise TaskError(
+            f"--max-episode-steps is not available for the task {name}, which has its own time limit. Leave it out."
+        )
     if chosen.suite is Suite.NAVIGATION:
         from quarl.train.suites.navigation import navigation_task
 
         return navigation_task(preset, options, depth=chosen == NAVIGATION_DEPTH_NAME)
     if preset is not None:
-        raise TaskError(f"--preset {preset} means nothing to the task {name}. Leave it out.")
+        raise TaskError(f"--preset {preset} is not available for the task {name}. Leave it out.")
     if chosen.suite is Suite.ATARI:
         from quarl.train.suites.atari import atari_task
 

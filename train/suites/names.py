@@ -199,8 +199,7 @@ def require_installed(name: TaskName) -> None:
     if missing := missing_packages(name.suite):
         extra, _ = NEEDS[name.suite]
         raise TaskError(
-            f"--task {name.word or name.canonical} needs {' and '.join(missing)}, not installed here. "
-            f"Type: make suites   (all suites), or only this one: "
-            f'.venv/bin/pip install -c requirements-suites.txt -e ".[{extra}]"   '
-            f'(outside a checkout: pip install "quarl[{extra}]")'
+            f"--task {name.word or name.canonical} requires {' and '.join(missing)}, not installed here. Type: make "
+            "suites   (all suites), or only this one: .venv/bin/pip install -c requirements-suites.txt -e "
+            f'".[{extra}]"   (outside a checkout: pip install "quarl[{extra}]")'
         )

@@ -121,7 +121,7 @@ def navigation_task(preset: str | None, options: Mapping[str, Any], depth: bool 
         TaskError: a preset or a setting is not known.
     """
     if unknown := set(options) - OPTIONS:
-        raise TaskError(f"navigation has no options {sorted(unknown)}; it has {', '.join(sorted(OPTIONS))}.")
+        raise TaskError(f"navigation has no options {sorted(unknown)}; its options are {', '.join(sorted(OPTIONS))}.")
     arenas: dict[str, float] = {preset: 1.0} if preset else dict(options.get("arenas", {"hard": 1.0}))
     changes = dict(options.get("settings", {}))
     configs: dict[str, NavigationConfig] = {}
@@ -164,7 +164,7 @@ def arena(preset: str) -> NavigationConfig:
         TaskError: the preset is not known.
     """
     if preset not in PRESETS:
-        raise TaskError(f"--preset {preset} is not known; choose one of {', '.join(PRESETS)}.")
+        raise TaskError(f"--preset must be one of {', '.join(PRESETS)}, got {preset}.")
     return PRESETS[preset]
 
 
@@ -175,7 +175,7 @@ def portions(arenas: Mapping[str, float], environments: int) -> list[tuple[str, 
     largest = max(arenas, key=lambda name: arenas[name])
     counts[largest] += environments - sum(counts.values())
     if counts[largest] < 1:
-        raise TaskError(f"{environments} environments are too few for the arenas {', '.join(arenas)}; take more.")
+        raise TaskError(f"environments must be at least one per arena ({', '.join(arenas)}), got {environments}.")
     return list(counts.items())
 
 

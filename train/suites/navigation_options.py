@@ -46,4 +46,4 @@ def refuse_elsewhere(option: str, task: str | None) -> None:
         TaskError: says what to leave out.
     """
     if resolve(task or "").suite is not Suite.NAVIGATION:
-        raise TaskError(f"{option} means nothing to the task {task}. Leave it out.")
+        raise TaskError(f"{option} is not available for the task {task}. Leave it out.")

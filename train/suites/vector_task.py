@@ -82,8 +82,8 @@ def find_maker(name: TaskName, options: Mapping[str, Any]) -> Maker | None:
         return partial(make_batch, function, arguments_of(function, options))
     if is_asked_for and spec is not None:
         raise TaskError(
-            f"--task {name.canonical}: the registration of {target} has no vector_entry_point. Type --task {target}, "
-            "with --workers 2 if it is slow."
+            f"--task {name.canonical}: the registration of {target} has no vector_entry_point. Type --task {target}; "
+            "if it is slow, add --workers 2."
         )
     if is_asked_for:
         raise TaskError(unknown_task(target, "not registered, nor a function of a module"))
@@ -156,14 +156,14 @@ class VectorEpisodes:
         self.batch = maker(environments)
         if self.batch.num_envs != environments:
             raise TaskError(
-                f"--task {task} made {self.batch.num_envs} environments, asked for were {environments}. It has to take "
-                "num_envs; a run asks for --set environments=N, an evaluation for fewer."
+                f"--task {task} must make as many environments as num_envs says, {environments}, got "
+                f"{self.batch.num_envs}. A run requests --set environments=N, an evaluation fewer."
             )
         mode = self.batch.metadata.get(MODE)
         if not isinstance(mode, AutoresetMode):
             raise TaskError(
-                f"--task {task} has {mode!r} as metadata[{MODE!r}]; allowed is one of gymnasium.vector.AutoresetMode: "
-                "NEXT_STEP, SAME_STEP or DISABLED. Set the one that says what it does after an episode's end."
+                f"--task {task}: metadata[{MODE!r}] must be one of gymnasium.vector.AutoresetMode, got {mode!r}: "
+                "NEXT_STEP, SAME_STEP or DISABLED, whichever the environment does after an episode ends."
             )
         self._mode = mode
         self._checked = Checked(task, self.batch, self.batch.single_observation_space.shape, environments)
@@ -180,7 +180,9 @@ class VectorEpisodes:
             self._checked.began(place, int(episode_ids[place]))
         if not np.array_equal(mask, self._ended):
             if not mask.all():
-                raise ValueError("a batch begins as a whole, and then each environment when its episode has ended")
+                raise ValueError(
+                    "the first reset must be of all environments; later ones of those whose episodes ended"
+                )
             seed = np.random.SeedSequence([self._seed, int(episode_ids[0])]).generate_state(1)[0] >> 1  # an int32
             self._observation = self._copy_observation(self._checked.reset(lambda: self.batch.reset(seed=int(seed))))
             self._idles = np.zeros_like(mask)
@@ -204,9 +206,9 @@ class VectorEpisodes:
         if (over := self._lengths >= self._limit).any():
             if self._mode is not AutoresetMode.DISABLED and not (terminated | truncated)[over].all():
                 raise TaskError(
-                    f"--task {self._task}: an episode has not ended after {self._limit:,} steps, and in the mode "
-                    f"{self._mode.name} none can be cut from outside. Give the environment a time limit, or "
-                    f"--max-episode-steps a larger number than {self._limit}."
+                    f"--task {self._task}: an episode did not end within {self._limit:,} steps, and the autoreset "
+                    f"mode {self._mode.name} does not allow cutting it off. Give the environment a time limit, or "
+                    f"type a --max-episode-steps above {self._limit}."
                 )
             truncated |= over
         ended, reward = terminated | truncated, rewards.astype(np.float32)
@@ -232,9 +234,9 @@ class VectorEpisodes:
                 last[place] = np.reshape(final[place], last.shape[1:])
         elif (ended & ~terminated).any():
             raise TaskError(
-                f"--task {self._task} starts over in the same step and its info has no final_obs: what the state was "
-                "worth in which a time limit cut an episode cannot be learned. Add it (one observation for each "
-                "environment that ended), or call that end terminated."
+                f"--task {self._task} resets in the same step, but its info has no final_obs, so that the value of "
+                "the state at a time limit cannot be learned. Add final_obs (one observation per ended environment), "
+                "or report that end as terminated."
             )
         return last
 
@@ -264,8 +266,8 @@ def vector_task(name: TaskName, options: Mapping[str, Any], maker: Maker) -> Tas
         ) from error
     if not isinstance(probe, VectorEnv):
         raise TaskError(
-            f"--task {name.canonical} makes a {type(probe).__name__}; allowed is a gymnasium.vector.VectorEnv. A "
-            "single environment is registered with gymnasium.register and named module:Env-v0."
+            f"--task {name.canonical} must make a gymnasium.vector.VectorEnv, got {type(probe).__name__}. For a "
+            "single environment, use gymnasium.register and type --task module:Env-v0."
         )
     with closing(probe):
         inner = probe.env if isinstance(probe, FlattenObservation) else probe

@@ -92,8 +92,8 @@ class Worker:
             code = self._process.poll()
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             raise WorkerError(
-                f"{where} ended by itself ({how}). The same command without --workers goes on from the last "
-                "checkpoint in one process."
+                f"{where} ended unexpectedly ({how}). Type the same command without --workers to continue from the "
+                "last checkpoint in one process."
             ) from None
         if isinstance(answer, EnvironmentFaultError):
             raise answer

@@ -84,11 +84,11 @@ def read_zones(arenas: Mapping[str, NavigationConfig], option: Any) -> Zones | N
     """
     if option is None:
         return None
-    allowed = 'allowed is {"window_episodes": 1 or more, "advance_at": more than 0, at most 1}'
+    allowed = '{"window_episodes": 1 or more, "advance_at": above 0, at most 1}'
     if not isinstance(option, Mapping) or set(option) - set(DEFAULTS):
-        raise TaskError(f"navigation: curriculum is {option!r}; {allowed}, for example {DEFAULTS}.")
+        raise TaskError(f"navigation: curriculum must be {allowed}, got {option!r}; for example {DEFAULTS}.")
     chosen: dict[str, Any] = {**DEFAULTS, **option}
     window, advance_at = chosen["window_episodes"], chosen["advance_at"]
     if type(window) is not int or window < 1 or type(advance_at) not in (int, float) or not 0.0 < advance_at <= 1.0:
-        raise TaskError(f"navigation: curriculum is {option!r}; {allowed}, for example {DEFAULTS}.")
+        raise TaskError(f"navigation: curriculum must be {allowed}, got {option!r}; for example {DEFAULTS}.")
     return Zones(arenas, window, advance_at)

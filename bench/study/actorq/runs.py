@@ -112,7 +112,9 @@ class Run:
         first = SKIPPED_ROUNDS * self.provenance["settings"]["updates"]
         counted = [row for row in self.curve[:-1] if row["updates"] >= first]
         if len(counted) < 2:
-            raise BenchError("a run was over too soon to be measured.")
+            raise BenchError(
+                "a run ended before its speed could be measured: it logged fewer than two rounds after warm-up."
+            )
         steps, updates, seconds = (counted[-1][name] - counted[0][name] for name in ("step", "updates", "wall_s"))
         return {"steps_per_s": steps / seconds, "updates_per_s": updates / seconds, "seconds": seconds}
 
@@ -143,7 +145,7 @@ def run(words: Sequence[str]) -> Run:
             raise BenchError(f"{typed} took more than {LONGEST_S:g} s.") from None
         wall_s = time.monotonic() - began
         if done.returncode:
-            raise BenchError(f"{typed} ended with {done.returncode}:\n{last_words(done)}")
+            raise BenchError(f"{typed} exited with status {done.returncode}:\n{last_words(done)}")
         provenance = Bundle.load(bundle).spec.provenance
         curve = read_curve((bundle / CURVE_FILE).read_text(encoding="utf-8"))
     cpu_s = float(provenance["cpu_s"]) + sum(provenance["actorq"]["cpu_s"].values())

@@ -95,7 +95,7 @@ def identity(subject: str) -> str:
     """Return the command of a cell: rows of another command are stale."""
     if subject not in CELLS:
         raise command_line.UsageError(
-            f"there is no cell {subject!r}.", f"take some of {', '.join(CELLS)}", code="unknown_cell"
+            f"there is no cell {subject!r}.", f"type some of {', '.join(CELLS)}", code="unknown_cell"
         )
     return f"quarl actorq {' '.join(CELLS[subject].words)}"
 

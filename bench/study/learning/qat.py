@@ -94,7 +94,9 @@ def grid(options: Options, subject: str) -> list[Condition]:
         UsageError: a seed is to choose and to report.
     """
     if subject in DELAYS and (both := sorted(set(CHOOSING_SEEDS) & set(options.seeds or ()))):
-        raise command_line.UsageError(f"seed {both[0]} is to choose and to report.", "--seeds 20,21,22")
+        raise command_line.UsageError(
+            f"seed {both[0]} chooses the quantization delay, and must not be reported as well.", "type --seeds 20,21,22"
+        )
     return [{}, *(condition_of(way, bits) for bits in options.bits or BITS for way in WAYS)]
 
 

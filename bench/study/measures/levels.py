@@ -110,7 +110,7 @@ def levels_of(
     """
     if scheme not in SCHEMES:
         allowed = " and ".join(choice.value for choice in SCHEMES)
-        raise QuantizationError(f"levels of scheme {scheme.value!r} are not drawn; those of {allowed} are.")
+        raise QuantizationError(f"the levels of scheme {scheme.value!r} cannot be drawn; those of {allowed} can.")
     if scheme is Scheme.SYMMETRIC:
         quantize.check_bits(bits)
     if scheme is Scheme.SYMMETRIC and not is_kernel:

@@ -97,7 +97,7 @@ def describe(path: Path) -> Description:
     if len(models) != 1:
         nodes = sorted(name for name in models if isinstance(name, str))
         raise ForeignError(
-            f"{file.name} has {len(models)} nodes ({abbreviate(nodes)}); one is read.",
+            f"{file.name} must have one node, got {len(models)} ({abbreviate(nodes)}).",
             "Export the policy as a single node.",
         )
     ((node, model),) = models.items()
@@ -105,7 +105,7 @@ def describe(path: Path) -> Description:
     parameters = _mapping(model.get("parameters"), f"models.{node}.parameters", file)
     if parameters.get("backend") != "onnx":
         raise ForeignError(
-            f"the node {node!r} has the backend {abbreviate(parameters.get('backend'))}; onnx is read.",
+            f"the backend of the node {node!r} must be onnx, got {abbreviate(parameters.get('backend'))}.",
             'Export it with export_with="onnx".',
         )
     pipeline = _mapping(document.get("pipeline"), "pipeline", file)
@@ -115,15 +115,15 @@ def describe(path: Path) -> Description:
     results = _mapping(pipeline.get("outputs"), "pipeline.outputs", file).get(node)
     listed = results if isinstance(results, list) else []
     if not listed or not all(isinstance(name, str) and name in outputs for name in listed):
-        raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} is {abbreviate(results)}, not outputs it has.")
+        raise ForeignError(f"{file.name}: pipeline.outputs of {node!r} must be its outputs, got {abbreviate(results)}.")
     feedback = _feedback(pipeline.get("feedback_flow") or {}, str(node), inputs, outputs, file)
     pipeline_inputs = _mapping(pipeline.get("inputs"), "pipeline.inputs", file).get(node)
     if not isinstance(pipeline_inputs, list) or sorted(map(str, pipeline_inputs)) != sorted(
         inputs.keys() - feedback.keys()
     ):
         raise ForeignError(
-            f"{file.name}: pipeline.inputs of {node!r} are {abbreviate(pipeline_inputs)}; the model's, without those "
-            f"fed back, are {sorted(inputs.keys() - feedback.keys())}.",
+            f"{file.name}: pipeline.inputs of {node!r} must be the model's inputs without those fed back, "
+            f"{sorted(inputs.keys() - feedback.keys())}, got {abbreviate(pipeline_inputs)}.",
             "Export the folder again.",
         )
     initial = pipeline.get("initial_values")
@@ -150,8 +150,8 @@ def _yaml_of(path: Path) -> Path:
     candidates = [named] if named.is_file() else sorted(path.glob("*.yaml"))
     if len(candidates) != 1:
         raise ForeignError(
-            f"{path} holds {len(candidates)} YAML files; a LEAPP folder NAME has one, NAME.yaml.",
-            "Name the file itself.",
+            f"{path} must hold one YAML file, as a LEAPP folder NAME has NAME.yaml, got {len(candidates)}.",
+            "Type the path of the YAML file itself.",
         )
     return candidates[0]
 
@@ -161,9 +161,9 @@ def _parse_yaml(file: Path) -> dict[str, Any]:
     try:
         document = yaml.load(data, Loader=_Plain)
     except RecursionError:
-        raise ForeignError(f"{file.name} is no YAML that is read here: too deep.") from None
+        raise ForeignError(f"{file.name} is not supported YAML: too deeply nested.") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise ForeignError(f"{file.name} is no YAML that is read here: {abbreviate(str(error))}.") from None
+        raise ForeignError(f"{file.name} is not supported YAML: {abbreviate(str(error))}.") from None
     return _mapping(document, "the document", file)
 
 
@@ -172,28 +172,28 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("it has an alias (*name)")
+            raise yaml.YAMLError("it must not have an alias (*name)")
         return super().compose_node(parent, index)
 
 
 def _mapping(value: Any, what: str, file: Path) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise ForeignError(f"{file.name}: {what} is {abbreviate(value)}; needed is a mapping.", "Is it LEAPP's YAML?")
+        raise ForeignError(f"{file.name}: {what} must be a mapping, got {abbreviate(value)}.", "Is it LEAPP's YAML?")
     return value
 
 
 def _tensors(value: Any, what: str, file: Path) -> dict[str, Tensor]:
     if not isinstance(value, list) or not 0 < len(value) <= MOST_TENSORS:
-        raise ForeignError(f"{file.name}: {what} is {abbreviate(value)}; needed is a list of tensors.")
+        raise ForeignError(f"{file.name}: {what} must be a list of tensors, got {abbreviate(value)}.")
     tensors: dict[str, Tensor] = {}
     for entry in value:
         entry = _mapping(entry, f"an entry of {what}", file)
         name, shape = entry.get("name"), entry.get("shape")
         if not isinstance(name, str) or not is_text(name) or name in tensors:
-            raise ForeignError(f"{file.name}: {what} has the name {abbreviate(name)}; needed are names, each once.")
+            raise ForeignError(f"{file.name}: names in {what} must be unique strings, got {abbreviate(name)}.")
         sides = shape if isinstance(shape, list) else []
         if not 0 < len(sides) <= MOST_SIDES or not all(type(side) is int and 0 < side < 2**20 for side in sides):
-            raise ForeignError(f"{file.name}: {name!r} has the shape {abbreviate(shape)}; needed are whole numbers.")
+            raise ForeignError(f"{file.name}: shape of {name!r} must be positive integers, got {abbreviate(shape)}.")
         kind = _text(entry.get("kind")).partition("/")[2]
         names = _element_names(entry.get("element_names"), sides[-1])
         tensors[name] = Tensor(name, tuple(sides), UNITS.get(kind, "1"), names if len(sides) <= 2 else ())
@@ -217,9 +217,9 @@ def _feedback(
         for target in targets if isinstance(targets, list) else [targets]:
             name = _text(target).removeprefix(f"{node}/")
             if output not in outputs or name not in inputs or name in feedback:
-                raise ForeignError(f"{file.name}: feedback_flow joins {abbreviate(source)} and {abbreviate(target)}.")
+                raise ForeignError(f"{file.name}: bad feedback_flow from {abbreviate(source)} to {abbreviate(target)}.")
             if outputs[output].size != inputs[name].size:
-                raise ForeignError(f"{file.name}: {output!r} is fed back to {name!r}, which has another size.")
+                raise ForeignError(f"{file.name}: {output!r} must have the size of {name!r}, to which it is fed back.")
             feedback[name] = output
     return feedback
 
@@ -227,12 +227,12 @@ def _feedback(
 def _inside(folder: Path, name: Any, what: str) -> Path:
     parts = PurePosixPath(name).parts if isinstance(name, str) else ()
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
-        raise ForeignError(f"{what} is {abbreviate(name)}; needed is a file inside the folder.", "Export it again.")
+        raise ForeignError(f"{what} must be a file inside the folder, got {abbreviate(name)}.", "Export it again.")
     place = folder
     for part in parts:
         place = place / part
         if place.is_symlink():
-            raise ForeignError(f"{what} {name!r} is a link.", "Copy the file itself.")
+            raise ForeignError(f"{what} {name!r} must not be a link.", "Copy the file itself.")
     return place
 
 
@@ -242,7 +242,7 @@ def _frequency(pipeline: dict[Any, Any], file: Path) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 < value < MOST_FREQUENT:
-        raise ForeignError(f"{file.name}: configs.frequency is {abbreviate(value)}; needed are periods a second.")
+        raise ForeignError(f"{file.name}: configs.frequency must be periods per second, got {abbreviate(value)}.")
     return float(value)
 
 

@@ -60,8 +60,8 @@ def read_exploy(path: Path, output: str | None = None) -> ForeignPolicy:
     file = load(path)
     if any(node.op_type == "If" for node in file.model.graph.node):
         raise ForeignError(
-            f"{path.name} decides in some of the simulation's steps only (an If on {STEP!r}).",
-            "Give the graph of one decision, which exploy writes beside it with 'default' in its name.",
+            f"{path.name} must decide in every step of the simulation, got an If on {STEP!r}.",
+            "Use the graph of one decision; exploy writes it to the same folder, with 'default' in its name.",
             code="partial_graph",
         )
     properties = properties_of(file.model)
@@ -75,7 +75,7 @@ def read_exploy(path: Path, output: str | None = None) -> ForeignPolicy:
     if output is not None and output in outputs:
         results = [output]
     if not results:
-        raise ForeignError(f"{path.name} has no output that drives anything; it has {sorted(outputs)[:20]}.")
+        raise ForeignError(f"{path.name} must have an output 'actions' or 'output.…', got {sorted(outputs)[:20]}.")
     described = Description(
         source=f"exploy {_json(properties, 'exploy_version') or ''}".strip(),
         node="policy",

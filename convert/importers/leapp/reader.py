@@ -32,9 +32,9 @@ def read_leapp(path: Path, output: str | None = None) -> ForeignPolicy:
     described = describe(path)
     file = load(described.model)
     if described.sha256 != file.hashes[described.model.name]:
-        difference = "is another" if described.sha256 else "is not in it"
+        difference = "differs" if described.sha256 else "is missing there"
         raise ForeignError(
-            f"{described.model.name} is not the file that the YAML was written for: its sha256 {difference}.",
+            f"{described.model.name} must be the file that the YAML lists: its sha256 {difference}.",
             "Export the folder again, or copy all of it.",
         )
     return read_described(described, file, output)
@@ -59,8 +59,8 @@ def _check_inputs(described: Description, file: OnnxFile) -> None:
     if sizes != wanted:
         odd = sorted(name for name in sizes.keys() | wanted.keys() if sizes.get(name) != wanted.get(name))
         raise ForeignError(
-            f"the model's input {odd[0]!r} has {sizes.get(odd[0], 'no')} elements, and in the YAML "
-            f"{wanted.get(odd[0], 'no')}.",
+            f"the model's input {odd[0]!r} must have {wanted.get(odd[0], 'no')} elements as in the YAML, "
+            f"got {sizes.get(odd[0], 'no')}.",
             "Export the folder again.",
         )
 
@@ -70,10 +70,10 @@ def _choose(described: Description, file: OnnxFile, output: str | None) -> str:
     living = [name for name in described.results if reach_of(file, name).tensors & inputs]
     if output is not None:
         if output not in living:
-            raise ForeignError(f"the node has no output {output!r} that depends on an input; it has {living}.")
+            raise ForeignError(f"--output must be one of {living}, which depend on an input, got {output!r}.")
         return output
     if len(living) != 1:
-        raise ForeignError(f"the node has {len(living)} outputs, {living}.", "Type --output NAME with one of them.")
+        raise ForeignError(f"the node must have one output, got {len(living)}: {living}.", "Type --output NAME.")
     return living[0]
 
 
@@ -90,9 +90,9 @@ def _initial_values(described: Description) -> dict[str, Doubles]:
             continue
         values, size = np.asarray(values, np.float64).reshape(-1), described.inputs[name].size
         if len(values) != size:
-            raise ForeignError(f"the initial value of the state {name!r} has {len(values)} elements, the state {size}.")
+            raise ForeignError(f"the initial value of the state {name!r} must have {size} elements, got {len(values)}.")
         if not (np.abs(values) < LARGEST_INITIAL).all():
-            raise ForeignError(f"the initial value of the state {name!r} is not finite, or beyond {LARGEST_INITIAL:g}.")
+            raise ForeignError(f"the initial value of the state {name!r} must be within ±{LARGEST_INITIAL:g}.")
         initial_states[name] = values
     return initial_states
 

@@ -85,4 +85,4 @@ def refuse_by_name(node: onnx.NodeProto) -> None:
     for reason, operators in REASONS.items():
         names = operators.split()
         if node.op_type in names and node.op_type != "DequantizeLinear":
-            raise ForeignError(f"{label_node(node)} is not read: {reason}.", WAYS_OUT[names[0]])
+            raise ForeignError(f"{label_node(node)} is not supported: {reason}.", WAYS_OUT[names[0]])

@@ -76,12 +76,12 @@ def _operator(node: onnx.NodeProto, tensors: Mapping[str, Tensor]) -> Found:
     gates = len(ORDERS[cell])
     if w is None or r is None or w.ndim != 3 or r.ndim != 3 or len(w) != 1 or r.shape != (1, w.shape[1], r.shape[2]):
         raise ForeignError(
-            f"{label_node(node)} has no weights of one layer in one direction.", "Export the policy again."
+            f"{label_node(node)} must have the weights of one layer in one direction.", "Export the policy again."
         )
     units = r.shape[2]
     b = np.zeros((1, 2 * gates * units)) if b is None else b
     if w.shape[1] != gates * units or b.shape != (1, 2 * gates * units):
-        message = f"{label_node(node)} has weights {w.shape}, {r.shape} and {b.shape}, which do not fit."
+        message = f"{label_node(node)} has weights {w.shape}, {r.shape} and {b.shape} of mismatched sizes."
         raise ForeignError(message, "Export the policy again.")
     order = np.arange(gates * units).reshape(gates, units)[list(ORDERS[cell])].reshape(-1)
     halves = b[0].reshape(2, -1)[:, order]
@@ -106,20 +106,20 @@ def _check(node: onnx.NodeProto, cell: Cell, keywords: Mapping[str, object], ope
         "looks at its state from the gates (peepholes)": cell is Cell.LSTM and bool(operands[7]),
         "has the reset before the product (linear_before_reset=0)": cell is Cell.GRU
         and not keywords.get("linear_before_reset", 0),
-        "is told the lengths of sequences": bool(operands[4]),
+        "takes sequence lengths": bool(operands[4]),
     }
     for fault, wrong in odd.items():
         if wrong:
             raise ForeignError(
-                f"{label_node(node)} {fault}; read is what PyTorch's {node.op_type} computes, forward.",
-                f"Train with PyTorch's {node.op_type}, or the other one.",
+                f"{label_node(node)} {fault}; it must compute PyTorch's {node.op_type}, forward.",
+                f"Train with PyTorch's {node.op_type} in its default form.",
             )
 
 
 def _constant(node: onnx.NodeProto, tensors: Mapping[str, Tensor], name: str) -> np.ndarray:
     value = tensors.get(name)
     if not isinstance(value, np.ndarray):
-        raise ForeignError(f"{label_node(node)} has weights {name!r} that are no constant.", "Export the policy again.")
+        raise ForeignError(f"{label_node(node)}: {name!r} must be constant weights.", "Export the policy again.")
     return value.astype(np.float64)
 
 
@@ -131,7 +131,7 @@ def _state(node: onnx.NodeProto, held: Tensor, units: int) -> tuple[str, Places]
         if source.name and (matrix.sum(axis=0) == 1).all() and np.count_nonzero(matrix) == units:
             return source.name, places.astype(np.int64)
     raise ForeignError(
-        f"{label_node(node)} is not read: it is recurrent, and its state is no input that an output is fed back to.",
+        f"{label_node(node)} must have a state that is an input to which an output is fed back.",
         NO_MEMORY,
         code="recurrent_without_state",
     )

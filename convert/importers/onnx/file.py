@@ -68,8 +68,8 @@ def load(path: Path) -> OnnxFile:
         raise
     except Exception as error:  # protobuf, the checker and numpy raise whatever they like at malformed bytes
         raise ForeignError(
-            f"{path.name} is no valid ONNX file ({type(error).__name__}: {error}).",
-            "Export the policy again; if it has external data, keep its files beside it.",
+            f"{path.name} is not a valid ONNX file ({type(error).__name__}: {error}).",
+            "Export the policy again; if it has external data, keep those files in the same folder.",
         ) from error
     return OnnxFile(model, constants, opset, hashes, assumed)
 
@@ -86,10 +86,10 @@ def array_of(tensor: onnx.TensorProto) -> np.ndarray:
         stored = max(stored, len(tensor.double_data), len(tensor.uint64_data))
         if math.prod(tensor.dims) > 2 * stored:  # two 4-bit integers share an entry
             raise ForeignError(
-                f"The tensor {tensor.name!r} declares {size} bytes and has {stored} entries.", EXPORT_AGAIN
+                f"The tensor {tensor.name!r} must have {size} bytes, got {stored} entries.", EXPORT_AGAIN
             )
     elif len(tensor.raw_data) != size:
-        message = f"The tensor {tensor.name!r} declares {size} bytes and has {len(tensor.raw_data)}."
+        message = f"The tensor {tensor.name!r} must have {size} bytes, got {len(tensor.raw_data)}."
         raise ForeignError(message, EXPORT_AGAIN)
     return np.asarray(numpy_helper.to_array(tensor))
 
@@ -98,14 +98,14 @@ def _count_declared_bytes(tensor: onnx.TensorProto) -> int:
     types = set(helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
     if tensor.data_type not in types or any(size < 0 for size in tensor.dims):
         raise ForeignError(
-            f"The tensor {tensor.name!r} has type {tensor.data_type}, shape {list(tensor.dims)}.", EXPORT_AGAIN
+            f"Tensor {tensor.name!r} has invalid type {tensor.data_type} or shape {list(tensor.dims)}.", EXPORT_AGAIN
         )
     count = math.prod(tensor.dims)
     size = count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     if tensor.data_type in FOUR_BITS:
         size = (count + 1) // 2
     if size > LARGEST_MODEL:
-        message = f"The tensor {tensor.name!r} declares {size} bytes; at most {LARGEST_MODEL} are read."
+        message = f"The tensor {tensor.name!r} must have at most {LARGEST_MODEL} bytes, got {size}."
         raise ForeignError(message, EXPORT_AGAIN)
     return size
 
@@ -117,21 +117,21 @@ def _plain(model: onnx.ModelProto) -> int:
     """Return the opset; refuses other domains, functions, subgraphs, sparse tensors and graphs of absurd length."""
     nodes = model.graph.node
     if len(nodes) > MOST_NODES:
-        raise ForeignError(f"The graph has {len(nodes)} nodes; at most {MOST_NODES} are read.", EXPORT_AGAIN)
+        raise ForeignError(f"The graph must have at most {MOST_NODES} nodes, got {len(nodes)}.", EXPORT_AGAIN)
     for node in nodes:
         if node.domain not in PLAIN_DOMAINS:
             operator = f"{node.domain}.{node.op_type}"
-            raise ForeignError(f"Node {node.name!r} is {operator}, which is no plain ONNX operator.", EXPORT_AGAIN)
+            raise ForeignError(f"Node {node.name!r} must be a plain ONNX operator, got {operator}.", EXPORT_AGAIN)
     if model.functions:
         names = ", ".join(sorted(function.name for function in model.functions)[:5])
-        raise ForeignError(f"The model has functions of its own ({names}).", "Inline them: onnx.inliner does it.")
+        raise ForeignError(f"The model has local functions ({names}).", "Inline them with onnx.inliner.")
     if model.graph.sparse_initializer:
         raise ForeignError("The model has sparse initializers.", EXPORT_AGAIN)
     versions = [entry.version for entry in model.opset_import if entry.domain in PLAIN_DOMAINS]
     newest = onnx.defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
-        message = f"The model is written in opset {versions or 'none'}; {OLDEST_OPSET} to {newest} are read."
-        raise ForeignError(message, "Export it again with --opset 17 or the like.")
+        message = f"The model's opset must be {OLDEST_OPSET} to {newest}, got {versions or 'none'}."
+        raise ForeignError(message, "Export it again with opset 17.")
     return int(versions[0])
 
 
@@ -190,9 +190,9 @@ def _fill(model: onnx.ModelProto, folder: Path, left: int) -> dict[str, str]:
         offset, length = (_whole(entries.get(key), default) for key, default in (("offset", 0), ("length", size)))
         if length != size or offset + length > len(data):
             message = (
-                f"The tensor {tensor.name!r} needs {size} bytes; {location!r} has {len(data)}, of which the model "
+                f"The tensor {tensor.name!r} must have {size} bytes; of the {len(data)} in {location!r}, the model "
             )
-            raise ForeignError(f"{message}names {length} from byte {offset}.", "Copy the data file again.")
+            raise ForeignError(f"{message}uses {length} from byte {offset}.", "Copy the data file again.")
         left -= size  # the copy inside the model
         if left < 0:
             raise _too_large(location)
@@ -214,23 +214,23 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 def _external(folder: Path, location: str, tensor: str, left: int) -> bytes:
     parts = PurePosixPath(location).parts
     if not parts or location.startswith("/") or ".." in parts or "\\" in location or "\0" in location:
-        message = f"The tensor {tensor!r} lies outside the model's folder: {location!r}."
-        raise ForeignError(message, "Put the data file beside the model and export it again with a plain name.")
+        message = f"The tensor {tensor!r} must lie in the model's folder, got {location!r}."
+        raise ForeignError(message, "Export it again with the data file, under a plain name, beside the model.")
     place = folder
     for part in parts:  # a link on the way would lead out of the folder
         place = place / part
         if place.is_symlink():
-            raise ForeignError(f"{location!r}, which holds the tensor {tensor!r}, is a link.", "Copy the file itself.")
+            raise ForeignError(f"{location!r} of the tensor {tensor!r} must not be a link.", "Copy the file itself.")
     return read_untrusted(place, left)
 
 
 def _too_large(name: str) -> ForeignError:
-    return ForeignError(f"With {name!r} the model is larger than {LARGEST_MODEL} bytes.", "Only policies are read.")
+    return ForeignError(f"The model must have at most {LARGEST_MODEL} bytes with {name!r}.", "Export a smaller policy.")
 
 
 def _whole(text: str | None, default: int) -> int:
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise ForeignError(f"External data at {text!r}: not a whole number.", "Export the policy again.")
+        raise ForeignError(f"The place of external data must be an integer, got {text!r}.", "Export the policy again.")
     return int(text)

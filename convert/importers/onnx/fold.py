@@ -56,11 +56,11 @@ class Folder:
         if node.op_type == "Constant":
             return [_constant(node)]
         if node.op_type not in RESULT_SIZES:
-            raise ForeignError(f"{label_node(node)} of constants is not computed.", EXPORT_AGAIN)
+            raise ForeignError(f"{label_node(node)} of constants is not supported.", EXPORT_AGAIN)
         try:
             size = int(RESULT_SIZES[node.op_type](node, operands))
             if not 0 <= size <= min(LARGEST_CONSTANT, self._left):
-                message = f"{label_node(node)} makes {size} elements; at most {LARGEST_CONSTANT} are computed."
+                message = f"{label_node(node)} must make at most {LARGEST_CONSTANT} elements, got {size}."
                 raise ForeignError(message, EXPORT_AGAIN)
             self._left -= size
             feeds = {name: value for name, value in zip(node.input, operands, strict=True) if value is not None}
@@ -91,7 +91,7 @@ def _constant(node: onnx.NodeProto) -> np.ndarray:
             return np.asarray(value, np.float32)
         if name in ("value_int", "value_ints"):
             return np.asarray(value, np.int64)
-    raise ForeignError(f"{label_node(node)} holds no numbers.", EXPORT_AGAIN)
+    raise ForeignError(f"{label_node(node)} must hold numbers.", EXPORT_AGAIN)
 
 
 def _of_first(node: onnx.NodeProto, operands: Operands) -> int:
@@ -131,7 +131,7 @@ def _product(node: onnx.NodeProto, operands: Operands) -> int:
     first, second = operands[0], operands[1]
     assert first is not None and second is not None
     if first.ndim != 2 or second.ndim > 2:
-        raise ValueError("a product of more than two dimensions")
+        raise ValueError("a product must have two dimensions")
     size = first.size * second.size  # its work, an upper bound of its size
     if size > MOST_WORK * 64:
         return size
@@ -145,7 +145,7 @@ def _count_range(node: onnx.NodeProto, operands: Operands) -> int:
 
 def _ints(value: np.ndarray | None) -> list[int]:
     if value is None or value.ndim > 1 or value.size > 16 or value.dtype.kind not in "iu":
-        raise ValueError("no shape")
+        raise ValueError("a shape must be a few integers")
     return [int(size) for size in value.reshape(-1)]
 
 

@@ -92,8 +92,8 @@ def keep_reached_states(file: OnnxFile, output: str, states: Mapping[str, str]) 
     inputs = [value.name for value in file.model.graph.input if value.name not in file.constants]
     if loose := [name for name in inputs if name in tensors - states.keys() and name.lower() in MEMORY_INPUTS]:
         raise ForeignError(
-            f"The input {loose[0]!r} is a state by its name, and no output is named as its next value.",
-            f"Type --states {loose[0]}=OUTPUT with the one that is.",
+            f"The input {loose[0]!r} has the name of a state, but no output has the name of its next value.",
+            f"Type --states {loose[0]}=OUTPUT",
         )
     return {name: next_state for name, next_state in states.items() if name in reached_states}
 
@@ -116,11 +116,11 @@ def state_feeds(file: OnnxFile, names: Container[str]) -> dict[str, Feed]:
         shape = tuple(axis.dim_value or 1 for axis in kind.shape.dim)
         if kind.elem_type != onnx.TensorProto.FLOAT or not 2 <= len(shape) <= 3 or min(shape) < 1:
             raise ForeignError(
-                f"The input {value.name!r} is a state of the shape {shape}; read are float32 (layers, 1, units).",
+                f"The state {value.name!r} must be float32 (layers, 1, units), got the shape {shape}.",
                 "Export the policy for one observation.",
             )
         if (size := math.prod(shape)) > LARGEST_STATE:
-            raise ForeignError(f"The state {value.name!r} has {size} elements; at most {LARGEST_STATE} are read.")
+            raise ForeignError(f"The state {value.name!r} must have at most {LARGEST_STATE} elements, got {size}.")
         feeds[value.name] = Feed(value.name, size, shape, None, False, np.dtype(np.float32), False)
     return feeds
 
@@ -141,25 +141,25 @@ def feeds_of(file: OnnxFile, reach: Reach, states: Container[str] = ()) -> tuple
         raise ForeignError("The output does not depend on any input.", OUTPUT_OPTION)
     if len(feeds) > 1 and any(feed.image for feed in feeds):
         names = ", ".join(repr(feed.name) for feed in feeds)
-        raise ForeignError(f"The policy takes an image and something else ({names}).", "Only one image alone is read.")
+        raise ForeignError(f"An image must be the only input, got {names}.", "Export a policy of one image.")
     return tuple(feeds)
 
 
 def _feed(file: OnnxFile, reach: Reach, value: onnx.ValueInfoProto) -> Feed:
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-        raise ForeignError(f"The input {value.name!r} declares no shape.", "Export the policy with a fixed shape.")
+        raise ForeignError(f"The input {value.name!r} must have a shape.", "Export the policy with a fixed shape.")
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)) if kind.elem_type else np.dtype(object)
     if dtype not in (np.float32, np.float64, np.float16, np.uint8):
-        raise ForeignError(f"The input {value.name!r} is {dtype}; float and uint8 are read.", "Export it as float32.")
+        raise ForeignError(f"The input {value.name!r} must be float or uint8, got {dtype}.", "Export it as float32.")
     dims = [axis.dim_value if axis.HasField("dim_value") else 0 for axis in kind.shape.dim]
     rest = dims if len(dims) == 1 else dims[1:]
     size = math.prod(rest)
     if not rest or min(rest) < 1 or (len(dims) > 1 and dims[0] > 1) or size > LARGEST_OBSERVATION:
         declared = ", ".join(str(axis.dim_value or axis.dim_param or "?") for axis in kind.shape.dim)
         raise ForeignError(
-            f"The input {value.name!r} has the shape ({declared}); needed is (batch or 1, size …) "
-            f"of at most {LARGEST_OBSERVATION} elements.",
+            f"The input {value.name!r} must have the shape (batch or 1, size …) "
+            f"of at most {LARGEST_OBSERVATION} elements, got ({declared}).",
             "Export the policy for one observation, or with an open batch and every other size fixed.",
         )
     shape = (1, *rest) if len(dims) > 1 else tuple(rest)

@@ -72,12 +72,12 @@ class WholeGraph:
             tensors = self.original.tensors(rows)
         except Exception as error:  # onnxruntime documents no exception classes
             raise ForeignError(
-                f"onnxruntime does not execute the file on these observations ({error}).",
-                "Give --observations that the policy has seen.",
+                f"onnxruntime cannot execute the file on these observations ({error}).",
+                "Type --observations FILE with observations from real rollouts.",
             ) from error
         copies = max(feed.copies for feed in self.original.feeds)
         if [tensor.shape[1] for tensor in tensors] != [size * copies for size in self.sizes]:
-            raise ForeignError("The size of an output depends on the observation.", "Export it with a fixed size.")
+            raise ForeignError("The size of an output must be fixed.", "Export it with a fixed size.")
         return np.concatenate([tensor[:, :size] for tensor, size in zip(tensors, self.sizes, strict=True)], axis=1)
 
 
@@ -103,9 +103,9 @@ def read_opaque(
     nodes = sorted({index for name in names for index in reach_of(file, name).nodes})
     for node in _nodes_within(graph.node[index] for index in nodes):
         if node.op_type in NO_LOOPS:
-            raise ForeignError(f"{label_node(node)} may not end.", "Export the policy without a loop.")
+            raise ForeignError(f"{label_node(node)} might never end.", "Export the policy without a loop.")
         if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]):
-            raise ForeignError(f"{label_node(node)} draws at random.", "Export the deterministic action.")
+            raise ForeignError(f"{label_node(node)} draws random numbers.", "Export the deterministic action.")
     needed = frozenset[str]().union(*(reach_of(file, name).tensors for name in names))
     values = [value for value in graph.input if value.name in needed and value.name not in file.constants]
     ones = [value for value in values if value.name in ONES]
@@ -117,7 +117,7 @@ def read_opaque(
     if is_choice and chosen != output:
         choice_part = _part(file, reach_of(file, output).nodes, inputs, ones, [output])
         if (size := probe_outputs(choice_part, [*observed, *held], [output])[0].size) != 1:
-            raise ForeignError(f"The output {output!r} makes {size} choices; read is one.", OUTPUT_OPTION)
+            raise ForeignError(f"The output {output!r} must make one choice, got {size}.", OUTPUT_OPTION)
     part = _part(file, nodes, inputs, ones, names)
     output_infos = probe_outputs(part, [*observed, *held], names)
     if copies := _batch(part, [*observed, *held], output_infos, names):
@@ -153,9 +153,9 @@ def check_states(graph: onnx.GraphProto, states: Mapping[str, str]) -> None:
     for name, output in states.items():
         if name not in inputs or output not in outputs:
             raise ForeignError(
-                f"--states has {name}={output}; the graph has the inputs {', '.join(sorted(inputs))} and the outputs "
-                f"{', '.join(sorted(outputs))}.",
-                "Give INPUT=OUTPUT of these.",
+                f"--states must be INPUT=OUTPUT of the inputs {', '.join(sorted(inputs))} and the outputs "
+                f"{', '.join(sorted(outputs))}, got {name}={output}.",
+                "Type --states INPUT=OUTPUT with names of these.",
             )
 
 
@@ -164,7 +164,7 @@ def _check_inputs(observed: Sequence[Feed], held: Sequence[Feed]) -> None:
         raise ForeignError("The output does not depend on any observation.", OUTPUT_OPTION)
     for feed, most in [(item, LARGEST_OBSERVATION) for item in observed] + [(item, LARGEST_STATE) for item in held]:
         if not 0 < feed.size <= most:
-            raise ForeignError(f"The input {feed.name!r} has {feed.size} elements; allowed are 1 … {most}.")
+            raise ForeignError(f"The input {feed.name!r} must have 1 … {most} elements, got {feed.size}.")
 
 
 def _count_outputs(made: Sequence[OutputInfo], copies: int, held: Sequence[Feed], names: Sequence[str]) -> list[int]:
@@ -175,13 +175,13 @@ def _count_outputs(made: Sequence[OutputInfo], copies: int, held: Sequence[Feed]
     """
     if not made[0].is_float:
         raise ForeignError(
-            f"The output {names[0]!r} holds whole numbers, no outputs of which the largest is the action.",
+            f"The output {names[0]!r} must be floats, such as the logits, got integers.",
             "Type --output NAME with the logits of one choice, or export the policy with them.",
         )
     sizes = [info.size // copies for info in made]
     for name, size, state in zip(names[1:], sizes[1:], held, strict=True):
         if size != state.size:
-            raise ForeignError(f"The next state {name!r} has {size} elements, and {state.name!r} {state.size}.")
+            raise ForeignError(f"Next state {name!r} must have {state.size} elements like {state.name!r}, got {size}.")
     return sizes
 
 
@@ -210,7 +210,7 @@ def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoPro
     kind = value.type.tensor_type
     if not kind.HasField("shape") or kind.elem_type not in NUMBERS:
         raise ForeignError(
-            f"The input {value.name!r} is no tensor of numbers with a shape.",
+            f"The input {value.name!r} must be a tensor of numbers with a shape.",
             "Export the policy for one observation, all sizes fixed.",
         )
     batches = {
@@ -222,7 +222,7 @@ def _feed(graph: onnx.GraphProto, nodes: Sequence[int], value: onnx.ValueInfoPro
         is_batch = axis == 0 or "batch" in side.dim_param.lower() or side.dim_param in batches - {""}
         if side.dim_value < 1 and not is_batch and not (is_state and axis == 1):
             raise ForeignError(
-                f"The input {value.name!r} leaves the size of its axis {axis} open ({side.dim_param or '?'}).",
+                f"The size of axis {axis} of the input {value.name!r} must be fixed, got {side.dim_param or '?'}.",
                 "Export the policy with every size but the batch fixed.",
             )
     shape = tuple(max(side.dim_value, 1) for side in kind.shape.dim) or (1,)

@@ -164,8 +164,8 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
     except PolicyError:
         raise
     except Exception as error:  # onnxruntime documents no exception classes
-        message = f"onnxruntime does not run the file ({type(error).__name__}: {error})."
-        raise ForeignError(message, "Export the policy again with --opset 17 or the like.") from error
+        message = f"onnxruntime cannot run the file ({type(error).__name__}: {error})."
+        raise ForeignError(message, "Export the policy again with opset 17.") from error
     everything = np.concatenate([outputs for outputs, _ in expected])
     total_span = float(np.ptp(everything)) or float(np.abs(everything).max()) or 1.0
     is_half = getattr(original, "is_half", False)
@@ -175,7 +175,7 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         try:
             got = run(policy, group)
         except ValueError as error:
-            raise _differs(f"it does not run: {error}") from error
+            raise _differs(f"it cannot run: {error}") from error
         if got.shape != outputs.shape or not np.isfinite(outputs).all() or not np.isfinite(got).all():
             raise _differs(f"shapes {got.shape} and {outputs.shape}, or numbers that are not finite")
         span = max(float(np.ptp(outputs)), 0.01 * total_span)
@@ -183,7 +183,7 @@ def verify(policy: ForeignPolicy, original: Program) -> float:
         worst = max(worst, difference)
         # What the file's type loses in numbers of this size is no difference.
         if difference > tolerance + rounding * float(np.abs(outputs).max()) / span:
-            raise _differs(f"{difference:.2g} of the output's span")
+            raise _differs(f"off by {difference:.2g} of the output's span")
         if isinstance(policy.actions, Discrete) and actions.shape[1] == 1 < outputs.shape[1]:
             chosen = got[np.arange(len(got)), np.clip(actions[:, 0].astype(int), 0, got.shape[1] - 1)]
             if (chosen < got.max(axis=1) - tolerance * span).any():
@@ -214,7 +214,7 @@ def observations(policy: ForeignPolicy, feeds: tuple[Feed, ...]) -> list[Floats]
 
 def _differs(how: str) -> ForeignError:
     return ForeignError(
-        f"The chain that was read does not compute what the file computes ({how}); nothing was written.",
-        "This is a mistake of the reader: please report the file; export another output meanwhile (--output NAME).",
+        f"The imported policy does not compute what the file computes ({how}); nothing was written.",
+        "This is a bug in the importer: please report the file. Meanwhile, try another output: --output NAME.",
         code="graph_not_reproduced",
     )

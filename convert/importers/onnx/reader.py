@@ -159,8 +159,8 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
     reach = reach_of(file, chosen, cells)
     if loose := [name for name in states if name in reach.tensors or name not in states_held(cells)]:
         raise ForeignError(
-            f"The input {loose[0]!r} is a memory, and not only the state of a GRU or an LSTM: the policy is recurrent "
-            "in a way that is not read.",
+            f"The input {loose[0]!r} must be only the state of a GRU or an LSTM; other recurrent policies are not "
+            "supported.",
             CELLS_ALONE,
             code="unsupported_memory",
         )
@@ -168,7 +168,7 @@ def _chain(file: OnnxFile, chosen: str, fed_back: Mapping[str, str], initial: Ma
     result = output_of(trace(file, reach, build_input_values(feeds), cells), chosen)
     if result.image is not None:
         raise ForeignError(
-            f"The output {chosen!r} is an image: no dense layer is on its way.", OUTPUT_OPTION, code="image_output"
+            f"The output {chosen!r} must come from a dense layer, got an image.", OUTPUT_OPTION, code="image_output"
         )
     steps = simplify_steps(materialise(result).steps, feeds[0].image if len(feeds) == 1 else None)
     begun = [
@@ -243,7 +243,7 @@ def choose_output(graph: onnx.GraphProto, output: str | None = None) -> str:
     listed = ", ".join(repr(name) for name in names[:20]) or "none"
     if output is not None:
         if output not in names:
-            raise ForeignError(f"The graph has no output {output!r}; it has {listed}.", OUTPUT_OPTION)
+            raise ForeignError(f"--output must be one of {listed}, got {output!r}.", OUTPUT_OPTION)
         return output
     if len(names) == 1:
         return str(names[0])
@@ -251,7 +251,7 @@ def choose_output(graph: onnx.GraphProto, output: str | None = None) -> str:
         if name in names:
             return name
     raise ForeignError(
-        f"The graph has {len(names)} outputs ({listed}), none of a name that says action.", OUTPUT_OPTION
+        f"The graph has {len(names)} outputs ({listed}), none of them named as an action.", OUTPUT_OPTION
     )
 
 
@@ -283,7 +283,7 @@ def trace(file: OnnxFile, reach: Reach, inputs: Mapping[str, Value], found: Iter
         try:
             operands = [values[name] if name else None for name in node.input]
         except KeyError as error:
-            raise ForeignError(f"A node takes {error}, which nothing makes.", "Export the policy again.") from error
+            raise ForeignError(f"A node takes {error}, which no node makes.", "Export the policy again.") from error
         call = Call(node, operands, file.opset, folder)
         results: list[Any]
         if any(isinstance(operand, Value) for operand in operands):
@@ -303,7 +303,7 @@ def output_of(values: Mapping[str, Operand], output: str) -> Value:
     """Return one of the outputs as a chain."""
     result = values.get(output)
     if not isinstance(result, Value) or result.statistic is not None or not result.size:
-        raise ForeignError(f"The output {output!r} is no vector that depends on the observation.", OUTPUT_OPTION)
+        raise ForeignError(f"The output {output!r} must be a vector that depends on the observation.", OUTPUT_OPTION)
     return result
 
 

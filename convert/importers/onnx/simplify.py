@@ -127,7 +127,7 @@ def _fold_forward(chain: list[Step], image: Image | None) -> list[Step]:
             folded = _into(step, after, image) if isinstance(step, Affine) else None
             if folded is None:
                 raise ForeignError(
-                    "The network scales or cuts an image pixel by pixel, or its channels apart.",
+                    "The network must not scale or clip an image per pixel, or per channel.",
                     "Scale an image by one number, or by one for each channel directly before the convolution.",
                     code="per_pixel_scaling",
                 )

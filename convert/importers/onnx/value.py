@@ -100,7 +100,7 @@ def affine(value: Value, scale: np.ndarray, offset: np.ndarray, what: str) -> Va
     """x · scale + offset, each of the tensor's elements by its own numbers (broadcast as the file says)."""
     for numbers in (scale, offset):
         if not np.isfinite(numbers).all():
-            raise ForeignError(f"{what} multiplies or adds what is not finite.", "Train or export the policy again.")
+            raise ForeignError(f"{what} must have finite constants.", "Train or export the policy again.")
     value, scale, offset = _each(value, (scale, 1.0), (offset, 0.0), what)
     return replace(value, steps=(*value.steps, Affine(scale, offset)))
 
@@ -108,7 +108,7 @@ def affine(value: Value, scale: np.ndarray, offset: np.ndarray, what: str) -> Va
 def clip(value: Value, low: np.ndarray, high: np.ndarray, what: str) -> Value:
     """min(max(x, low), high), element by element."""
     if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
-        raise ForeignError(f"{what} has bounds that leave nothing between them.", "Export the policy again.")
+        raise ForeignError(f"{what} must have bounds with low ≤ high.", "Export the policy again.")
     value, low, high = _each(value, (low, -np.inf), (high, np.inf), what)
     return replace(value, steps=(*value.steps, Clip(low, high)))
 
@@ -122,11 +122,11 @@ def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, 
     """x W + b: kernel (n, m) in the file's order of x; ``shape`` of the result in the file."""
     inputs, outputs = kernel.shape
     if inputs != value.size:
-        raise ForeignError(f"A kernel of {inputs} rows meets {value.size} elements.", "Export the policy again.")
+        raise ForeignError(f"A kernel must have {value.size} rows, got {inputs}.", "Export the policy again.")
     if not value.in_order():
         value = _fold_selection(value)
         if value.width * outputs > LARGEST_KERNEL:
-            raise ForeignError(f"A kernel of {value.width} × {outputs} would be needed.", "Select fewer inputs.")
+            raise ForeignError(f"The kernel of {value.width} × {outputs} is too large.", "Select fewer inputs.")
         rows = np.zeros((value.width, outputs))
         np.add.at(rows, value.selection, kernel.astype(np.float64))  # an element read twice counts twice
         kernel = rows
@@ -137,9 +137,9 @@ def dense(value: Value, kernel: np.ndarray, bias: np.ndarray, shape: tuple[int, 
 def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
     """Return the hidden state of a recurrent layer that is fed these elements; ``shape`` of it in the file."""
     if value.image is not None:
-        raise ForeignError("A recurrent layer sees an image.", "Read are those on vectors.")
+        raise ForeignError("A recurrent layer must take a vector, got an image.", "Export a policy of vectors.")
     if len(step.kernel) != value.size:
-        message = f"A recurrent layer of {len(step.kernel)} inputs is fed {value.size} elements."
+        message = f"A recurrent layer must get {len(step.kernel)} elements, got {value.size}."
         raise ForeignError(message, "Export the policy for one observation, one period.")
     if not value.in_order():
         value = _fold_selection(value)
@@ -153,13 +153,13 @@ def recurrent(value: Value, step: Recurrent, shape: tuple[int, ...]) -> Value:
 def convolution(value: Value, kernel: np.ndarray, bias: np.ndarray, stride: int, what: str) -> Value:
     """Return a convolution of (1, channels, height, width) in the file with a kernel (out, in, side, side)."""
     if value.image is None or not np.array_equal(value.selection, channels_first_order(value.image)):
-        message = f"{what} does not see the whole image, its channels first."
+        message = f"{what} must take the whole image, channels first."
         raise ForeignError(message, "Give the network one whole image as its only input.")
     height, width, channels = value.image
     outputs, inputs, side, other = kernel.shape
     rows, columns = (height - side) // stride + 1, (width - side) // stride + 1
     if inputs != channels or side != other or min(rows, columns) < 1:
-        message = f"{what}: a kernel {kernel.shape} on an image {value.image}; only square ones in one group are read."
+        message = f"{what}: the kernel must be square, in one group, for {value.image}, got {kernel.shape}."
         raise ForeignError(message, "Use square kernels.")
     step = Convolution(kernel.transpose(2, 3, 1, 0).astype(np.float32), bias.astype(np.float32), stride)
     image = (rows, columns, outputs)
@@ -170,7 +170,7 @@ def layer_norm(value: Value, gamma: np.ndarray, beta: np.ndarray, epsilon: float
     """Return a layer normalisation over all elements of a row; γ and β in the file's order."""
     value = _fold_selection(value)
     if value.image is not None:
-        raise ForeignError(f"{what} normalises an image.", "Only rows are normalised: put it behind the first Dense.")
+        raise ForeignError(f"{what} must normalise a row, got an image.", "Put it after the first dense layer.")
     if len(np.unique(value.selection)) != value.width or value.size != value.width:
         value = materialise(value)
     gammas, betas = np.empty(value.width), np.empty(value.width)
@@ -185,7 +185,7 @@ def materialise(value: Value) -> Value:
     if value.in_order():
         return value
     if value.width * value.size > LARGEST_KERNEL:
-        raise ForeignError(f"A kernel of {value.width} × {value.size} would be needed.", "Select fewer inputs.")
+        raise ForeignError(f"The kernel of {value.width} × {value.size} is too large.", "Select fewer inputs.")
     kernel = np.zeros((value.width, value.size), np.float32)
     kernel[value.selection, np.arange(value.size)] = 1.0
     return _fresh(value, Dense(kernel, np.zeros(value.size, np.float32)), np.arange(value.size), value.shape, None)
@@ -226,9 +226,9 @@ def _each(
     try:
         shape = np.broadcast_shapes(value.shape, first[0].shape, second[0].shape)
     except ValueError as error:
-        raise ForeignError(f"{what}: shapes do not fit ({error}).", "Export the policy again.") from error
+        raise ForeignError(f"{what}: shapes do not match ({error}).", "Export the policy again.") from error
     if int(np.prod(shape)) != value.size:
-        message = f"{what} stretches {value.shape} to {shape}."
+        message = f"{what} must keep the shape {value.shape}, got {shape}."
         raise ForeignError(message, "Export the policy for a batch of one observation.")
     value = replace(value, shape=shape)
     if all(numbers.size == 1 for numbers, _ in (first, second)):

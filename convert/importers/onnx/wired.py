@@ -120,8 +120,8 @@ def wire_original(
     for name, parts in held.items():
         if sorted(np.concatenate([np.zeros(0, np.int64), *parts]).tolist()) != list(range(len(selections[name]))):
             raise ForeignError(
-                f"The state {name!r} has {len(selections[name])} elements, and the recurrent layers on the way to the "
-                f"output have {sum(map(len, parts))} of them.",
+                f"The recurrent layers before the output must use all {len(selections[name])} elements of the state "
+                f"{name!r} once, got {sum(map(len, parts))}.",
                 "Export the policy with the states of its own layers alone.",
                 code="state_size_mismatch",
             )

@@ -75,10 +75,10 @@ def probe_outputs(part: bytes, feeds: Sequence[Feed], names: Sequence[str]) -> l
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * LONGEST_S)
         except subprocess.TimeoutExpired:
-            raise ForeignError(f"onnxruntime does not end on the file within {2 * LONGEST_S} s.") from None
+            raise ForeignError(f"onnxruntime did not finish the file within {2 * LONGEST_S} s.") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise ForeignError(f"onnxruntime does not execute the file ({lines[-1][:500]}).", "Export the policy again.")
+        raise ForeignError(f"onnxruntime cannot execute the file ({lines[-1][:500]}).", "Export the policy again.")
     printed = [line.split() for line in done.stdout.splitlines()]
     return [OutputInfo(tuple(map(int, words[1:])), words[0] == "f") for words in printed]
 

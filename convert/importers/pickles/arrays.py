@@ -44,12 +44,12 @@ def mapping(node: Node, what: str) -> dict[str | int, Node]:
         for argument in node.arguments:  # protocol 2 of old Pythons: OrderedDict([[key, value], …])
             for pair in sequence(argument, what):
                 if not isinstance(pair, list | tuple) or len(pair) != 2:
-                    raise refusal(what, "has an OrderedDict that is not made of pairs")
+                    raise refusal(what, "must have an OrderedDict of pairs")
                 pairs.append((pair[0], pair[1]))
         if not all(isinstance(key, str) or (isinstance(key, int) and abs(key) < 2**31) for key, _ in pairs):
-            raise refusal(what, "has an OrderedDict with keys that are no names")
+            raise refusal(what, "must have an OrderedDict with names as keys")
         return dict(pairs)
-    raise refusal(what, f"is {describe_node(node)} and no dictionary")
+    raise refusal(what, f"must be a dictionary, got {describe_node(node)}")
 
 
 def is_mapping(node: Node) -> bool:
@@ -61,14 +61,14 @@ def sequence(node: Node, what: str) -> list[Node]:
     """Return a list or a tuple of the tree as a list."""
     if isinstance(node, list | tuple):
         return list(node)
-    raise refusal(what, f"is {describe_node(node)} and no list")
+    raise refusal(what, f"must be a list, got {describe_node(node)}")
 
 
 def whole_number(node: Node, what: str) -> int:
     """Return an int, or a numpy scalar of an integer type."""
     value = number(node, what)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise refusal(what, f"is {value!r} and no whole number")
+        raise refusal(what, f"must be an integer, got {value!r}")
     return value
 
 
@@ -77,14 +77,14 @@ def number(node: Node, what: str) -> int | float | bool:
     if isinstance(node, Call):
         node = array(node, what)
         if node.shape not in ((), (1,)):
-            raise refusal(what, f"has the shape {node.shape} and is no number")
+            raise refusal(what, f"must be a number, got the shape {node.shape}")
         node = node.reshape(()).item()
     if isinstance(node, int) and node.bit_length() > 64:
-        raise refusal(what, "is a whole number of more than 64 bits")
+        raise refusal(what, "must be an integer of at most 64 bits")
     if not isinstance(node, int | float):
-        raise refusal(what, f"is {describe_node(node)} and no number")
+        raise refusal(what, f"must be a number, got {describe_node(node)}")
     if not math.isfinite(node):
-        raise refusal(what, f"is {node}")
+        raise refusal(what, f"must be finite, got {node}")
     return node
 
 
@@ -99,17 +99,17 @@ def dtype(node: Node, what: str) -> np.dtype[Any]:
     if isinstance(node, str) and node in _NAMES:
         return np.dtype(_NAMES[node])
     if not isinstance(node, Call) or not node.calls(("numpy",), "dtype") or not node.arguments:
-        raise refusal(what, f"has {describe_node(node)} for its type")
+        raise refusal(what, f"must have a numpy type, got {describe_node(node)}")
     code = node.arguments[0]
     if not isinstance(code, str) or code not in _KINDS:
-        raise refusal(what, f"has the type {describe_node(code)}, which is none of numbers")
+        raise refusal(what, f"must have a numeric type, got {describe_node(code)}")
     kind = np.dtype(code)
     if node.state is None:
         return kind
     state = sequence(node.state, what)
     order = state[1] if len(state) > 1 else None
     if order not in ("<", ">", "|", "="):
-        raise refusal(what, f"has the byte order {describe_node(order)}")
+        raise refusal(what, f"has the unknown byte order {describe_node(order)}")
     return kind.newbyteorder(order) if order != "|" else kind
 
 
@@ -127,14 +127,14 @@ def bytes_of(node: Node, what: str) -> bytes:
         return bytes_of(node.arguments[0], what)
     if isinstance(node, str) and node.isascii():  # Python 2's text is bytes
         return node.encode("ascii")
-    raise refusal(what, f"has {describe_node(node)} for its bytes")
+    raise refusal(what, f"must have bytes, got {describe_node(node)}")
 
 
 def shape_of(node: Node, what: str) -> tuple[int, ...]:
     """Return a tuple of sizes whose product is bounded."""
     sizes = tuple(whole_number(size, f"the shape of {what}") for size in sequence(node, f"the shape of {what}"))
     if len(sizes) > MOST_DIMENSIONS or any(size < 0 for size in sizes) or math.prod(sizes) > MOST_ELEMENTS:
-        raise refusal(what, "has a shape that is negative or too large")
+        raise refusal(what, "has a negative or too large shape")
     return sizes
 
 
@@ -155,14 +155,14 @@ def array(node: Node, what: str) -> np.ndarray:
         if node.calls(_MULTIARRAY, "_reconstruct") and isinstance(node.state, tuple) and len(node.state) == 5:
             _, shape, kind, fortran, data = node.state
             return _array(data, dtype(kind, what), shape_of(shape, what), fortran is True, what)
-    raise refusal(what, f"is {describe_node(node)} and no array of numbers")
+    raise refusal(what, f"must be an array of numbers, got {describe_node(node)}")
 
 
 def _array(data: Node, kind: np.dtype[Any], shape: tuple[int, ...], fortran: bool, what: str) -> np.ndarray:
     raw = bytes_of(data, what)
     if len(raw) != math.prod(shape) * kind.itemsize:
-        raise refusal(what, f"has {len(raw)} bytes for the shape {shape} of {kind.name}")
+        raise refusal(what, f"must have the bytes of {kind.name}{shape}, got {len(raw)}")
     if kind.kind == "b" and raw.strip(b"\x00\x01"):
-        raise refusal(what, "has truth values that are neither 0 nor 1")
+        raise refusal(what, "must have booleans of 0 or 1")
     values = np.frombuffer(raw, kind).reshape(shape, order="F" if fortran else "C")
     return values.astype(kind.newbyteorder("="))

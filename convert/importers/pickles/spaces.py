@@ -85,9 +85,9 @@ def read_space(node: Node, what: str, inside: bool = False) -> Space:
     kind = function.name if isinstance(function, Symbol) and function.module.startswith(("gymnasium.", "gym.")) else ""
     if kind not in _KINDS or (inside and kind == "Dict"):
         raise ForeignError(
-            f"{what} is {describe_node(node if function is None else function)}; read are Box, Discrete, "
-            "MultiDiscrete, MultiBinary, or one Dict of these.",
-            "Train it with an observation of these kinds, e.g. through a wrapper.",
+            f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary, or one Dict of these, "
+            f"got {describe_node(node if function is None else function)}.",
+            "Train with one of these spaces, e.g. through a wrapper.",
         )
     return _KINDS[kind](_state(node, what), what)
 
@@ -95,11 +95,11 @@ def read_space(node: Node, what: str, inside: bool = False) -> Space:
 def read_statistics(node: Node, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance, float64, of a RunningMeanStd; finite, and the variance not negative."""
     if not isinstance(node, Call) or not node.calls(_RUNNING, "RunningMeanStd"):
-        raise refusal(what, f"is {describe_node(node)} and no RunningMeanStd")
+        raise refusal(what, f"must be a RunningMeanStd, got {describe_node(node)}")
     state = _state(node, what)
     mean, variance = (array(_of(state, name, what), f"{what}'s {name}").astype(np.float64) for name in ("mean", "var"))
     if mean.shape != variance.shape or not np.isfinite(mean).all() or not np.isfinite(variance).all():
-        raise refusal(what, "has means or variances that are not finite, or not as many of both")
+        raise refusal(what, "must have as many finite means as finite variances")
     if (variance < 0).any():
         raise refusal(what, "has a negative variance")
     return mean, variance
@@ -123,27 +123,27 @@ def _box(state: dict[str | int, Node], what: str) -> Box:
     low, high = (array(_of(state, name, what), what) for name in ("low", "high"))
     shape = shape_of(state.get("_shape", state.get("shape", low.shape)), what)
     if low.shape != shape or high.shape != shape:
-        raise refusal(what, f"has the shape {shape}, but bounds of {low.shape} and {high.shape}")
+        raise refusal(what, f"must have bounds of the shape {shape}, got {low.shape} and {high.shape}")
     if np.isnan(low).any() or np.isnan(high).any() or (low > high).any():
-        raise refusal(what, "has a lower bound above the upper one, or one that is not a number")
+        raise refusal(what, "must have bounds with low ≤ high, none of them NaN")
     return Box(low, high, kind)
 
 
 def _discrete(state: dict[str | int, Node], what: str) -> Discrete:
     n, start = whole_number(_of(state, "n", what), what), whole_number(state.get("start", 0), what)
     if not 1 <= n <= MOST_CHOICES:
-        raise refusal(what, f"is Discrete({n}), which is not between 1 and {MOST_CHOICES}")
+        raise refusal(what, f"must be Discrete of 1 … {MOST_CHOICES}, got {n}")
     return Discrete(n, start)
 
 
 def _multi_discrete(state: dict[str | int, Node], what: str) -> MultiDiscrete:
     choices = array(_of(state, "nvec", what), what)
     if choices.ndim != 1 or choices.dtype.kind not in "iu":
-        raise refusal(what, f"is a MultiDiscrete of the shape {choices.shape}; only one dimension is read")
+        raise refusal(what, f"must be a MultiDiscrete of one dimension, got the shape {choices.shape}")
     if not choices.size or choices.min() < 1 or int(choices.max()) * choices.size > MOST_CHOICES:
         raise refusal(what, "is a MultiDiscrete with too few or too many choices")
     if "start" in state and array(state["start"], what).any():
-        raise refusal(what, "is a MultiDiscrete that does not start at 0")
+        raise refusal(what, "must be a MultiDiscrete that starts at 0")
     return MultiDiscrete(tuple(int(choice) for choice in choices))
 
 
@@ -156,10 +156,10 @@ def _dict(state: dict[str | int, Node], what: str) -> Parts:
     parts: dict[str, Any] = {}
     for name, node in mapping(_of(state, "spaces", what), what).items():
         if not isinstance(name, str):
-            raise refusal(what, f"has a part with the name {name}")
+            raise refusal(what, f"must have strings as names of its parts, got {name}")
         parts[name] = read_space(node, f"the part {printable(name)!r} of {what}", inside=True)
     if not parts:
-        raise refusal(what, "is a Dict without parts")
+        raise refusal(what, "must be a Dict with at least one part")
     return Parts(parts)
 
 

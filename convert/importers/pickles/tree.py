@@ -36,7 +36,7 @@ def read_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) -> Node:
     """
     root, end = read_first_pickle(stream, what, most_bytes)
     if end != len(stream):
-        raise ForeignError(f"{what} has bytes behind its end.", NEXT_STEP)
+        raise ForeignError(f"{what} has bytes after its end.", NEXT_STEP)
     return root
 
 
@@ -44,14 +44,14 @@ def read_first_pickle(stream: bytes, what: str, most_bytes: int = MOST_BYTES) ->
     """Return the tree of the pickle at the stream's beginning, and how many bytes it has; else as
     :func:`read_pickle`."""
     if len(stream) > most_bytes:
-        raise ForeignError(f"{what} has {len(stream)} bytes, more than {most_bytes}.", NEXT_STEP)
+        raise ForeignError(f"{what} must have at most {most_bytes} bytes, got {len(stream)}.", NEXT_STEP)
     if len(stream) < 3 or stream[0] != 0x80 or not 2 <= stream[1] <= 5:
-        raise ForeignError(f"{what} is no pickle stream of protocol 2 to 5.", NEXT_STEP)
+        raise ForeignError(f"{what} must be a pickle stream of protocol 2 to 5.", NEXT_STEP)
     machine, end = _Machine(what), len(stream)
     try:
         for number, (opcode, argument, position) in enumerate(genops(stream)):
             if number >= MOST_OPCODES:
-                raise machine.refusal(f"has more than {MOST_OPCODES} opcodes")
+                raise machine.refusal(f"must have at most {MOST_OPCODES} opcodes")
             if opcode.name == "STOP":
                 end = (len(stream) - 1 if position is None else position) + 1
                 break
@@ -84,7 +84,7 @@ class _Machine:
 
     def pop(self) -> Node:
         if not self.stack:
-            raise self.refusal("takes an object that it has not made")
+            raise self.refusal("takes an object from an empty stack")
         return self.stack.pop()
 
     def top(self) -> Node:
@@ -107,12 +107,12 @@ class _Machine:
             self.stack.append(_EMPTY[name]())
         elif name in _GETS:
             if argument not in self.memo:
-                raise self.refusal("takes an object that it has not kept")
+                raise self.refusal("takes an object that is not in its memo")
             self.stack.append(self.memo[argument])
         elif name in _PUTS:
             index = len(self.memo) if argument is None else argument
             if not 0 <= index <= MOST_OPCODES:
-                raise self.refusal("keeps an object under a number that is too large")
+                raise self.refusal("has a memo index that is too large")
             self.memo[index] = self.top()
         elif name in _SHORT_TUPLES:
             items = [self.pop() for _ in range(_SHORT_TUPLES[name])]
@@ -120,11 +120,11 @@ class _Machine:
         elif name in _OPCODES:
             _OPCODES[name](self, argument)
         elif name not in ("PROTO", "FRAME"):
-            raise self.refusal(f"uses the opcode {name}, which files of policies do not have")
+            raise self.refusal(f"uses the opcode {name}, which policy files do not need")
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, int) and value.bit_length() > MOST_INTEGER_BITS:
-            raise self.refusal(f"has a whole number of more than {MOST_INTEGER_BITS} bits")
+            raise self.refusal(f"must have integers of at most {MOST_INTEGER_BITS} bits")
         if isinstance(value, str) and not value.isascii():
             value.encode("utf-8")  # half a surrogate pair could not be written anywhere
         return value
@@ -192,7 +192,7 @@ class _Machine:
             for key, value in pairs:
                 # Larger whole numbers could be chosen so that every look-up meets every other key.
                 if not isinstance(key, str) and not (isinstance(key, int) and abs(key) < 2**31):
-                    raise self.refusal(f"has a dictionary with a key that is {describe_node(key)}")
+                    raise self.refusal(f"must have names or integers as dictionary keys, got {describe_node(key)}")
                 target[key] = value
         else:
             raise self.refusal(f"sets items of {describe_node(target)}")
@@ -204,7 +204,7 @@ class _Machine:
     def symbol_from_stack(self, argument: Any) -> None:
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise self.refusal("imports something that is not named by text")
+            raise self.refusal("imports something whose name is not a string")
         self.stack.append(Symbol(module, name))
 
     def call(self, argument: Any) -> None:
@@ -214,7 +214,7 @@ class _Machine:
     def call_with_keywords(self, argument: Any) -> None:
         keywords, arguments, function = self.pop(), self.pop(), self.pop()
         if not isinstance(keywords, dict) or not all(isinstance(key, str) for key in keywords):
-            raise self.refusal("makes an object with keywords that are no dictionary of names")
+            raise self.refusal("makes an object whose keywords are not a dictionary of names")
         self._call(function, arguments, dict(keywords))
 
     def _call(self, function: Node, arguments: Node, keywords: dict[str, Node]) -> None:

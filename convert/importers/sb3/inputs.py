@@ -54,8 +54,8 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
     node = read_pickle(data, what)
     if not isinstance(node, Call) or not node.calls(_VEC_NORMALIZE, "VecNormalize"):
         raise ForeignError(
-            f"{what} holds {describe_node(node)}, not Stable-Baselines3's VecNormalize.",
-            "Give the file that vec_env.save(FILE) wrote, or none.",
+            f"{what} must hold Stable-Baselines3's VecNormalize, got {describe_node(node)}.",
+            "Type --vecnormalize with the file that vec_env.save(FILE) wrote, or leave it out.",
             code="not_vecnormalize",
         )
     state = mapping(node.state, what)
@@ -65,7 +65,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
         return None
     epsilon, clip = (float(number(state.get(name), f"{what}'s {name}")) for name in ("epsilon", "clip_obs"))
     if epsilon < 0 or clip <= 0:
-        raise refusal(what, "has a negative epsilon or clips everything")
+        raise refusal(what, "must have an epsilon of at least 0 and a positive clip_obs")
     running: Node = state.get("obs_rms")
     if isinstance(running, Call) and not running.calls(("collections",), "OrderedDict"):
         statistics = {"": read_statistics(running, what)}
@@ -75,7 +75,7 @@ def read_vec_normalize(data: bytes, what: str) -> VecNormalize | None:
         wanted = list(parts) if keys is None else sequence(keys, f"{what}'s norm_obs_keys")
         names = [key for key in wanted if isinstance(key, str) and key in parts]
         if len(names) != len(wanted):
-            raise refusal(what, "normalises parts of which it has no means")
+            raise refusal(what, "normalises parts for which it has no means")
         statistics = {key: read_statistics(parts[key], f"{what}'s {printable(key)}") for key in names}
     return VecNormalize(statistics, epsilon, clip)
 
@@ -95,7 +95,7 @@ def read_inputs(settings: Settings, normalise: VecNormalize | None, given: bool)
     ignored = ("VecNormalize: it leaves observations alone (norm_obs=False)",) if given and normalise is None else ()
     space = settings.observation
     if isinstance(space, Parts) != (settings.extractor == "CombinedExtractor"):
-        raise refusal("the observation space", f"is {type(space).__name__}, which does not go with {settings.policy}")
+        raise refusal("the observation space", f"must fit {settings.policy}, got {type(space).__name__}")
     if isinstance(space, Parts):
         inputs = tuple(_part(name, part, settings) for name, part in space.spaces.items())
         return Seen(inputs, _build_normaliser(inputs, normalise), None, assumed, ignored)
@@ -105,7 +105,7 @@ def read_inputs(settings: Settings, normalise: VecNormalize | None, given: bool)
         return Seen(inputs, _build_normaliser(inputs, normalise), None, assumed, ignored)
     if normalise is not None:
         raise ForeignError(
-            "The policy sees an image that VecNormalize normalises, each element by its own mean.",
+            "VecNormalize must not normalise an image element by element.",
             "Train with VecNormalize(…, norm_obs=False), which leaves images to the policy's division by 255.",
             code="normalised_image",
         )
@@ -126,7 +126,7 @@ def _image(space: Space, settings: Settings) -> tuple[int, int, int] | None:
     """(height, width, channels) of an observation (channels, height, width) that is an image."""
     if not isinstance(space, Box) or len(space.shape) != 3:
         if settings.extractor == "NatureCNN":
-            raise refusal("the observation space", "is no image, though the policy is a CnnPolicy")
+            raise refusal("the observation space", "must be an image for a CnnPolicy")
         return None
     if settings.extractor != "NatureCNN" and not space.is_bytes_image():
         return None  # three dimensions of numbers, which are flattened as they are
@@ -140,18 +140,18 @@ def _part(name: str, space: Space, settings: Settings) -> Input:
             three = len(space.shape) == 3
             if space.is_bytes_image() or (three and settings.normalized_image):
                 raise ForeignError(
-                    f"The part {printable(name)!r} of the observation is an image among other parts.",
-                    "An image is read where it is the whole observation (CnnPolicy).",
+                    f"The part {printable(name)!r} must not be an image among other parts of the observation.",
+                    "Train with the image as the whole observation (CnnPolicy).",
                 )
         return _flat(name, space.shape)
     if isinstance(space, Discrete):
         if space.start != 0:
-            raise refusal(f"{printable(name)!r}", f"is a Discrete observation that starts at {space.start}, not at 0")
+            raise refusal(f"{printable(name)!r}", f"must be a Discrete observation from 0, got {space.start}")
         return Input(name, (space.n,), "1", tuple(f"is {i}" for i in range(space.n)))
     if isinstance(space, MultiBinary):
         return _flat(name, space.shape)
     if isinstance(space, Parts):
-        raise refusal(f"{printable(name)!r}", "is a Dict within a Dict")
+        raise refusal(f"{printable(name)!r}", "must not be a Dict within a Dict")
     names = tuple(f"{k} is {i}" for k, choices in enumerate(space.choices) for i in range(choices))
     return Input(name, (len(names),), "1", names)
 
@@ -170,7 +170,7 @@ def _build_normaliser(inputs: tuple[Input, ...], normalise: VecNormalize | None)
         return ()
     names = {"" if len(inputs) == 1 and "" in normalise.statistics else part.name for part in inputs}
     if not set(normalise.statistics) <= names:
-        raise refusal("vecnormalize.pkl", "normalises other observations than the policy's")
+        raise refusal("vecnormalize.pkl", "must normalise the policy's observations, got others")
     scales, offsets, bounds = [], [], []
     for part in inputs:
         key = "" if "" in normalise.statistics else part.name
@@ -182,9 +182,9 @@ def _build_normaliser(inputs: tuple[Input, ...], normalise: VecNormalize | None)
             continue
         mean, variance = (values.reshape(-1) for values in normalise.statistics[key])
         if len(mean) != size:
-            raise refusal("vecnormalize.pkl", f"has {len(mean)} means for {size} elements of {printable(part.name)!r}")
+            raise refusal("vecnormalize.pkl", f"must have {size} means for {printable(part.name)!r}, got {len(mean)}")
         if (variance + normalise.epsilon == 0).any():
-            raise refusal("vecnormalize.pkl", "would divide by a variance of 0")
+            raise refusal("vecnormalize.pkl", "must not have both a variance and an epsilon of 0")
         scales.append(1.0 / np.sqrt(variance + normalise.epsilon))
         offsets.append(-mean * scales[-1])
         bounds.append(np.full(size, normalise.clip))

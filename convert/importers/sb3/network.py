@@ -66,12 +66,14 @@ class Tensors:
         self.used.add(name)
         if values.ndim != dimensions or values.dtype.kind != "f" or not values.size:
             raise refusal(
-                self.what, f"has a tensor {printable(name)} of the shape {values.shape} and type {values.dtype}"
+                self.what,
+                f"must have a tensor {printable(name)} of floats in {dimensions} dimensions, "
+                f"got {values.dtype}{list(values.shape)}",
             )
         with np.errstate(over="ignore"):
             single = values.astype(np.float32)
         if not np.isfinite(single).all():
-            raise refusal(self.what, f"has a tensor {printable(name)} with values that are not finite")
+            raise refusal(self.what, f"has the tensor {printable(name)} with NaN, infinity or values beyond float32")
         return single
 
     def dense(self, name: str, has_bias: bool = True) -> Dense:
@@ -79,7 +81,7 @@ class Tensors:
         weight = self.take(f"{name}.weight", 2)
         bias = self.take(f"{name}.bias", 1) if has_bias else np.zeros(len(weight), np.float32)
         if len(bias) != len(weight):
-            raise refusal(self.what, f"has the layer {name} with {len(weight)} rows and {len(bias)} biases")
+            raise refusal(self.what, f"must have {len(weight)} biases in the layer {name}, got {len(bias)}")
         return Dense(np.ascontiguousarray(weight.T), bias)
 
     def recurrent(self, name: str, layer: int) -> Recurrent:
@@ -89,7 +91,7 @@ class Tensors:
         gates, units = kernels[1].shape
         if gates != 4 * units or {len(tensor) for tensor in (*kernels, *biases)} != {gates}:
             shapes = [tensor.shape for tensor in (*kernels, *biases)]
-            raise refusal(self.what, f"has a layer {layer} of {name} of the shapes {shapes}, which is no LSTM's")
+            raise refusal(self.what, f"must have an LSTM as layer {layer} of {name}, got the shapes {shapes}")
         fed, hidden = (np.ascontiguousarray(kernel.T) for kernel in kernels)
         return Recurrent(Cell.LSTM, fed, biases[0], hidden, biases[1])
 
@@ -100,8 +102,8 @@ class Tensors:
         numbers = sorted({int(match[1]) for key in self.found if (match := pattern.fullmatch(key))})
         if numbers != list(range(first, first + every * len(numbers), every)):
             raise ForeignError(
-                f"{self.what} has Linear layers {numbers} in {name}; allowed are {first}, {first + every} … .",
-                "Layers between the Linear ones, such as normalisations, are not read; export the actor to ONNX.",
+                f"the Linear layers of {name} in {self.what} must be {first}, {first + every} …, got {numbers}.",
+                "Export the actor to ONNX: layers between the Linear ones, such as normalisations, are not supported.",
             )
         return [self.dense(f"{name}.{number}", has_bias) for number in numbers]
 
@@ -112,7 +114,7 @@ class Tensors:
         self.used.add(f"{name}.steps")
         mean, variance, gamma, beta = parts
         if {len(part) for part in parts} != {size} or (variance + epsilon <= 0).any():
-            raise refusal(self.what, f"has a normalisation {name} of other than {size} values, or of a variance of 0")
+            raise refusal(self.what, f"must have {size} values, and positive variances, in the normalisation {name}")
         # y = γ (x − mean) / √(var + ε) + β
         scale = gamma / np.sqrt(variance + epsilon)
         return Affine(scale, beta - mean * scale)
@@ -130,7 +132,7 @@ class Tensors:
             if meaning is None:
                 raise ForeignError(
                     f"{self.what} has a tensor {printable(name)} that a policy of this kind does not have.",
-                    "A policy with layers of its own is not read; export the actor to ONNX.",
+                    "Export the actor to ONNX: custom layers are not supported.",
                 )
             counts[meaning] += 1
         return tuple(f"{meaning}: {count} tensor{'s' * (count > 1)}" for meaning, count in counts.items())
@@ -154,34 +156,34 @@ def actor(
     steps: list[Step] = []
     if settings.extractor == "NatureCNN":
         if image is None:
-            raise refusal("the observation space", "is no image")
+            raise refusal("the observation space", "must be an image")
         steps, size = _nature(tensors, _extractor_name(settings, tensors), image)
         image = None
     for layer_number, units in enumerate(settings.lstm):
         cell = tensors.recurrent("lstm_actor", layer_number)
         if cell.recurrence.units != units or len(cell.kernel) != size:
             its = f"{len(cell.kernel)} inputs and {cell.recurrence.units} units"
-            raise refusal(tensors.what, f"has an LSTM layer of {its}, where {size} and {units} belong")
+            raise refusal(tensors.what, f"must have an LSTM layer of {size} inputs and {units} units, got {its}")
         steps.append(cell)
         size = units
     hidden, last = _mlp(settings, tensors)
     widths, arch = [len(layer.bias) for layer in hidden], settings.widths
     if arch is not None and widths != list(arch):
-        raise refusal(tensors.what, f"has hidden layers of {widths} units, but net_arch says {list(arch)}")
+        raise refusal(tensors.what, f"must have hidden layers of {list(arch)} units as in net_arch, got {widths}")
     for number, layer in enumerate([*hidden, last]):
         if settings.norm_epsilon is not None and hidden:  # a normalisation in front of each Linear layer
             if image is not None:
-                raise refusal("the observation space", "is an image, which no batch normalisation by element reads")
+                raise refusal("the observation space", "must not be an image before a batch normalisation")
             steps.append(tensors.batch_norm(f"actor.latent_pi.{NORM_EVERY * number}", size, settings.norm_epsilon))
         if len(layer.kernel) != size:
-            raise refusal(tensors.what, f"has a layer of {len(layer.kernel)} inputs behind {size} values")
+            raise refusal(tensors.what, f"must have a layer of {size} inputs, got {len(layer.kernel)}")
         steps.append(layer if image is None else Dense(rows_channels_last(layer.kernel, image), layer.bias))
         image = None
         if layer is not last:
             steps.append(settings.activation)
         size = len(layer.bias)
     if size != outputs:
-        raise refusal(tensors.what, f"has {size} outputs, but the action space needs {outputs}")
+        raise refusal(tensors.what, f"must have {outputs} outputs for the action space, got {size}")
     return steps
 
 
@@ -198,7 +200,7 @@ def _mlp(settings: Settings, tensors: Tensors) -> tuple[list[Dense], Dense]:
         return [], tensors.dense("action_net", settings.has_bias)
     layers = tensors.layers(_SEQUENTIALS[settings.family], has_bias=settings.has_bias)
     if not layers:
-        raise refusal(tensors.what, "has no layers of an actor")
+        raise refusal(tensors.what, "has no actor layers")
     return layers[:-1], _mean_of_quantiles(layers[-1], settings.quantiles, tensors.what)
 
 
@@ -206,7 +208,7 @@ def _mean_of_quantiles(last: Dense, quantiles: int, what: str) -> Dense:
     """Return the layer whose output is the mean over outputs (quantiles, actions), which has the largest mean action
     taken."""
     if quantiles < 1 or len(last.bias) % quantiles:
-        raise refusal(what, f"has {len(last.bias)} outputs, which are no multiple of n_quantiles, {quantiles}")
+        raise refusal(what, f"must have a multiple of n_quantiles, {quantiles}, as outputs, got {len(last.bias)}")
     kernel, bias = (
         part.astype(np.float64).reshape(*part.shape[:-1], quantiles, -1).mean(axis=-2).astype(np.float32)
         for part in (last.kernel, last.bias)
@@ -225,7 +227,7 @@ def _extractor_name(settings: Settings, tensors: Tensors) -> str:
         other = plain + name.removeprefix(own)
         if other in tensors.found:
             if not np.array_equal(tensors.found[other], tensors.found[name]):
-                raise refusal(tensors.what, f"has two different tensors {printable(name)} and {printable(other)}")
+                raise refusal(tensors.what, f"must have equal tensors {printable(name)} and {printable(other)}")
             tensors.used.add(other)
     return own[:-1]
 
@@ -239,12 +241,12 @@ def _nature(tensors: Tensors, name: str, image: tuple[int, int, int]) -> tuple[l
         weight, bias = tensors.take(f"{name}.cnn.{number}.weight", 4), tensors.take(f"{name}.cnn.{number}.bias", 1)
         out_channels, in_channels, side, other = weight.shape
         if side != other or in_channels != channels or len(bias) != out_channels or min(height, width) < side:
-            raise refusal(tensors.what, f"has a convolution {weight.shape} on an image {(height, width, channels)}")
+            raise refusal(tensors.what, f"has a convolution {weight.shape}, not for {(height, width, channels)}")
         # (out, in, h, w) to (h, w, in, out)
         steps += [Convolution(np.ascontiguousarray(weight.transpose(2, 3, 1, 0)), bias, stride), relu]
         height, width, channels = (height - side) // stride + 1, (width - side) // stride + 1, out_channels
     linear = tensors.dense(f"{name}.linear.0")
     if len(linear.kernel) != height * width * channels:
-        raise refusal(tensors.what, f"has {len(linear.kernel)} inputs behind an image {(height, width, channels)}")
+        raise refusal(tensors.what, f"must take the image {(height, width, channels)}, got {len(linear.kernel)} inputs")
     kernel = rows_channels_last(linear.kernel, (height, width, channels))
     return [*steps, Dense(kernel, linear.bias), relu], len(linear.bias)

@@ -69,8 +69,8 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     for name in _MEMBERS:
         if name not in members.names:
             raise ForeignError(
-                f"{file_name} has no member {name}, so it is no zip of Stable-Baselines3.",
-                "Give what model.save(FILE) wrote.",
+                f"{file_name} has no member {name}, so it is not a zip of Stable-Baselines3.",
+                "Type the file that model.save(FILE) wrote.",
             )
     settings = read_settings(members.read("data", MOST_DATA_BYTES), file_name)
     hashes = {"policy": hashlib.sha256(data).hexdigest()}
@@ -82,7 +82,7 @@ def read_sb3(path: Path, vecnormalize: Path | None = None) -> ForeignPolicy:
     beginning = read_inputs(settings, normalise, vecnormalize is not None)
     if settings.lstm and (beginning.image is not None or settings.extractor == "NatureCNN"):
         raise ForeignError(
-            f"{settings.policy} sees an image; read are LSTMs on vectors.", "Train on a vector, or without an LSTM."
+            f"{settings.policy} must take a vector, got an image.", "Train on a vector, or without an LSTM."
         )
     tensors = Tensors(read_torch(members.read("policy.pth"), f"{file_name}'s policy.pth"), f"{file_name}'s policy.pth")
     size = sum(math.prod(part.shape) for part in beginning.inputs)
@@ -130,21 +130,21 @@ def _outputs(settings: Settings) -> int:
     space = settings.action
     if isinstance(space, DiscreteSpace):
         if settings.family in ("sac", "td3"):
-            raise refusal("the action space", f"is Discrete, which {settings.algorithm} does not have")
+            raise refusal("the action space", f"must be a Box for {settings.algorithm}, got Discrete")
         return space.n
     if settings.family == "actor-critic" and isinstance(space, MultiDiscrete):
         return sum(space.choices)
     if settings.family == "actor-critic" and isinstance(space, MultiBinary):
         return math.prod(space.shape) * (2 if settings.algorithm == "MaskablePPO" else 1)
     if not isinstance(space, Box) or settings.family in ("dqn", "qrdqn"):
-        several = {"actor-critic": "Box, Discrete, MultiDiscrete and MultiBinary are", "ars": "Box and Discrete are"}
-        allowed = several.get(settings.family, "Discrete is")
+        several = {"actor-critic": "Box, Discrete, MultiDiscrete or MultiBinary", "ars": "Box or Discrete"}
+        allowed = several.get(settings.family, "Discrete")
         raise ForeignError(
-            f"The action space is {type(space).__name__}; with {settings.algorithm} {allowed} read.",
-            "Train with one of these, e.g. through a wrapper of the action space.",
+            f"The action space must be {allowed} for {settings.algorithm}, got {type(space).__name__}.",
+            "Train with such a space, e.g. through a wrapper.",
         )
     if space.kind.kind != "f":
-        raise refusal("the action space", f"is a Box of {space.kind}, not of floating-point numbers")
+        raise refusal("the action space", f"must be a Box of floating-point numbers, got {space.kind}")
     return math.prod(space.shape)
 
 
@@ -164,7 +164,7 @@ def _ending(settings: Settings) -> tuple[Discrete | Continuous, tuple[Step, ...]
         bounded = bool(np.isfinite(low).any() or np.isfinite(high).any())
         return Continuous(), (Clip(low, high),) if bounded else (), ()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise refusal("the action space", "has no bounds, to which squashed actions could be scaled")
+        raise refusal("the action space", "must have bounds, to which squashed actions are scaled")
     steps: list[Step] = []
     if settings.family == "sac" and settings.uses_gsde and settings.clip_mean > 0:
         bound = np.array([settings.clip_mean])

@@ -118,9 +118,9 @@ def read_settings(text: bytes, what: str) -> Settings:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refusal(f"{what}'s data", "is no JSON") from error
+        raise refusal(f"{what}'s data", "is not JSON") from error
     if not isinstance(data, dict):
-        raise refusal(f"{what}'s data", "is no JSON object")
+        raise refusal(f"{what}'s data", "must be a JSON object")
     family, policy, algorithm = _policy(data)
     keywords = _policy_keywords(data)
     known = _KNOWN | _WITHOUT_EFFECT | _OWN.get(algorithm, set())
@@ -164,7 +164,7 @@ def _unpack_entry(data: dict[str, Any], name: str) -> Node:
     try:
         stream = base64.b64decode(text if isinstance(text, str) else "?", validate=True)
     except ValueError as error:
-        raise refusal(f"{name} of the zip's data", "is no base64 text") from error
+        raise refusal(f"{name} of the zip's data", "must be base64 text") from error
     return read_pickle(stream, f"{name} of the zip's data")
 
 
@@ -173,9 +173,9 @@ def _policy(data: dict[str, Any]) -> tuple[str, str, str]:
     if isinstance(node, Symbol) and (node.module, node.name) in _POLICIES:
         return _POLICIES[node.module, node.name]
     raise ForeignError(
-        f"The policy is of the class {describe_node(node)}, which is not read.",
-        "Read are the policies of Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, and of sb3-contrib's "
-        "RecurrentPPO (without images), MaskablePPO, TRPO, QRDQN, TQC, CrossQ and ARS; export any other to ONNX.",
+        f"The policy class {describe_node(node)} is not supported.",
+        "Export it to ONNX. Supported are Stable-Baselines3's PPO, A2C, DQN, SAC, TD3 and DDPG, and sb3-contrib's "
+        "RecurrentPPO (without images), MaskablePPO, TRPO, QRDQN, TQC, CrossQ and ARS.",
     )
 
 
@@ -202,7 +202,7 @@ def _algorithm(data: dict[str, Any], of_class: str, given: dict[str | int, Node]
 
 def _unknown(where: str, name: str, known: list[str]) -> ForeignError:
     return ForeignError(
-        f"{where} has {printable(name)}, which is not read; known are {', '.join(known)}.",
+        f"{where} must have only {', '.join(known)}, got {printable(name)}.",
         "Train without it, or export the actor to ONNX.",
     )
 
@@ -234,9 +234,9 @@ def _lstm(given: dict[str | int, Node]) -> tuple[int, ...]:
     )
     if not 0 < units <= MOST_UNITS or not 0 < layers <= MOST_LSTM_LAYERS:
         raise ForeignError(
-            f"The policy has {layers} LSTM layers of {units} units; read are 1 … {MOST_LSTM_LAYERS} layers of "
-            f"1 … {MOST_UNITS} units.",
-            "Train it with fewer: lstm_hidden_size, n_lstm_layers.",
+            f"The policy must have 1 … {MOST_LSTM_LAYERS} LSTM layers of 1 … {MOST_UNITS} units, "
+            f"got {layers} layers of {units} units.",
+            "Train it with a smaller lstm_hidden_size or n_lstm_layers.",
         )
     return (units,) * layers
 
@@ -244,7 +244,7 @@ def _lstm(given: dict[str | int, Node]) -> tuple[int, ...]:
 def _flag(entries: Any, name: str, default: bool) -> bool:
     value = entries.get(name, default)
     if not isinstance(value, bool):
-        raise refusal(f"{name} of the zip's data", "is neither true nor false")
+        raise refusal(f"{name} of the zip's data", "must be true or false")
     return value
 
 
@@ -272,7 +272,7 @@ def _activation(node: Node, family: str) -> Activate:
     if not isinstance(node, Symbol) or node.module not in _TORCH or node.name not in _ACTIVATIONS:
         raise _unknown("policy_kwargs", f"the activation {describe_node(node)}", sorted(_ACTIVATIONS))
     if not math.isfinite(slope):
-        raise refusal("negative_slope", f"is {slope}")
+        raise refusal("negative_slope", f"must be finite, got {slope}")
     return Activate(_ACTIVATIONS[node.name], slope)
 
 
@@ -283,7 +283,7 @@ def _widths(node: Node, family: str) -> tuple[int, ...] | None:
         return None
     if isinstance(node, dict):
         if family in ("dqn", "qrdqn") or (family != "actor-critic" and "pi" not in node):
-            raise refusal("net_arch", "has no layers of the actor")
+            raise refusal("net_arch", "has no actor layers")
         node = node.get("pi", [])
     items = sequence(node, "net_arch")
     if family == "actor-critic" and items and isinstance(items[-1], dict):  # behind layers that the critic shares

@@ -173,7 +173,9 @@ def open_socket(path: str | Path) -> socket.socket:
             connection.connect(address)
     except OSError as error:
         connection.close()
-        raise LoopError(f"{full_path}: {error.strerror}. Is the policy being served?") from None
+        raise LoopError(
+            f"cannot connect to {full_path}: {error.strerror}. Is the policy being served? quarl serving shows it."
+        ) from None
     return connection
 
 
@@ -188,7 +190,7 @@ def receive(connection: socket.socket, timeout_s: float) -> bytes:
     try:
         packet = connection.recv(MOST_BYTES)
     except OSError as error:
-        raise LoopError(f"the loop is gone: {error.strerror}.") from None
+        raise LoopError(f"the connection to the loop was lost: {error.strerror}.") from None
     if not packet:
         raise LoopError("the loop has closed the connection.")
     return packet

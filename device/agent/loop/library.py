@@ -78,8 +78,8 @@ def find_library() -> Path:
     except ImportError:
         raise AgentError(
             ErrorCode.UNAVAILABLE,
-            f"this release brings no {SHIPPED_LOOP}: the loop is not built for {os.uname().machine}.",
-            "Ask the agent line by line: run-agent.",
+            f"this release has no {SHIPPED_LOOP}: the loop is not built for {os.uname().machine}.",
+            "Use the agent instead, one JSON line per request: run-agent.",
         ) from None
     return building.loop_library(os.uname().machine)
 

@@ -165,7 +165,7 @@ def _next(result: Result) -> str:
         return "Agree on who rolls out; then type the same command again, or the other one."
     if (COUNTED | {State.ROLLED_BACK}) & result.counts.keys():
         return "Find out why it failed, convert again, then type the same command: it goes on with what is not done."
-    return "Mend what is named above, then type the same command again: it goes on with what is not done."
+    return "Fix the faults listed above, then run the same command again."
 
 
 def _plain(result: Result) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def run(kind: Literal["latency", "memory", "success"], /, *, options: Measured) 
     if failed:
         raise FleetIncompleteError(
             "{} of {} devices did not answer:\n{}\n{}".format(len(failed), len(members), "\n".join(failed), table),
-            "Mend what is named above, then type the same command again.",
+            "Fix the faults listed above, then run the same command again.",
         )
     return {"rows": [vars(row) for row in rows]}, table
 

@@ -83,7 +83,7 @@ def in_rollout(marks: Mapping[str, Mark]) -> DeviceInRolloutError:
     return DeviceInRolloutError(
         f"{len(marks)} {'device is' if len(marks) == 1 else 'devices are'} in another rollout: {named}. "
         "Nothing was sent there.",
-        "Wait for its end (one that died is over after a day), or add --take-over, which replaces what it brings.",
+        "Wait until it ends (a rollout that died expires after a day), or add --take-over to replace what it deploys.",
     )
 
 

@@ -86,16 +86,16 @@ class Fleet:
         except FileNotFoundError:
             raise FleetFileError(
                 f"There is no {file}.",
-                f'Write one, or name it with --fleet FILE. Two lines are enough: [groups.{ALL}] and targets = ["pi@'
-                'raspberrypi"].',
+                f"Write one, or type --fleet FILE. Two lines are enough: [groups.{ALL}] and targets = "
+                '["pi@raspberrypi"].',
             ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FleetFileError(f"{file} cannot be read: {str(error)[:_MOST_SHOWN]}.", _NEXT) from None
         except (RecursionError, ValueError) as error:  # tables and lists within one another, a number of 5,000 digits
-            kind = "it goes too deep" if isinstance(error, RecursionError) else "a number is too long"
+            kind = "it is nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
             raise FleetFileError(
-                f"{file}, line {_failing_line(text.splitlines(), type(error))}: {kind}; allowed are [groups.NAME] and "
-                "[devices.TARGET] with texts, lists of texts and labels.",
+                f"{file}, line {_failing_line(text.splitlines(), type(error))}: {kind}; the file must hold "
+                "[groups.NAME] and [devices.TARGET] with strings, lists of strings and labels.",
                 _NEXT,
             ) from None
 
@@ -110,7 +110,7 @@ class Fleet:
         if group != ALL and group not in self.groups:
             raise FleetFileError(
                 f"{self.file} has no group {group!r}; it has {', '.join(self.groups) or 'none'}.",
-                f"Name one of them, or leave --group out, which is {ALL}.",
+                f"Type one of them, or leave --group out for {ALL}.",
             )
         wanted = dict(labels or {})
         members = [member for member in self.members if group == ALL or group in member.groups]
@@ -118,7 +118,7 @@ class Fleet:
             raise FleetFileError(
                 f"{self.file} has no device {unknown[0]!r} in {group}; it has "
                 f"{_some(member.target for member in members)}.",
-                "Name one as it stands there, its range written out.",
+                "Type a device as the file names it, with its range expanded.",
             )
         members = [
             member
@@ -129,7 +129,8 @@ class Fleet:
             has = _some(sorted({f"{name}={value}" for member in self.members for name, value in member.labels.items()}))
             labels_text = ", ".join(f"{name}={value}" for name, value in wanted.items())
             raise FleetFileError(
-                f"No device of {self.file} is in {group}{labels_text and f' with {labels_text}'}; labels are {has}.",
+                f"No device of {self.file} is in {group}{labels_text and f' with {labels_text}'}; the labels are "
+                f"{has}.",
                 _NEXT,
             )
         return tuple(members)
@@ -167,19 +168,19 @@ class _Reader:
         groups = self.table(text.get("groups", {}), "groups")
         if not groups:
             raise self.build_file_error(
-                f'it has no group; the smallest one is [groups.{ALL}] with targets = ["pi@raspberrypi"]'
+                f'the file has no group; the smallest one is [groups.{ALL}] with targets = ["pi@raspberrypi"]'
             )
         members: dict[str, Member] = {}
         for name, entry in groups.items():
             if not _NAME.match(name):
                 raise self.build_file_error(
-                    f"a group is called {name!r}; allowed are letters, digits, '.', '_' and '-'", f"groups.{name}"
+                    f"a group's name must consist of letters, digits, '.', '_' and '-', got {name!r}", f"groups.{name}"
                 )
             entry = self.table(entry, f"groups.{name}")
             targets = entry.get("targets")
             if not isinstance(targets, list) or not targets:
                 raise self.build_file_error(
-                    f"[groups.{name}] has the targets {targets!r}; it needs a list of at least one",
+                    f"targets of [groups.{name}] must be a list of at least one, got {targets!r}",
                     f"groups.{name}",
                     "targets",
                 )
@@ -193,7 +194,7 @@ class _Reader:
         for target, entry in self.table(text.get("devices", {}), "devices").items():
             if target not in members:
                 raise self.build_file_error(
-                    f"[devices.{target!r}] is in no group; it has {_some(members)}", f"devices.{target}"
+                    f"[devices.{target!r}] must be in a group; the groups have {_some(members)}", f"devices.{target}"
                 )
             settings = self.settings(self.table(entry, f"devices.{target}"), f"devices.{target}")
             labels = {**members[target].labels, **settings.get("labels", {})}
@@ -202,7 +203,7 @@ class _Reader:
 
     def table(self, value: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
-            raise self.build_file_error(f"{where} is {value!r}; it must be a table, [{where}]", where)
+            raise self.build_file_error(f"{where} must be a table, [{where}], got {value!r}", where)
         return value
 
     def settings(self, entry: Mapping[str, Any], where: str, more: str = "") -> dict[str, Any]:
@@ -214,7 +215,7 @@ class _Reader:
                 labels = self.table(value, f"{where}.labels")
                 if wrong := [key for key, label in labels.items() if not isinstance(label, str | int | float)]:
                     raise self.build_file_error(
-                        f"[{where}] has the label {wrong[0]} = {labels[wrong[0]]!r}; it must be a text in quotes",
+                        f"label {wrong[0]} of [{where}] must be a string in quotes, got {labels[wrong[0]]!r}",
                         where,
                         wrong[0],
                     )
@@ -225,11 +226,11 @@ class _Reader:
                 )
             elif not isinstance(value, str) and not (name == "bits" and type(value) is int):
                 raise self.build_file_error(
-                    f"[{where}] has {name} = {value!r}; it must be a text in quotes", where, name
+                    f"{name} of [{where}] must be a string in quotes, got {value!r}", where, name
                 )
             elif not str(value).isprintable():
                 raise self.build_file_error(
-                    f"[{where}] has {name} = {value!r}; it must be a text on one line", where, name
+                    f"{name} of [{where}] must be a string on one line, got {value!r}", where, name
                 )
             else:
                 try:
@@ -246,7 +247,7 @@ class _Reader:
         where = f"groups.{group}"
         for target in targets:
             if not isinstance(target, str):
-                raise self.build_file_error(f"[{where}] has the target {target!r}; it must be a text in quotes", where)
+                raise self.build_file_error(f"targets of [{where}] must be strings in quotes, got {target!r}", where)
             for name in self.range(target, where):
                 try:
                     Target.parse(name)
@@ -262,12 +263,13 @@ class _Reader:
             first, last = (int(match[end]) if len(match[end]) < 10 else _MOST_DEVICES for end in (1, 2))
             if first > last or last - first >= _MOST_DEVICES or max(map(len, match.groups())) >= 10:
                 raise self.build_file_error(
-                    f"[{where}] has the range {match[0]}; it must rise, by less than {_MOST_DEVICES:,}", where, target
+                    f"ranges of [{where}] must rise, by less than {_MOST_DEVICES:,}, got {match[0]}", where, target
                 )
             count *= last - first + 1
             if self._named + count > _MOST_DEVICES:
                 raise self.build_file_error(
-                    f"[{where}] has the target {target!r}, and all groups together may name {_MOST_DEVICES:,} devices",
+                    f"all groups together must name at most {_MOST_DEVICES:,} devices; the target {target!r} of "
+                    f"[{where}] exceeds that",
                     where,
                     target,
                 )

@@ -80,14 +80,16 @@ def open_journal(fleet: Fleet, watcher: Callable[[Event], None] = lambda event: 
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise HostError(
-            f"{file} cannot be written: {error.strerror}.", "Put fleet.toml into a folder of yours: --fleet FILE."
+            f"{file} cannot be written: {error.strerror}.",
+            "Put fleet.toml into a folder that you can write, and type --fleet FILE.",
         ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RolloutAtWorkError(
-                f"Another rollout or measurement writes {file}.", "Wait for its end; `fleet status` needs no lock."
+                f"Another rollout or measurement is using {file}.",
+                "Wait until it ends; quarl fleet status works meanwhile.",
             ) from None
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":

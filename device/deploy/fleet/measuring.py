@@ -53,7 +53,7 @@ def ask(member: Member, question: Question, tell: Progress) -> dict[str, Any]:
         record = serving_record(entry)
         if record is None:
             raise ReleaseError(
-                f"{member.target} serves no release of {policy}.",
+                f"{member.target} does not serve a release of {policy}.",
                 f"quarl fleet deploy --policy {policy}",
             )
         precision = question.precision.value if question.precision else record["precisions"][0]

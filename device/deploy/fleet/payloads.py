@@ -79,7 +79,7 @@ def parse_member_settings(member: Member) -> tuple[tuple[Precision, ...], tuple[
     """
     without_python = member.agent == "native"
     if member.agent not in (None, "python", "native"):
-        raise HostError(f"{member.target} has the agent {member.agent!r}; allowed are python and native.")
+        raise HostError(f"The agent of {member.target} must be python or native, got {member.agent!r}.")
     runtimes = (RuntimeName.NATIVE,) if without_python else tuple(parse_runtimes(member.runtime or "litert"))
     return parse_bits(member.bits or "8"), runtimes, without_python
 

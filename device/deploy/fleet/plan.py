@@ -33,8 +33,8 @@ class BatchSize:
         share = text.endswith("%")
         if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= (100 if share else 10**6):
             raise PlanError(
-                f"The batch is {text!r}; allowed are a count of devices, 10, or a share of them, 1% to 100%.",
-                "--batch 25%",
+                f"The batch must be a number of devices (10) or a percentage of them (1% to 100%), got {text!r}.",
+                "Type --batch 25%, for example.",
             )
         return cls(text)
 

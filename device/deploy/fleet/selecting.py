@@ -63,7 +63,7 @@ def select_devices(options: Chosen) -> tuple[Fleet, tuple[Member, ...]]:
     for text in options.label:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise HostError(f"The label is {text!r}; allowed is NAME=VALUE.", "--label hall=3")
+            raise HostError(f"The label must be NAME=VALUE, got {text!r}.", "Type --label hall=3, for example.")
         labels[name] = value
     fleet = load_fleet(options.fleet)
     return fleet, fleet.select_members(options.group.removeprefix(GROUP_SIGN), labels, options.only)

@@ -83,11 +83,11 @@ def look(
     except AgentError as error:
         raise SoakError(f"Its agent does not serve: {error.message}", error.next_step) from None
     except NOT_AS_EXPECTED as error:
-        raise SoakError(f"It answered with something else than how it serves: {error!r}.") from None
+        raise SoakError(f"The device's reply does not say which release serves: {error!r}.") from None
     if p99_ms > deadline_ms:
         raise SoakError(
-            f"One decision in a hundred takes {p99_ms:.3g} ms or longer; {deadline_ms:g} ms are allowed.",
-            "--deadline-ms allows more.",
+            f"One decision in a hundred takes {p99_ms:.3g} ms or longer; at most {deadline_ms:g} ms are allowed.",
+            "Raise the limit with --deadline-ms, or deploy fewer bits.",
         )
     return Health(p99_ms=p99_ms)
 
@@ -107,8 +107,8 @@ def build_replaced_error(deployed: Mapping[str, Any], release: str | None) -> Re
         came = f"; the last there is {describe_mark(mark)}, which {'has ended' if mark.get('ended') else 'goes on'}"
     serving = f"Release {record['release']}{by}, serves" if record else "No release serves"
     return ReplacedError(
-        f"{serving} in the place of {release or 'none'}{came}. It was left.",
-        "Agree on who rolls out; then type the same command again.",
+        f"{serving} in place of {release or 'none'}{came}. The device was left as it is.",
+        "Agree on one host that rolls out, then run the same command again.",
     )
 
 

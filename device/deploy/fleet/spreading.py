@@ -43,13 +43,13 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
     if name == "deploy":
         group, policy = options.target.removeprefix(GROUP_SIGN), shlex.quote(options.policy)
         raise SomeFailedError(
-            f"A group is deployed to in phases, and {options.target} is one.",
+            f"{options.target} is a group, which is deployed to in batches.",
             f"quarl fleet deploy --group {group} --policy {policy}",
         )
     if getattr(options, "fingerprint", None) is not None:
         raise SomeFailedError(
-            f"Each device has a host key of its own; one fingerprint was typed for {options.target}.",
-            "Leave --fingerprint out: then each one's is shown, with the command that accepts it.",
+            f"--fingerprint is for one device, and {options.target} is a group: each device has its own host key.",
+            "Leave --fingerprint out: the command prints each device's fingerprint and how to accept it.",
         )
     members = load_fleet(None).select_members(options.target.removeprefix(GROUP_SIGN))
 
@@ -77,7 +77,7 @@ def _each(options: Any, run: Run) -> tuple[Any, str]:
         details = "" if options.json else f"\n{text}"
         raise SomeFailedError(
             f"{name} failed on {failed} of {len(members)} devices.{details}",
-            "Mend what is named above, then type the same command again.",
+            "Fix the faults listed above, then run the same command again.",
         )
     return {"devices": len(members)}, text
 

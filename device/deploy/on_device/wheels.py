@@ -81,10 +81,10 @@ def read_recorded_files(folder: Path) -> dict[str, list[Any]]:
     """
     marker = folder / MARKER
     if folder.is_symlink() or marker.is_symlink() or not marker.is_file() or marker.stat().st_size > MOST_MARKER:
-        raise ValueError("it is missing, or no small file")
+        raise ValueError("it is missing, or not a small regular file")
     files: dict[str, list[Any]] = json.loads(marker.read_bytes())["files"]
     if not files or not all(type(size) is int and isinstance(sha256, str) for size, sha256 in files.values()):
-        raise ValueError("it does not give size and sha256 of every file")
+        raise ValueError("it must give size and sha256 of every file")
     return files
 
 

@@ -50,7 +50,7 @@ class SigningKey:
             return sshsig.sign(self.file, text, NAMESPACE)
         except ValueError as error:
             raise TrustError(
-                f"{self.file} does not sign without ssh-keygen, which is not on this host: {error}.",
+                f"Signing with {self.file} requires ssh-keygen, which is not on this host: {error}.",
                 "sudo apt-get install openssh-client",
             ) from None
 
@@ -65,12 +65,14 @@ def _ssh_keygen(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[
         done = subprocess.run(["ssh-keygen", *words], input=given, capture_output=True, timeout=_SIGN_S, check=False)
     except subprocess.TimeoutExpired:
         raise TrustError(
-            f"ssh-keygen did not answer within {_SIGN_S:g} s.", "Does the token wait for a touch?"
+            f"ssh-keygen did not answer within {_SIGN_S:g} s.",
+            "If the key is on a token, touch it, then run the same command again.",
         ) from None
     if done.returncode != 0:
         raise TrustError(
-            f"ssh-keygen refuses: {done.stderr.decode(errors='replace').strip()[-300:]}",
-            "Is the key's file its owner's alone (chmod 600), and, with a passphrase, in the agent (ssh-add)?",
+            f"ssh-keygen refused to sign: {done.stderr.decode(errors='replace').strip()[-300:]}",
+            "Check that only the owner can read the key file (chmod 600); if it has a passphrase, add it to the "
+            "agent (ssh-add).",
         )
     return done
 
@@ -86,13 +88,13 @@ def read_public(path: Path) -> str:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise TrustError(
-            f"{file} cannot be read: {error.strerror}.", f"ssh-keygen -t ed25519 -f {path.with_suffix('')} makes a key."
+            f"{file} cannot be read: {error.strerror}.", f"Make a key: ssh-keygen -t ed25519 -f {path.with_suffix('')}"
         ) from None
     for line in lines:
         if fingerprint_of(line):
             return key_in(line)
     raise TrustError(
-        f"{file} has no public key of a kind in {', '.join(KEY_KINDS)}.", "ssh-keygen -t ed25519 makes one."
+        f"{file} must hold a public key of one of the kinds {', '.join(KEY_KINDS)}.", "Make one: ssh-keygen -t ed25519"
     )
 
 

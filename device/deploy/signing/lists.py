@@ -62,27 +62,27 @@ def change_lists(
         TrustError: root's list is none that we change, others can write it, or no signer would be left.
     """
 
-    def refuse(why: str, next_step: str = "quarl signers shows who may sign there.") -> TrustError:
-        return TrustError(f"{device} does not trust it: {why}.", next_step)
+    def refuse(why: str, next_step: str = "See who may sign there: quarl signers") -> TrustError:
+        return TrustError(f"The signers of {device} were not changed: {why}.", next_step)
 
     if why := trust.get("refused"):
         raise refuse(why)
     if trust["by_root"]:
-        raise refuse(f"{trust['anchor']} is root's: its lists are changed there, by root")
+        raise refuse(f"{trust['anchor']} belongs to root, so that only root can change its lists on the device")
     if device_class is not None and not _CLASS.match(device_class):
-        raise refuse(f"the class is {device_class!r}; allowed are letters, digits, '.', '_' and '-'")
+        raise refuse(f"the class must consist of letters, digits, '.', '_' and '-', got {device_class!r}")
     if wrong := [line[:60] for line in (*add, *revoke) if not fingerprint_of(line)]:
-        raise refuse(f"{wrong[0]!r} has no public key of a kind in {', '.join(KEY_KINDS)}")
+        raise refuse(f"{wrong[0]!r} must hold a public key of one of the kinds {', '.join(KEY_KINDS)}")
     signers, revoked = list(trust["signers"]), list(trust["revoked"])
     gone = {fingerprint_of(line) for line in (*revoked, *revoke)}
     if again := gone.intersection(fingerprint_of(line) for line in add):
-        raise refuse(f"{again.pop()} was revoked here, and a revoked key does not come back")
+        raise refuse(f"{again.pop()} was revoked on this device, and a revoked key cannot be added again")
     known = {fingerprint_of(line) for line in signers}
     new = (key_in(line) for line in add if fingerprint_of(line) not in known)
     signers += [f'{PRINCIPAL} namespaces="{NAMESPACE}" {key}' for key in new]
     signers = [line for line in signers if fingerprint_of(line) not in gone]
     if revoke and not any(map(fingerprint_of, signers)):
-        raise refuse("nobody could sign any more: add another signer first")
+        raise refuse("no key could sign any more; add another signer first")
     listed = {fingerprint_of(line) for line in revoked}
     revoked += [key_in(line) for line in revoke if fingerprint_of(line) not in listed]
     lists = {REVOKED_FILE: revoked, SIGNERS_FILE: signers}

@@ -55,14 +55,14 @@ def key_for(
     provision = f"quarl signers --target {shlex.quote(str(connection.target))}"
     if not signers:
         raise TrustError(
-            f"{connection.name} does not know yet whose policies it may run. Nothing was sent.",
-            f"{provision} --make lets this host's keys sign (or --add KEY.pub, keys of yours).",
+            f"{connection.name} has no signers yet. Nothing was sent.",
+            f"Type {provision} --make to let this host's keys sign, or {provision} --add KEY.pub for keys of yours.",
         )
     chosen = resolve_signing_key(path)
     if chosen is None:
         raise TrustError(
-            f"This host has no key to sign releases for {connection.name} with. Nothing was sent.",
-            f"{provision} --make makes one, or name one of yours with --sign-key.",
+            f"This host has no key to sign releases for {connection.name}. Nothing was sent.",
+            f"Type {provision} --make to make one, or use one of yours with --sign-key.",
         )
     return chosen, trust
 
@@ -112,9 +112,9 @@ def signers(options: Signers) -> tuple[Any, str]:
             ]
             if still and not options.force:
                 raise TrustError(
-                    f"{', '.join(still)} on {connection.name} is signed by a key to be revoked and would not start any "
-                    "more. Nothing was changed.",
-                    "Deploy it signed by another key first (--sign-key), or add --force.",
+                    f"{', '.join(still)} on {connection.name} is signed by a key that you revoke, and would no "
+                    "longer start. Nothing was changed.",
+                    "First deploy it again, signed by another key (--sign-key), or add --force.",
                 )
             done = session.signers(add, revoke, options.device_class)
         name = connection.name

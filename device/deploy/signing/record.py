@@ -52,8 +52,9 @@ class Signing:
             return max(int(time.time()), highest + 1), None
         if self.serial <= highest and not self.allow_serial:
             raise TrustError(
-                f"Serial {self.serial} is not above {highest}, which this device has accepted. Nothing was sent.",
-                "Leave --serial out, or, to start over at a lower one, add --allow-serial.",
+                f"--serial must be above {highest}, the highest that this device has accepted, got {self.serial}. "
+                "Nothing was sent.",
+                "Leave --serial out; to start over at a lower one, add --allow-serial.",
             )
         return self.serial, highest if self.serial <= highest else None
 

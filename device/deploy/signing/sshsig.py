@@ -48,7 +48,7 @@ def sign(file: Path, text: bytes, namespace: str) -> bytes:
     except (OSError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(str(error)) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError("it is no Ed25519 key")
+        raise ValueError("it must be an Ed25519 key")
     raw = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     signature = _pack_strings(KIND, key.sign(_build_signed_data(text, namespace.encode())))
     blob = (
@@ -67,15 +67,15 @@ def verify_signature(text: bytes, armoured: bytes, namespace: str) -> bytes:
     body = b"".join(line for line in armoured.splitlines() if not line.startswith(b"-----"))
     blob = base64.b64decode(body, validate=True)
     if not blob.startswith(MAGIC + bytes((0, 0, 0, 1))):
-        raise ValueError("it is no signature of version 1")
+        raise ValueError("it must be an SSH signature of version 1")
     key, signed_for, _, hash_name, signature_blob = _unpack_strings(blob[len(MAGIC) + 4 :], 5)
     (kind, raw), (made_by, signature) = _unpack_strings(key, 2), _unpack_strings(signature_blob, 2)
     if (kind, made_by, hash_name, signed_for) != (KIND, KIND, HASH, namespace.encode()):
-        raise ValueError("it is of another kind, or for another purpose")
+        raise ValueError("its key type, hash or namespace is not the expected one")
     try:
         Ed25519PublicKey.from_public_bytes(raw).verify(signature, _build_signed_data(text, signed_for))
     except InvalidSignature:
-        raise ValueError("it is not of this text") from None
+        raise ValueError("the signature does not match the text") from None
     return key
 
 
@@ -94,7 +94,7 @@ def _unpack_strings(data: bytes, count: int) -> list[bytes]:
         parts.append(data[4 : 4 + size])
         data = data[4 + size :]
     if data or b"" in (parts[0], parts[-1]):
-        raise ValueError("its parts are not as long as they say")
+        raise ValueError("the lengths of its parts do not match its size")
     return parts
 
 

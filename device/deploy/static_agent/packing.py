@@ -46,11 +46,13 @@ def pack_artifact(bundle: Bundle, precision: Precision) -> bytes:
     """
     entry = bundle.artifact(precision, ArtifactFormat.NATIVE)
     if RuntimeName.NATIVE not in entry.runtimes:
-        raise PackError(f"{entry.file} was not checked in the native engine.", "Type: quarl convert")
+        raise PackError(
+            f"{entry.file} was not verified in the native engine.", f"Type: quarl convert --policy {bundle.spec.name}"
+        )
     if bundle.spec.state_size:
         raise PackError(
-            f"policy {bundle.spec.name!r} is recurrent, and the agent without Python remembers nothing.",
-            "Leave AGENT=native out (--agent native): the Python agent keeps its state, on the native engine too.",
+            f"policy {bundle.spec.name!r} is recurrent, but the agent without Python keeps no state.",
+            "Leave AGENT=native (--agent native) out: the Python agent keeps the state, in the native engine too.",
         )
     spec, golden, expected = bundle.spec, bundle.golden(), bundle.read_expected(entry)
     rows = len(golden.observations)

@@ -45,13 +45,13 @@ def static_payload(bundle: Bundle, precisions: Sequence[Precision], machine: str
     if len(precisions) != 1:
         named = ",".join(precision.bits_argument for precision in precisions)
         raise VerificationError(
-            f"The agent without Python serves one precision; --bits is {named}. Nothing was sent.",
-            f"--bits {precisions[0].bits_argument}",
+            f"--bits must be one precision for the agent without Python, got {named}. Nothing was sent.",
+            f"Type --bits {precisions[0].bits_argument}",
         )
     if machine not in building.TARGETS:
         raise UnsupportedDeviceError(
-            f"The agent without Python is not built for {machine}; it is for {', '.join(building.TARGETS)}.",
-            "Deploy the agent in Python: leave --agent out.",
+            f"The agent without Python is built for {', '.join(building.TARGETS)}, not for {machine}.",
+            "Leave --agent out to deploy the agent in Python.",
         )
     files = (
         PayloadFile(STARTER, STARTER_TEXT.encode()),

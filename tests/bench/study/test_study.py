@@ -18,8 +18,6 @@ from quarl.bench.study.ptq_table import Kept, compute_published_error, mean_erro
 from quarl.bench.study.records import Record
 from quarl.train.suites.cells import Cell, load_cells
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 def results(
     recorded: Callable[..., Record], name: str = "pong-ppo", task: str = "PongNoFrameskip-v4",

@@ -27,7 +27,6 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import choose_actions
 from quarl.policy.spec import ArtifactFormat, ContinuousHead, DiscreteHead, ObservationField, Precision, Squash
 
-ROOT = Path(__file__).resolve().parents[3]
 RUNNER = Path(__file__).with_name("run_leapp.py")
 ROWS = 200
 NAMES = {"I": ZOO / "I", "pendulum-ddpg": ZOO / "benchmark" / "pendulum-ddpg"}

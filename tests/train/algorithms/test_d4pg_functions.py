@@ -14,6 +14,7 @@ from quarl.train.algorithms.common.deterministic import fresh_learner
 from quarl.train.algorithms.common.learner import Learner, learn
 from quarl.train.algorithms.d4pg import D4PGSettings
 from quarl.train.networks.forward import mlp
+from tests.train.algorithms.transitions import draw_batches
 
 ATOMS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
 
@@ -131,18 +132,8 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: 
 
 
 def columns(updates: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(5)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=(updates, 4, *shape)).astype(np.float32)
-
-    return {
-        "observation": normal(3),
-        "action": np.tanh(normal(2)),
-        "return": 50 + 10 * normal(),
-        "discount": np.full((updates, 4), 0.9, np.float32),
-        "next_observation": normal(3),
-    }
+    drawn = draw_batches(np.random.default_rng(5), updates)
+    return {**drawn, "return": 50 + 10 * drawn["return"]}
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from quarl.train.algorithms.common.exploration import ActionRange, ExplorationNo
 from quarl.train.algorithms.common.learner import Learner, learn
 from quarl.train.algorithms.ddpg import DDPGSettings
 from quarl.train.networks.weights import Weights
+from tests.train.algorithms.transitions import draw_batches
 
 
 def test_targets_by_hand() -> None:
@@ -165,20 +166,10 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: 
         DDPGSettings(**change)
 
 
-def batches(updates: int, size: int = 4, observations: int = 3, actions: int = 2) -> dict[str, np.ndarray]:
+def batches(updates: int, size: int = 4) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(5)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=(updates, size, *shape)).astype(np.float32)
-
-    return {
-        "observation": normal(observations),
-        "action": np.tanh(normal(actions)),
-        "return": normal(),
-        "discount": np.full((updates, size), 0.9, np.float32),
-        "next_observation": normal(observations),
-        "target_noise": 0.1 * normal(actions),
-    }
+    drawn = draw_batches(generator, updates, size)
+    return {**drawn, "target_noise": 0.1 * generator.normal(size=(updates, size, 2)).astype(np.float32)}
 
 
 def learner(critics: int = 1) -> Learner:

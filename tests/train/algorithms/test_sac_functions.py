@@ -17,6 +17,7 @@ from quarl.train.algorithms.common.learner import Learner, learn
 from quarl.train.algorithms.sac import LOG_STD_BIAS, LOG_STD_WEIGHTS, SACSettings
 from quarl.train.quantization.aware import fake_quantization
 from quarl.train.quantization.fake import QUANTIZER, fake_quantize_weights, scales_of
+from tests.train.algorithms.transitions import draw_batches
 
 # --- the policy -----------------------------------------------------------------------------------------------------
 
@@ -126,20 +127,9 @@ def test_settings_that_make_no_sense_are_refused(change: dict[str, Any], words: 
 SMALL = SACSettings(critic_hidden=(8,), actor_learning_rate=1e-3, critic_learning_rate=1e-2)
 
 
-def batches(updates: int, size: int = 4, observations: int = 3, actions: int = 2) -> dict[str, np.ndarray]:
+def batches(updates: int, size: int = 4) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(5)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=(updates, size, *shape)).astype(np.float32)
-
-    return {
-        "observation": normal(observations),
-        "action": np.tanh(normal(actions)),
-        "return": normal(),
-        "discount": np.full((updates, size), 0.9, np.float32),
-        "next_observation": normal(observations),
-        **sac.draws(generator, (updates, size, actions)),
-    }
+    return {**draw_batches(generator, updates, size), **sac.draws(generator, (updates, size, 2))}
 
 
 def learner(settings: SACSettings = SMALL) -> Learner:

@@ -36,7 +36,9 @@ class DeterministicSettings(ContinuousSettings):
         super().__post_init__()
         self.require_at_least_one("noise_repeat")
         if not 0.0 < self.noise_reversion <= 1.0:
-            raise ValueError(f"noise_reversion is {self.noise_reversion}; take a share above 0, at most 1 (Gaussian).")
+            raise ValueError(
+                f"noise_reversion must be above 0 and at most 1 (Gaussian noise), got {self.noise_reversion}."
+            )
 
     def schedules(self, step: int, steps: int) -> tuple[float, float]:
         """σ of the noise, and the share of both learning rates, when ``step`` of all ``steps`` are made."""

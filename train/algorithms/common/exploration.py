@@ -67,9 +67,9 @@ class ActionRange:
         """
         if not isinstance(head, ContinuousHead):
             raise ValueError(
-                f"--method {method} trains continuous actions and this task takes {head.describe()}. "
-                "Take --method ppo or --method a2c (or --method dqn for a single choice), or a continuous task such as "
-                "--task Pendulum-v1."
+                f"--method {method} requires continuous actions, but this task takes {head.describe()}. Type "
+                "--method ppo or --method a2c (or --method dqn for a single discrete action), or choose a continuous "
+                "task such as --task Pendulum-v1."
             )
         self._low = np.asarray(head.low, np.float32)
         self._half = (np.asarray(head.high, np.float32) - self._low) * np.float32(0.5)

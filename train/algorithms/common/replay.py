@@ -69,8 +69,8 @@ def check_stacked(images: Observations, following: Observations) -> None:
     """
     if not np.array_equal(images[..., 1:], following[..., :-1]):
         raise ValueError(
-            "an image's last axis must hold the newest frames, each step adding one behind the others; "
-            "this task's does not. Stack frames, or give it an image with a last axis of 1."
+            "the last axis of an image must hold its newest frames: each step drops the oldest and appends one. This "
+            "task's images do not do so. Stack frames, or give the image a last axis of 1."
         )
 
 

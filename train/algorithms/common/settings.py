@@ -71,11 +71,13 @@ class QuantizedSettings:
         bits, is_aware = self.quantization_bits, self.quantization_bits != FULL_BITS
         if is_aware and not SMALLEST_WEIGHT_BITS <= bits <= LARGEST_WEIGHT_BITS:
             raise ValueError(
-                f"quantization_bits is {bits}; quantization-aware training takes {SMALLEST_WEIGHT_BITS} … "
-                f"{LARGEST_WEIGHT_BITS}, and {FULL_BITS} is none. Type --precision 8."
+                f"quantization_bits must be {SMALLEST_WEIGHT_BITS} … {LARGEST_WEIGHT_BITS}, or {FULL_BITS} for no "
+                f"quantizers, got {bits}. Type --precision 8."
             )
         if not self.quant_delay >= 0.0:
-            raise ValueError(f"quant_delay is {self.quant_delay}; take a share of all steps, 0 … 1, or steps.")
+            raise ValueError(
+                f"quant_delay must be a fraction of all steps, 0 … 1, or a number of steps, got {self.quant_delay}."
+            )
 
     def check_run(self, steps: int, is_image: bool) -> None:
         """Refuse what a run of so many steps, on a task of images or of vectors, would silently ignore.
@@ -85,8 +87,8 @@ class QuantizedSettings:
         """
         if self.quantization_bits != FULL_BITS and self.delay_steps(steps) >= steps:
             raise ValueError(
-                f"quant_delay {self.quant_delay:g} is all of the run's {steps:,} steps: it would be never quantized. "
-                "Type --quant-delay 0.5, for example."
+                f"quant_delay must be less than the run's {steps:,} steps, got {self.quant_delay:g}: nothing would "
+                "be quantized. Type --quant-delay 0.5, for example."
             )
 
     def delay_steps(self, steps: int) -> int:
@@ -124,24 +126,26 @@ class SharedSettings(QuantizedSettings):
     def __post_init__(self) -> None:
         engine = getattr(self, "engine", TENSORFLOW)  # not every algorithm leaves a choice
         if engine not in ENGINES:
-            raise ValueError(f"engine {engine!r} is unknown; take one of {', '.join(ENGINES)}.")
+            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}.")
         check_compute(self.compute, engine)
         self.require_at_least_one("environments", "rollout_steps")
         for name, value in vars(self).items():
             if name.endswith("learning_rate") and not 0.0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; take a positive number.")
+                raise ValueError(f"{name} must be a positive number, got {value}.")
             if name in ("discount", "gae_lambda") and not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} is {value}; take 0 … 1.")
+                raise ValueError(f"{name} must be 0 … 1, got {value}.")
         self.check_quantization()
         if self.quantization_bits != FULL_BITS and self.compute != "float32":
-            raise ValueError(f"quantization-aware training computes in float32, not in {self.compute}.")
+            raise ValueError(
+                f"quantization-aware training requires float32, got {self.compute}. Leave --mixed-precision out."
+            )
         if not 0.0 <= self.weight_clip < math.inf:
-            raise ValueError(f"weight_clip is {self.weight_clip}; take a positive number such as 2, or 0 for none.")
+            raise ValueError(f"weight_clip must be a positive number such as 2, or 0 for none, got {self.weight_clip}.")
         rate = getattr(self, "actor_learning_rate", getattr(self, "learning_rate", 0.0))
         if not 0.0 <= self.weight_decay * rate < 1.0:
             raise ValueError(
-                f"weight_decay is {self.weight_decay}; take 0 (none) or more, below {1.0 / rate:g}: times the learning "
-                f"rate {rate:g} it is the share that each step takes off. Type --set weight_decay=0.1."
+                f"weight_decay must be 0 (none) or more and below {1.0 / rate:g}, got {self.weight_decay}: each step "
+                f"shrinks the weights by weight_decay times the learning rate {rate:g}. Type --set weight_decay=0.1."
             )
 
     @property
@@ -157,7 +161,7 @@ class SharedSettings(QuantizedSettings):
         """
         for name in names:
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; take at least 1.")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,13 @@ class ReplaySettings(SharedSettings):
         smallest = self.environments * (self.rollout_steps + self.n_step)
         if self.replay_capacity < smallest:
             raise ValueError(
-                f"replay_capacity {self.replay_capacity} does not hold a rollout of {self.environments} environments; "
-                f"take at least {smallest}."
+                f"replay_capacity must hold a rollout of {self.environments} environments, at least {smallest}, got "
+                f"{self.replay_capacity}. Type --set replay_capacity={smallest}."
             )
         if self.learning_starts < self.environments * self.n_step:
             raise ValueError(
-                f"learning_starts {self.learning_starts} is no n-step transition of every environment; "
-                f"take at least {self.environments * self.n_step}."
+                f"learning_starts must be at least {self.environments * self.n_step}, one n-step transition of each "
+                f"environment, got {self.learning_starts}."
             )
 
 
@@ -243,14 +247,16 @@ class RolloutSettings(SharedSettings):
         if self.keep_best and not is_image and self.normaliser_steps >= steps:
             raise ValueError(
                 f"keep_best chooses among the evaluations after normaliser_steps = {self.normaliser_steps:,}, but "
-                f"this run makes {steps:,} in all. Type --set normaliser_steps={max(steps // 10, 1)} or "
-                "--set keep_best=false."
+                f"this run has {steps:,} steps in all. Type --set normaliser_steps={max(steps // 10, 1)} or --set "
+                "keep_best=false."
             )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.reward_clip < math.inf:
-            raise ValueError(f"reward_clip is {self.reward_clip}; take a positive number. Type --set reward_clip=10.")
+            raise ValueError(
+                f"reward_clip must be a positive number, got {self.reward_clip}. Type --set reward_clip=10."
+            )
 
     def schedules(self, share: float) -> tuple[float, float]:
         """Learning rate and entropy bonus when this share of all steps is made."""
