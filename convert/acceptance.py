@@ -43,7 +43,9 @@ def agreement(spec: PolicySpec, outputs: np.ndarray, wanted: np.ndarray) -> floa
     return float((1.0 - ((outputs - own) ** 2).mean(axis=0) / variance).min())
 
 
-def hold_to_floor(spec: PolicySpec, file: str, recipe: Recipe | None, found: float, warnings: tuple[str, ...]) -> None:
+def require_min_agreement(
+    spec: PolicySpec, file: str, recipe: Recipe | None, found: float, warnings: tuple[str, ...]
+) -> None:
     """Refuse an artifact whose agreement with the policy is below the floor.
 
     One of the width that the policy was trained with is what was trained, and its float weights are not.

@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 
 from quarl.convert import onnx_graph, opaque, tflite_graph
-from quarl.convert.acceptance import agreement, hold_to_floor
+from quarl.convert.acceptance import agreement, require_min_agreement
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import recipe_of, weight_bits
@@ -197,7 +197,7 @@ def _build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: Ar
     return ArtifactCandidate(quantized, artifact_format, data)
 
 
-def judge(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
+def check_parities(bundle: Bundle, candidate: ArtifactCandidate, runtimes: Runtimes) -> dict[RuntimeName, Parity]:
     """Execute a candidate in every one of these runtimes that reads its format.
 
     Raises:
@@ -245,8 +245,8 @@ def _convert(
     candidate, recipe = _build_candidate(bundle.spec, quantized, artifact_format), quantized.recipe
     fp32_agreement = agreement(bundle.spec, reference.outputs, contents.golden.outputs)
     if not accept:
-        hold_to_floor(bundle.spec, candidate.file, recipe, fp32_agreement, quantized.warnings)
-    parities = judge(bundle, candidate, runtimes)
+        require_min_agreement(bundle.spec, candidate.file, recipe, fp32_agreement, quantized.warnings)
+    parities = check_parities(bundle, candidate, runtimes)
     entry = ArtifactEntry(
         file=candidate.file,
         precision=precision,

@@ -59,7 +59,7 @@ def _is_bar_drawn() -> bool:
     return type(sys.stderr).__module__ == "rich.file_proxy"
 
 
-def make_room(error: OSError, otherwise: str = "") -> str:
+def disk_full_hint(error: OSError, otherwise: str = "") -> str:
     """Return what to do where an error means that the disk is full, and where it means something else."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return "The disk is full: make room, then type the same command again." if is_full else otherwise

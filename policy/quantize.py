@@ -228,7 +228,7 @@ def dequantize_affine(levels: np.ndarray, affine: Affine) -> Floats:
 # --- what is zero throughout: any scale stands for it, but devices multiply and divide by that all the same -----------
 
 
-def silent_map(map_: Affine, next_scales: NDArray[np.float32], next_output: Affine) -> Affine:
+def quantizer_of_zero_activation(map_: Affine, next_scales: NDArray[np.float32], next_output: Affine) -> Affine:
     """Map of a hidden layer that was zero on all of the calibration set: its scale is not known, so it is free.
 
     It stays 1 where the next layer can be prepared with that, else it is s_out / max s_c: a multiplier of 1.

@@ -219,7 +219,7 @@ def normalise(normaliser: Normaliser, observations: Floats) -> Floats:
 
 
 def normalise_observations(spec: PolicySpec, observations: np.ndarray) -> Floats:
-    """Raw observations to what the first layer is fed before it is quantized, float32 (batch, sensed_size)."""
+    """Raw observations to what the first layer is fed before it is quantized, float32 (batch, input_size)."""
     return normalise(spec.normaliser, as_batch(spec, observations)[:, : spec.input_size])
 
 
@@ -247,9 +247,9 @@ def normaliser_bounds(normaliser: Normaliser) -> tuple[Floats, Floats]:
 
 
 def split(spec: PolicySpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(batch, sensed_size) to what the first layer takes and to what passes the convolutions by.
+    """(batch, input_size) to what the first layer takes and to what passes the convolutions by.
 
-    The first is (batch, height, width, channels) for convolutions, else (batch, sensed_size); the second is
+    The first is (batch, height, width, channels) for convolutions, else (batch, input_size); the second is
     (batch, vector_size), so that it is empty without vector fields behind an image.
     """
     first = spec.input_size - spec.vector_size

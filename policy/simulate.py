@@ -49,13 +49,13 @@ from quarl.policy.quantize import (
     linear_map,
     quantize_affine,
     quantize_symmetric,
+    quantizer_of_zero_activation,
     quarl,
     quarl_from_range,
     quarl_levels,
     quarl_released,
     quarl_values,
     scales_of_zeros,
-    silent_map,
     to_fp16,
 )
 from quarl.policy.quantize import kernel_scales as scales_of_kernel
@@ -233,7 +233,7 @@ def quantize_network(
             and following not in network.states
         ):
             output = _linear_output(network, following, ranges, maps[index + 1])
-            maps[index] = silent_map(maps[index], scales[following], output)
+            maps[index] = quantizer_of_zero_activation(maps[index], scales[following], output)
     layers = []
     for index, name in enumerate(layer_names(spec)):
         normalised = is_normalised(network, name)

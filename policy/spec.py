@@ -1405,7 +1405,7 @@ def network_values(network: NetworkSpec) -> dict[str, Any]:
 
 
 def observation_shape(spec: PolicySpec) -> tuple[int, ...]:
-    """Return what the network's first layer takes: (height, width, channels) for convolutions, else (sensed_size,).
+    """Return what the network's first layer takes: (height, width, channels) for convolutions, else (input_size,).
 
     Of an image and vector fields it is the image's; :func:`split` parts them.
     """

@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
-from quarl.policy.console import as_typed, make_room
+from quarl.policy.console import as_typed, disk_full_hint
 from quarl.policy.errors import QuarlError
 from quarl.policy.places import cache_folder
 from quarl.train.actorq import VARIABLES
@@ -341,7 +341,10 @@ def _report_error(error: Exception, as_json: bool) -> int:
     if isinstance(error, QuarlError):
         details, status = error.to_json(), error.exit_code
     elif isinstance(error, OSError):
-        details = {"message": f"{error.filename or 'the system'}: {error.strerror or error}.", "next": make_room(error)}
+        details = {
+            "message": f"{error.filename or 'the system'}: {error.strerror or error}.",
+            "next": disk_full_hint(error),
+        }
     elif isinstance(error, ModuleNotFoundError) and (extra := extra_of(error.name or "")):
         details = {"message": f"{error.name} is not installed.", "next": f'Type: pip install "quarl[{extra}]"'}
     else:

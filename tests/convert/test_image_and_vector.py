@@ -13,7 +13,7 @@ from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.parity import ParityError
-from quarl.convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
+from quarl.convert.pipeline import FLOATS, INTEGERS, build, check_parities, convert, half_weights
 from quarl.convert.reference import NORM_STEPS, STEP_SLACK
 from quarl.convert.rounding import forward_fixed_point
 from quarl.policy.bundle import Bundle, write_bundle
@@ -172,7 +172,7 @@ def test_a_bundle_converts_in_every_precision(tmp_path: Path, runtimes: Runtimes
     candidate = build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
     swapped = tflite_graph.float_graph(spec, {**bundle.weights(), "dense_0/kernel": kernel})
     with refused(ParityError, "golden_mismatch"):
-        judge(bundle, replace(candidate, data=swapped), runtimes)
+        check_parities(bundle, replace(candidate, data=swapped), runtimes)
 
 
 def test_a_vector_without_negative_values(runtimes: Runtimes) -> None:

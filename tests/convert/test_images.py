@@ -13,7 +13,7 @@ from quarl.convert import onnx_graph, tflite_graph
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.parity import ParityError
-from quarl.convert.pipeline import FLOATS, INTEGERS, build, convert, half_weights, judge
+from quarl.convert.pipeline import FLOATS, INTEGERS, build, check_parities, convert, half_weights
 from quarl.convert.reference import NORM_STEPS
 from quarl.convert.rounding import forward_fixed_point
 from quarl.policy.bundle import write_bundle
@@ -194,7 +194,7 @@ def test_a_nature_network_converts(tmp_path: Path, runtimes: Runtimes) -> None:
     swapped = {**weights, "conv_1/kernel": weights["conv_1/kernel"][..., [1, 0, *range(2, 64)]]}
     candidate = build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
     with refused(ParityError, "golden_mismatch"):
-        judge(bundle, replace(candidate, data=tflite_graph.float_graph(spec, swapped)), runtimes)
+        check_parities(bundle, replace(candidate, data=tflite_graph.float_graph(spec, swapped)), runtimes)
 
 
 def test_the_calibration_table_has_a_line_for_every_convolution() -> None:

@@ -111,7 +111,7 @@ def test_an_artifact_that_takes_the_smallest_logit_is_refused(bundle: Bundle, ru
     builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     spoilt = replace(candidate, data=bytes(builder.Output()))
     with pytest.raises(ParityError, match=r"in tflite-runtime 2.14.*is not that of its own outputs"):
-        pipeline.judge(bundle, spoilt, runtimes)
+        pipeline.check_parities(bundle, spoilt, runtimes)
 
 
 @pytest.mark.parametrize("runtime", list(RuntimeName))
@@ -119,9 +119,9 @@ def test_a_runtime_that_refuses_the_file_is_named(bundle: Bundle, runtimes: Runt
     candidate = pipeline.build(bundle, Precision.INT8, runtime.artifact_format)
     spoilt = replace(candidate, data=candidate.data[:200])
     with pytest.raises(ParityError, match=runtime.value):
-        pipeline.judge(bundle, spoilt, {runtime: runtimes[runtime]})
+        pipeline.check_parities(bundle, spoilt, {runtime: runtimes[runtime]})
     # and it goes on working
-    assert pipeline.judge(bundle, candidate, {runtime: runtimes[runtime]})
+    assert pipeline.check_parities(bundle, candidate, {runtime: runtimes[runtime]})
 
 
 def test_a_runtime_that_crashes_is_named_with_its_signal_and_started_again(small: Small) -> None:
@@ -153,7 +153,7 @@ def test_a_runtime_that_hangs_is_named_killed_and_started_again(
         with monkeypatch.context() as patch:
             patch.setattr(executor, "TIMEOUT_S", 0.2)
             with pytest.raises(ParityError, match=r"litert did not end on the artifact within 0\.2 s.*Nothing was"):
-                pipeline.judge(bundle, candidate, {RuntimeName.LITERT: process})
+                pipeline.check_parities(bundle, candidate, {RuntimeName.LITERT: process})
         assert hung.returncode == -signal.SIGKILL
         data = tflite_graph.float_graph(spec, weights)
         assert len(process.execute(spec, data, observations).outputs) == len(observations)
@@ -169,7 +169,7 @@ def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_no_runtime_for_the_format_is_no_parity(bundle: Bundle, runtimes: Runtimes) -> None:
     candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.ONNX)
     with pytest.raises(NoRuntimeError) as refused:
-        pipeline.judge(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
+        pipeline.check_parities(bundle, candidate, {RuntimeName.LITERT: runtimes[RuntimeName.LITERT]})
     assert (refused.value.code, refused.value.values) == ("no_runtime", {"format": "onnx"})
 
 

@@ -105,9 +105,9 @@ def pi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def test_deploy(pi: Device) -> None:
-    def holds(goes_on: bool) -> None:
+    def holds(should_continue: bool) -> None:
         assert serves(pi)[:4] in ("0001", "0002")
-        assert not goes_on or deploy(pi, "three") == serves(pi)
+        assert not should_continue or deploy(pi, "three") == serves(pi)
 
     cuts = cut_everywhere(
         pi, lambda: deploy(pi, "one"), lambda: deploy(pi, "two"), holds, lambda: serves(pi).startswith("0002")
@@ -116,8 +116,8 @@ def test_deploy(pi: Device) -> None:
 
 
 def test_a_first_deployment(pi: Device) -> None:
-    def holds(goes_on: bool) -> None:
-        assert not goes_on or deploy(pi, "two") == serves(pi)
+    def holds(should_continue: bool) -> None:
+        assert not should_continue or deploy(pi, "two") == serves(pi)
 
     assert cut_everywhere(pi, lambda: None, lambda: deploy(pi, "one"), holds, lambda: bool(serves(pi))) > 10
 
@@ -132,9 +132,9 @@ def test_rollback_and_mark_bad(pi: Device) -> None:
         policy = state(pi).of(POLICY)
         return policy.current == made[0] and policy.marks[made[1]].kind == "bad"
 
-    def holds(goes_on: bool) -> None:
+    def holds(should_continue: bool) -> None:
         assert serves(pi) in made
-        assert not goes_on or rollback(pi.connect(), POLICY, made[0]).release == serves(pi)
+        assert not should_continue or rollback(pi.connect(), POLICY, made[0]).release == serves(pi)
 
     def work() -> None:
         rollback(pi.connect(), POLICY, mark_bad_too=True)
@@ -148,9 +148,9 @@ def test_remove(pi: Device) -> None:
     def before() -> None:
         made.extend(deploy(pi, text) for text in ("one", "two", "three"))
 
-    def holds(goes_on: bool) -> None:
+    def holds(should_continue: bool) -> None:
         assert serves(pi) == made[-1]
-        if goes_on:
+        if should_continue:
             remove_releases(pi.connect(), POLICY)
             assert deploy(pi, "four") == serves(pi)
 
@@ -171,13 +171,13 @@ def test_signers(pi: Device, tmp_path: Path) -> None:
         with open_device(pi.connect()) as session:
             session.signers([new.public], [old.public], None)
 
-    def holds(goes_on: bool) -> None:
+    def holds(should_continue: bool) -> None:
         trust = state(pi).trust
         signers, revoked = ("".join(trust[name]) for name in ("signers", "revoked"))
         assert signing_key().public in signers, "nobody is lost who counts"
         assert old.public in signers or old.public in revoked, "nor who does not"
         assert serves(pi)
-        if goes_on:
+        if should_continue:
             change()
 
     def is_done() -> bool:
@@ -196,7 +196,7 @@ def test_serve(pi: Device) -> None:
     def settings() -> bool:
         return loops.settings_of(state(pi), POLICY, "pi") == SETTINGS
 
-    def holds(goes_on: bool) -> None:
+    def holds(should_continue: bool) -> None:
         assert serves(pi).startswith("0001")
         served = loops.settings_of(state(pi), POLICY, "pi")
         assert served in (None, SETTINGS)

@@ -9,7 +9,7 @@ import pytest
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, ObservationField
 from quarl.train.runs.request import RunRequest
 from quarl.train.runs.run import Run
-from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.episodes import StepResult, evaluate_episodes
 from quarl.train.suites.task import Evaluation, Task
 from tests.learning.continuous import judge_trained
 
@@ -49,7 +49,7 @@ class Corridor:
 
 def corridor_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(Corridor(8), decide, episodes), preset)
+        return Evaluation.of(evaluate_episodes(Corridor(8), decide, episodes), preset)
 
     return Task(
         name="corridor",

@@ -15,7 +15,7 @@ from quarl.train.deciding import greedy
 from quarl.train.runs.request import RunRequest, Trained
 from quarl.train.runs.results import policy_spec
 from quarl.train.runs.run import Run
-from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.episodes import StepResult, evaluate_episodes
 from quarl.train.suites.task import Evaluation, Task
 
 TIME_LIMIT = 10
@@ -58,7 +58,7 @@ class Beam:
 
 def beam_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(Beam(8, seed), decide, episodes), preset)
+        return Evaluation.of(evaluate_episodes(Beam(8, seed), decide, episodes), preset)
 
     return Task(
         name="beam",

@@ -14,7 +14,7 @@ from quarl.train.algorithms.common.replay import Replay
 from quarl.train.runs.checkpoint import load_checkpoint
 from quarl.train.runs.request import RunRequest
 from quarl.train.runs.run import Run
-from quarl.train.suites.episodes import StepResult, judge
+from quarl.train.suites.episodes import StepResult, evaluate_episodes
 from quarl.train.suites.make import make_task
 from quarl.train.suites.task import Evaluation, Task
 
@@ -97,7 +97,7 @@ class Lamp:
 
 def lamp_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(Lamp(8, seed), decide, episodes), preset)
+        return Evaluation.of(evaluate_episodes(Lamp(8, seed), decide, episodes), preset)
 
     return Task(
         name="lamp",

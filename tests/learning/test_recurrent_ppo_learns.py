@@ -14,7 +14,7 @@ from quarl.policy.spec import Cell, DiscreteHead, EnvironmentSpec, NetworkSpec, 
 from quarl.train.algorithms import ppo, recurrent_ppo
 from quarl.train.runs.request import RunRequest
 from quarl.train.runs.run import Run
-from quarl.train.suites.episodes import Observations, StepResult, judge
+from quarl.train.suites.episodes import Observations, StepResult, evaluate_episodes
 from quarl.train.suites.task import Evaluation, Task
 from tests.learning.continuous import judge_trained
 
@@ -52,7 +52,7 @@ class Recall:
 
 def recall_task() -> Task:
     def evaluate(decide: Callable, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(Recall(8), decide, episodes), preset)
+        return Evaluation.of(evaluate_episodes(Recall(8), decide, episodes), preset)
 
     return Task(
         name="recall",

@@ -22,7 +22,7 @@ from quarl.airlearning_envs.flights import blind_policy, fly
 from quarl.airlearning_envs.rules import ACTION_NAMES
 from quarl.airlearning_envs.task import CONTROL_PERIOD_S, OBSERVATION_FIELDS
 from quarl.convert.executor import ExecutionResult, RuntimeProcess, runtime_processes
-from quarl.convert.pipeline import build, judge
+from quarl.convert.pipeline import build, check_parities
 from quarl.convert.reference import Reference
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.pilot import watch_observations
@@ -73,7 +73,7 @@ def executed_everywhere(
     runtimes = [runtime for runtime in processes if runtime.artifact_format.holds(precision)]
     made = {kind: build(bundle, precision, kind) for kind in dict.fromkeys(each.artifact_format for each in runtimes)}
     for built in made.values():
-        judge(bundle, built, processes)
+        check_parities(bundle, built, processes)
     executed = {
         runtime: processes[runtime].execute(bundle.spec, made[runtime.artifact_format].data, observations)
         for runtime in runtimes

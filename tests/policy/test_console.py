@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarl.policy import console
-from quarl.policy.console import as_typed, heartbeat, make_room, say
+from quarl.policy.console import as_typed, disk_full_hint, heartbeat, say
 
 
 @pytest.fixture
@@ -47,5 +47,5 @@ def test_a_line_at_least_every_so_many_seconds(
 
 
 def test_a_full_disk_is_told_from_other_errors() -> None:
-    assert "disk is full" in make_room(OSError(errno.ENOSPC, "No space left on device"))
-    assert make_room(OSError(errno.EACCES, "Permission denied"), "another folder") == "another folder"
+    assert "disk is full" in disk_full_hint(OSError(errno.ENOSPC, "No space left on device"))
+    assert disk_full_hint(OSError(errno.EACCES, "Permission denied"), "another folder") == "another folder"

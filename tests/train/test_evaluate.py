@@ -33,7 +33,7 @@ from quarl.policy.spec import (
 from quarl.train import evaluate
 from quarl.train.runs.artifact import ArtifactPolicy
 from quarl.train.runs.film import film
-from quarl.train.suites.episodes import Decide, Judged
+from quarl.train.suites.episodes import Decide, EpisodeResults
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.make import make_task
 from quarl.train.suites.task import Evaluation, Task
@@ -188,7 +188,7 @@ def test_an_unpaired_difference_by_hand() -> None:
 
 
 def test_an_evaluation_of_judged_episodes_by_hand() -> None:
-    judged = Judged(np.array([1.0, 3.0, 5.0, 7.0]), np.array([2, 2, 4, 4]), np.array([True, False, True, True]))
+    judged = EpisodeResults(np.array([1.0, 3.0, 5.0, 7.0]), np.array([2, 2, 4, 4]), np.array([True, False, True, True]))
     result = Evaluation.of(judged, "hard")
     # mean 4, s² = (9 + 1 + 1 + 9) / 3, half width 3.182446 sqrt(20/3) / 2 = 4.10852; Wilson's interval of 3 of 4
     assert (result.mean_return, result.mean_length, result.success) == (4.0, 3.0, 0.75)
@@ -263,7 +263,7 @@ def test_a_film_of_images_shows_what_the_policy_sees(tmp_path: Path) -> None:
     def play(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         for observation in images:
             decide(observation)
-        return Evaluation.of(Judged(np.array([2.5]), np.array([3]), None), preset)
+        return Evaluation.of(EpisodeResults(np.array([2.5]), np.array([3]), None), preset)
 
     field = ObservationField("frames", (12, 12, 2), "grey level")
     task = dataclasses.replace(make_task("CartPole-v1"), observation=(field,), evaluate=play, control_period_s=0.1)

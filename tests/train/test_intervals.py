@@ -7,7 +7,7 @@ from scipy.special import stdtrit
 from quarl.bench.report.intervals import Estimate
 from quarl.train.intervals import brackets, mean_interval, read_return_interval, student
 from quarl.train.runs.run import describe
-from quarl.train.suites.episodes import Judged
+from quarl.train.suites.episodes import EpisodeResults
 from quarl.train.suites.task import Evaluation
 
 
@@ -36,7 +36,9 @@ def test_one_episode_and_equal_ones_give_no_interval(values: list[float]) -> Non
 
 def test_equal_games_are_counted_once() -> None:
     # Those that begin after 4 frames are one game: 17 and 20, mean 18.5, s = 3 / √2, t of 1 degree 12.7062: ± 19.06
-    judged = Evaluation.of(Judged(np.array([17.0, 20.0, 17.0]), np.array([9, 9, 9]), None), "", starts=(4, 9, 4))
+    judged = Evaluation.of(
+        EpisodeResults(np.array([17.0, 20.0, 17.0]), np.array([9, 9, 9]), None), "", starts=(4, 9, 4)
+    )
     assert (judged.mean_return, judged.episodes, judged.different) == (18.5, 3, [17.0, 20.0])
     assert judged.return_interval == pytest.approx((18.5 - 19.0593, 18.5 + 19.0593), abs=1e-4)
     assert describe(judged) == "return 18.50 [-0.56, 37.56] over 3 episodes, 2 of them different"

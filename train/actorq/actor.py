@@ -114,9 +114,9 @@ class Actor:
         self._told["steps"] += 1
         if transition.done[0]:
             self._explorer.end_episode()
-            tally = self._stream.take_tally()
-            self._told["episodes"] += tally.episodes
-            self._told["returns"] += tally.total_return
+            stats = self._stream.take_stats()
+            self._told["episodes"] += stats.episodes
+            self._told["returns"] += stats.total_return
         if self._delay_s:
             since = time.perf_counter()
             time.sleep(self._delay_s)

@@ -187,7 +187,7 @@ def train(run: Run, settings: A2CSettings, accelerated: Update | None = None) ->
     def greedy(observation: Observations) -> Actions:
         return distribution.greedy(forward(loop.normaliser(observation))[0])
 
-    while loop.goes_on():
+    while loop.should_continue():
         metrics = np.empty((updates_a_row, len(METRICS)), np.float32)
         for index in range(updates_a_row):
             rate, bonus = settings.schedules(loop.share)

@@ -252,7 +252,7 @@ def train(run: Run, settings: D4PGSettings) -> Trained:
     loop.follow(learner, "actor", {"noise": actor.noise, **experience.list_checkpoint_parts()})
     update, watch = make_update(settings, loop.aware.fake), AtomWatch(settings)
 
-    while loop.goes_on():
+    while loop.should_continue():
         sigma, share = settings.schedules(loop.step, run.request.steps)
 
         # Act: u = clip(μ(s) + noise, −1, 1); (s, u, r, s') goes into the replay.

@@ -176,7 +176,7 @@ def train(run: Run, settings: DDPGSettings, accelerated: Update | None = None) -
     # With engine = "numpy" the same update runs with gradients by hand: train/accelerator.
     update = accelerated or make_update(settings, loop.aware.fake)
 
-    while loop.goes_on():
+    while loop.should_continue():
         sigma, share = settings.schedules(loop.step, run.request.steps)
 
         # Act: u = clip(μ(s) + noise, −1, 1); (s, u, r, s') goes into the replay.

@@ -363,9 +363,9 @@ def train(run: Run, settings: DistillSettings, teacher_name: str) -> Trained:
         step += iteration_steps
         run.check_finite(step, metrics, METRICS)
         means = dict(zip(METRICS, metrics.mean(axis=0).tolist(), strict=True))
-        tally = stream.take_tally()
-        run.announce(step, tally.news)
-        row = {**tally.row(), **means, "learning_rate": rate}
+        stats = stream.take_stats()
+        run.announce(step, stats.news)
+        row = {**stats.row(), **means, "learning_rate": rate}
         run.report(step, row, iteration_steps, decide)
         if run.wants_checkpoint:
             save()

@@ -204,7 +204,7 @@ def train(run: Run, settings: DQNSettings, accelerated: Update | None = None) ->
     def greedy(observation: Observations) -> Actions:
         return values(observation).argmax(axis=1)
 
-    while loop.goes_on():
+    while loop.should_continue():
         epsilon = exploration_rate(settings.epsilon_first, settings.epsilon_last, settings.exploration, loop.share)
         rate = settings.learning_rate * linear(1.0, settings.learning_rate_last, loop.share)
 

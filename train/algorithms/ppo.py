@@ -184,7 +184,7 @@ def train(run: Run, settings: PPOSettings, accelerated: Update | None = None) ->
     def greedy(observation: Observations) -> Actions:
         return distribution.greedy(forward(loop.normaliser(observation))[0])
 
-    while loop.goes_on():
+    while loop.should_continue():
         rate, bonus = settings.schedules(loop.share)
 
         # Collect: aₜ ~ π(·|sₜ) in every environment.

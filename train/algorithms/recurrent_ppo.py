@@ -200,7 +200,7 @@ def train(run: Run, settings: RecurrentPPOSettings) -> Trained:
         return memory.step(network, learner.policy, loop.normaliser(observation))
 
     greedy = GreedyPilot(outputs_of, distribution, network.state_size)
-    while loop.goes_on():
+    while loop.should_continue():
         rate, bonus = settings.schedules(loop.share)
 
         # Collect: aₜ ~ π(·|sₜ, hₜ) in every environment.

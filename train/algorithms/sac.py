@@ -237,7 +237,7 @@ def make_update(settings: SACSettings, fake: FakeQuantization | None = None) -> 
 # --- the run ------------------------------------------------------------------------------------------------------
 
 
-class DrawnActor(Actor):
+class StochasticActor(Actor):
     """The actor at work: with drawn actions for the replay, with the mean's for the judge."""
 
     def __init__(self, loop: Loop, settings: SACSettings) -> None:
@@ -268,12 +268,12 @@ def train(run: Run, settings: SACSettings) -> Trained:
     """
     task, network = run.task, run.request.network
     loop = Loop(run, settings, normaliser_of_replay(task, settings, run.request.steps))
-    actor, experience = DrawnActor(loop, settings), Experience(task, settings, task.outputs)
+    actor, experience = StochasticActor(loop, settings), Experience(task, settings, task.outputs)
     learner = fresh_learner(loop.generator, network, task.observation_shape, task.outputs, settings)
     loop.follow(learner, "actor", experience.list_checkpoint_parts())
     update = make_update(settings, loop.aware.fake)
 
-    while loop.goes_on():
+    while loop.should_continue():
         share = settings.rate_share(loop.step, run.request.steps)
 
         # Act: a = tanh(μ(s) + σ(s) ε); (s, a, r, s') goes into the replay.

@@ -109,7 +109,7 @@ class Run:
             self.request.training_folder.parent.rmdir()
         # What a library made of an interruption, in whose middle it was, is one all the same.
         if isinstance(error, KeyboardInterrupt) or (error is not None and self._ended_at_once):
-            raise KeyboardInterrupt(self._what_is_left()) from None
+            raise KeyboardInterrupt(self._interruption_message()) from None
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note an interruption. Nothing is printed here: what is being printed may be what was interrupted."""
@@ -125,7 +125,7 @@ class Run:
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, JUDGE_WITHIN_S if self._judges else STOP_WITHIN_S)
 
-    def _what_is_left(self) -> str:
+    def _interruption_message(self) -> str:
         if self._saved_step is None:
             return f"there was no checkpoint yet; {self.unchanged_notice}."
         return (

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, evaluate_episodes
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.task import Evaluation, Task
 
@@ -163,7 +163,7 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
         with closing(
             AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
         ) as consoles:
-            judged = judge(consoles, decide, episodes)
+            judged = evaluate_episodes(consoles, decide, episodes)
         # Where actions are not repeated at random, nothing else tells two games of a greedy policy apart.
         starts = () if chosen["sticky_actions"] else tuple(consoles.frames_before[number] for number in range(episodes))
         return Evaluation.of(judged, preset, starts)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, ObservationField, Squash
 from quarl.train.quiet import suppress_output
 from quarl.train.suites.checked import Checked
-from quarl.train.suites.episodes import Actions, OneByOne, episode_of
+from quarl.train.suites.episodes import Actions, SyncVectorEnv, episode_of
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import TaskName
 from quarl.train.suites.task import Task, judging
@@ -51,7 +51,7 @@ def load(domain: str, task: str, options: Mapping[str, Any]) -> Any:
         return suite.load(domain, task, task_kwargs={**options, "random": np.random.RandomState(0)})
 
 
-class DeepMindEpisodes(OneByOne):
+class DeepMindEpisodes(SyncVectorEnv):
     """Environments of one task.
 
     Each is loaded once; before each episode its generator is seeded again, and MuJoCo's state is reset as a whole, so
@@ -66,7 +66,7 @@ class DeepMindEpisodes(OneByOne):
         self._checked = [Checked(f"dm_control,{domain}_{task}", env, self._observation.shape[1:]) for env in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
-        """See :class:`OneByOne`."""
+        """See :class:`SyncVectorEnv`."""
         self.playing[place].task.random.seed(seed.generate_state(4))
         self._checked[place].began(0, episode_of(seed))
         return self._checked[place].reset(lambda: (flat(self.playing[place].reset().observation), {}))

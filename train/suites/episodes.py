@@ -90,7 +90,7 @@ class Episodes(Protocol):
         """Apply one action an environment, without any reset."""
 
 
-class OneByOne(ABC):
+class SyncVectorEnv(ABC):
     """:class:`Episodes` of environments that are stepped one after the other.
 
     Episode ``k`` is seeded with (seed, k), in whichever environment it is played.
@@ -143,7 +143,7 @@ class OneByOne(ABC):
 
 
 def episode_of(seed: np.random.SeedSequence) -> int:
-    """Return the episode whose seed it is, see :class:`OneByOne`."""
+    """Return the episode whose seed it is, see :class:`SyncVectorEnv`."""
     return int(np.ravel(np.asarray(seed.entropy))[-1])
 
 
@@ -175,8 +175,8 @@ class Transition:
 
 
 @dataclass
-class Tally:
-    """Episodes that ended since the last :meth:`EpisodeStream.take_tally`."""
+class EpisodeStats:
+    """Episodes that ended since the last :meth:`EpisodeStream.take_stats`."""
 
     episodes: int = 0
     total_return: float = 0.0
@@ -203,7 +203,7 @@ class Tally:
 class EpisodeStream:
     """Steps a batch of environments for ever: ended episodes are followed by the next number.
 
-    A lost life ends no episode: nothing is reset, and the tally counts the whole of it.
+    A lost life ends no episode: nothing is reset, and the stats counts the whole of it.
     """
 
     def __init__(self, episodes: Episodes) -> None:
@@ -215,7 +215,7 @@ class EpisodeStream:
         self._lengths = np.zeros(count, np.int64)
         self._returns = np.zeros(count, np.float64)
         self._actions: Actions = np.zeros((count, 0), np.int16)  # since the reset; grows with the longest episode
-        self._tally = Tally()
+        self._stats = EpisodeStats()
         self._rows = np.arange(count)
         self.observation = episodes.reset(np.ones(count, np.bool_), self._ids)
 
@@ -254,26 +254,26 @@ class EpisodeStream:
         self._lengths += 1
 
     def _count_ended(self, done: NDArray[np.bool_], success: NDArray[np.bool_] | None) -> None:
-        self._tally.episodes += int(done.sum())
-        self._tally.total_return += float(self._returns[done].sum())
-        self._tally.total_length += int(self._lengths[done].sum())
+        self._stats.episodes += int(done.sum())
+        self._stats.total_return += float(self._returns[done].sum())
+        self._stats.total_length += int(self._lengths[done].sum())
         if success is not None:
-            self._tally.successes += int(success[done].sum())
-            self._tally.knows_success = True
+            self._stats.successes += int(success[done].sum())
+            self._stats.knows_success = True
             if self._progression is not None and (
                 news := self._progression.record_episodes(success[done], self._next_id)
             ):
-                self._tally.news.append(news)
+                self._stats.news.append(news)
 
-    def take_tally(self) -> Tally:
+    def take_stats(self) -> EpisodeStats:
         """Return the episodes that ended since the last call."""
-        tally, self._tally = self._tally, Tally()
+        stats, self._stats = self._stats, EpisodeStats()
         if self._progression is not None:
-            tally.figures = self._progression.figures()
-        return tally
+            stats.figures = self._progression.figures()
+        return stats
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Episode ids and the actions since each reset; take the tally first, it is not part of the state."""
+        """Episode ids and the actions since each reset; take the stats first, it is not part of the state."""
         longest = max(int(self._lengths.max()), 1)
         progression = {} if self._progression is None else self._progression.state()
         return {
@@ -321,7 +321,7 @@ class EpisodeStream:
 
 
 @dataclass(frozen=True)
-class Judged:
+class EpisodeResults:
     """Greedy episodes by number: ``returns`` and ``lengths`` (episodes,), ``success`` (episodes,) or None."""
 
     returns: NDArray[np.float64]
@@ -329,7 +329,7 @@ class Judged:
     success: NDArray[np.bool_] | None
 
 
-def judge(episodes: Episodes, decide: Decide, count: int) -> Judged:
+def evaluate_episodes(episodes: Episodes, decide: Decide, count: int) -> EpisodeResults:
     """Play the episodes 0 … count − 1, each once, whatever the size of the batch."""
     batch = episodes.environments
     ids = np.arange(batch, dtype=np.int64)
@@ -353,4 +353,4 @@ def judge(episodes: Episodes, decide: Decide, count: int) -> Judged:
             next_id += int(done.sum())
             observation = episodes.reset(done, ids)
             pilot.begin(decide, done)
-    return Judged(returns, lengths, success)
+    return EpisodeResults(returns, lengths, success)

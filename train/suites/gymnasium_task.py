@@ -30,7 +30,7 @@ from quarl.policy.spec import (
 from quarl.train.quiet import suppress_output
 from quarl.train.suites.checked import Checked, message_of
 from quarl.train.suites.classic import PHYSICS, ClassicEpisodes
-from quarl.train.suites.episodes import Actions, Episodes, OneByOne, episode_of
+from quarl.train.suites.episodes import Actions, Episodes, SyncVectorEnv, episode_of
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import NAVIGATION_ID, Suite, TaskName, list_task_words, resolve
 from quarl.train.suites.task import Task, judging
@@ -64,7 +64,7 @@ FIELDS = {
 Environment = gymnasium.Env[Any, Any]
 
 
-class GymnasiumEpisodes(OneByOne):
+class GymnasiumEpisodes(SyncVectorEnv):
     """Environments of one Gymnasium id.
 
     Gymnasium promises that an environment is determined by its reset seed and the actions; that makes each episode
@@ -93,7 +93,7 @@ class GymnasiumEpisodes(OneByOne):
         self._checked = [Checked(environment_id, environment, shape) for environment in playing]
 
     def begin(self, place: int, seed: np.random.SeedSequence) -> Any:
-        """See :class:`OneByOne`."""
+        """See :class:`SyncVectorEnv`."""
         checked = self._checked[place]
         if self._always_new:
             self.playing[place].close()
@@ -107,7 +107,7 @@ class GymnasiumEpisodes(OneByOne):
         return environment_actions(self._actions, actions)
 
     def move(self, place: int, action: Any) -> tuple[Any, float, bool, bool]:
-        """See :class:`OneByOne`."""
+        """See :class:`SyncVectorEnv`."""
         observation, reward, terminated, truncated, _ = self._checked[place].step(
             lambda: self.playing[place].step(action)
         )

@@ -16,7 +16,7 @@ from quarl.airlearning_envs.flights import Observe, as_it_is, blind_policy, dept
 from quarl.airlearning_envs.rules import FALLBACK_ACTION, depth_bounds, depth_fields
 from quarl.airlearning_envs.task import ACTION_NAMES, OBSERVATION_FIELDS, NavigationTask
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec
-from quarl.train.suites.episodes import Decide, Floats, Judged, StepResult
+from quarl.train.suites.episodes import Decide, EpisodeResults, Floats, StepResult
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.names import NAVIGATION, NAVIGATION_DEPTH, NAVIGATION_DEPTH_ID, NAVIGATION_ID
 from quarl.train.suites.task import Evaluation, Task
@@ -200,5 +200,5 @@ def evaluate(
         details["flight_time_s"] = float(flights.flight_time_s[won].mean())
         details["distance_m"] = float(flights.distance_m[won].mean())
         details["energy_j"] = float(flights.energy_j[won].mean())
-    judged = Judged(flights.episode_return.astype(np.float64), flights.steps, flights.success)
+    judged = EpisodeResults(flights.episode_return.astype(np.float64), flights.steps, flights.success)
     return replace(Evaluation.of(judged, preset), details=details)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quarl.policy.spec import ContinuousHead, EnvironmentSpec, Head, ObservationField
 from quarl.train.intervals import Interval, deduplicate_by_start, mean_interval
-from quarl.train.suites.episodes import Decide, Episodes, Judged, judge
+from quarl.train.suites.episodes import Decide, EpisodeResults, Episodes, evaluate_episodes
 from quarl.train.suites.names import Suite, resolve
 
 COMPARED_STEPS = 20
@@ -52,8 +52,8 @@ class Evaluation:
     starts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, judged: Judged, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
-        """Return the evaluation of judged episodes (:func:`train.suites.episodes.judge`)."""
+    def of(cls, judged: EpisodeResults, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
+        """Return the evaluation of judged episodes (:func:`train.suites.episodes.evaluate_episodes`)."""
         episodes, returns, success, interval = len(judged.returns), judged.returns, None, None
         successes: tuple[bool, ...] = ()
         if judged.success is not None:
@@ -167,7 +167,7 @@ def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         with closing(make(min(most, episodes), seed)) as played:
-            return Evaluation.of(judge(played, decide, episodes), preset)
+            return Evaluation.of(evaluate_episodes(played, decide, episodes), preset)
 
     return evaluate
 

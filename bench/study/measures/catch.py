@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, ObservationField
-from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, evaluate_episodes
 from quarl.train.suites.task import Evaluation, Task
 
 CELLS = 8
@@ -59,7 +59,9 @@ def catch_task() -> Task:
     """Return the task; a perfect player returns 1, one that does not look about −0.7."""
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-        return Evaluation.of(judge(Catch(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset)
+        return Evaluation.of(
+            evaluate_episodes(Catch(min(JUDGING_ENVIRONMENTS, episodes), seed), decide, episodes), preset
+        )
 
     settings: dict[str, Any] = {"cells": CELLS, "pixels": PIXELS}
     return Task(

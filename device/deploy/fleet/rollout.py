@@ -96,7 +96,7 @@ class Rollout:
         self.result = Result(self.policy, dict.fromkeys((member.target for member in members), State.NOT_BEGUN))
         self._begun: set[str] = set()
         self._switching: set[str] = set()
-        self._fallen: set[str] = set()
+        self._failed_devices: set[str] = set()
         """Devices on which the release failed, whatever became of them since."""
         self.identity = Identity(memory.rollouts)
         self._seen: set[str] = set()
@@ -216,21 +216,23 @@ class Rollout:
             if self._too_many:
                 self.pool.stop()  # of this phase, those that wait are not begun
         changed = self._exclude_replaced(
-            changed_device for changed_device in changed if changed_device.member.target not in self._fallen
+            changed_device for changed_device in changed if changed_device.member.target not in self._failed_devices
         )
         if not self._too_many:
             self._soak(name, [changed_device for changed_device in changed if not changed_device.is_proved])
         changed = self._exclude_replaced(changed)
-        fallen = [changed_device for changed_device in changed if changed_device.member.target in self._fallen]
+        failed_devices = [
+            changed_device for changed_device in changed if changed_device.member.target in self._failed_devices
+        ]
         if self._too_many:
-            count, allowed = len(self._fallen), self.settings.max_fail
+            count, allowed = len(self._failed_devices), self.settings.max_fail
             devices, are = "device" if count == 1 else "devices", "is" if allowed == 1 else "are"
             self.result.stopped = f"the release failed on {count} {devices} up to {name}, {allowed} {are} allowed"
             self._take_back(name, [changed_device for changed_device in changed if not changed_device.is_proved])
             self.result.phases.append((name, "rolled back"))
             return 0
-        self._take_back(name, fallen)
-        proved = [changed_device for changed_device in changed if changed_device not in fallen]
+        self._take_back(name, failed_devices)
+        proved = [changed_device for changed_device in changed if changed_device not in failed_devices]
         for changed_device in proved:
             self._event(
                 name, changed_device.member, State.PROVED, release=changed_device.release, digest=changed_device.digest
@@ -244,14 +246,14 @@ class Rollout:
 
     @property
     def _too_many(self) -> bool:
-        return len(self._fallen) > self.settings.max_fail
+        return len(self._failed_devices) > self.settings.max_fail
 
     def _event(self, phase: str, member: Member, state: State, **facts: Any) -> None:
         """Write, show and keep the state that a device has come to."""
         target = member.target
         self.journal.write(policy=self.policy, device=target, phase=phase, state=state, **facts)
         if state in COUNTED:
-            self._fallen.add(target)
+            self._failed_devices.add(target)
         if state in (State.BEGUN, State.SWITCHING):
             (self._begun if state is State.BEGUN else self._switching).add(target)
             return
@@ -320,7 +322,7 @@ class Rollout:
         self._event(phase, member, state, **error_facts(error))
 
     def _soak(self, phase: str, devices: Sequence[_Device]) -> None:
-        """Watch the devices that were changed, until the time is over or too many have fallen."""
+        """Watch the devices that were changed, until the time is over or too many have failed_devices."""
         # A switch starts the loop again: from then on it has no restarts.
         seen = {watched_device.member.target: Health() for watched_device in devices if watched_device.is_new}
         watched = {watched_device.member.target: watched_device for watched_device in devices}
@@ -375,12 +377,12 @@ class Rollout:
         self.pool.board.phase(f"{phase}, taken back", len(of))
 
         def work(member: Member, tell: Progress) -> None:
-            device, fell = of[member.target], member.target in self._fallen
+            device, has_failed = of[member.target], member.target in self._failed_devices
             tell(Step("go back", 0, 0))
             with connect(member.target, identity=member.identity) as connection:
-                serving, warnings = self._roll_back_device(connection, device, fell)
+                serving, warnings = self._roll_back_device(connection, device, has_failed)
             facts: dict[str, Any] = {"warnings": warnings} if warnings else {}
-            if fell:
+            if has_failed:
                 facts["error"] = self.result.errors[member.target]
             self._event(phase, member, State.ROLLED_BACK, release=serving, **facts)
 
@@ -391,7 +393,7 @@ class Rollout:
         for _ in self.pool.each([candidate.member for candidate in of.values()], work, record_failure):
             pass
 
-    def _roll_back_device(self, connection: Connection, device: _Device, fell: bool) -> tuple[str, list[str]]:
+    def _roll_back_device(self, connection: Connection, device: _Device, has_failed: bool) -> tuple[str, list[str]]:
         """Go back on one device where it still serves the release; returns what serves then, and warnings."""
         wait_s = self.settings.wait_s
         if not device.previous:
@@ -401,7 +403,7 @@ class Rollout:
             connection,
             self.policy,
             device.previous,
-            mark_bad_too=fell,
+            mark_bad_too=has_failed,
             only_from=device.release,
             wait_s=wait_s,
         )

@@ -14,7 +14,7 @@ from quarl.bench.study.experiment import Results
 from quarl.bench.study.measures.catch import Catch, catch_task
 from quarl.bench.study.mixed import EXPERIMENT, LEARNING, PONG, UPDATE
 from quarl.bench.study.records import Record
-from quarl.train.suites.episodes import judge
+from quarl.train.suites.episodes import evaluate_episodes
 
 Recorded = Callable[..., Record]
 FACTS = {"tensorflow": "2.21.0", "has_unit": True}
@@ -145,7 +145,7 @@ def follow(pictures: np.ndarray) -> np.ndarray:
 
 def test_who_follows_the_ball_catches_it_and_who_does_not_seldom_does() -> None:
     # The ball is at most 7 columns away and falls for 7 steps.
-    assert judge(Catch(4, seed=1), follow, 64).returns.mean() == 1.0
+    assert evaluate_episodes(Catch(4, seed=1), follow, 64).returns.mean() == 1.0
     stays = catch_task().evaluate(lambda pictures: np.ones(len(pictures), np.int64), 256, 1, "")
     assert stays.mean_return == pytest.approx(-0.75, abs=0.1)  # one column of eight
     assert stays.mean_length == 7

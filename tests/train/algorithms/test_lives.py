@@ -7,7 +7,7 @@ import numpy as np
 
 from quarl.train.algorithms.common.replay import Replay, n_step_returns
 from quarl.train.algorithms.common.rollouts import Rollout, compute_advantages
-from quarl.train.suites.episodes import EpisodeStream, StepResult, judge
+from quarl.train.suites.episodes import EpisodeStream, StepResult, evaluate_episodes
 
 STACK = 3
 
@@ -48,8 +48,8 @@ def test_the_stream_goes_on_with_the_same_game_and_counts_the_whole_of_it() -> N
     assert [bool(each.done[0]) for each in seen] == [False, False, False, True, False]
     # The lost life resets nothing; the game over begins the next game.
     assert [int(each.observation[0, 0, 0, -1]) for each in seen] == [11, 12, 13, 20, 21]
-    tally = stream.take_tally()
-    assert (tally.episodes, tally.total_return, tally.total_length) == (1, 15.0, 4)
+    stats = stream.take_stats()
+    assert (stats.episodes, stats.total_return, stats.total_length) == (1, 15.0, 4)
 
 
 def test_a_restored_stream_goes_on_after_the_lost_life() -> None:
@@ -59,11 +59,11 @@ def test_a_restored_stream_goes_on_after_the_lost_life() -> None:
     copy.restore(stream.state())
     np.testing.assert_array_equal(copy.observation, stream.observation)
     assert copy.step(ACTION).done[0] and stream.step(ACTION).done[0]
-    assert copy.take_tally() == stream.take_tally()
+    assert copy.take_stats() == stream.take_stats()
 
 
 def test_judging_plays_whole_games() -> None:
-    judged = judge(TwoLives(), lambda observation: ACTION, 3)
+    judged = evaluate_episodes(TwoLives(), lambda observation: ACTION, 3)
     assert (judged.returns.tolist(), judged.lengths.tolist()) == ([15.0] * 3, [4] * 3)
 
 

@@ -29,7 +29,7 @@ from quarl.policy.spec import (
 from quarl.train.deciding import greedy
 from quarl.train.networks.weights import initial_weights
 from quarl.train.runs.results import record_images, record_observations, versions
-from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, judge
+from quarl.train.suites.episodes import Actions, Decide, Observations, StepResult, evaluate_episodes
 from quarl.train.suites.task import Evaluation, Task
 
 SHAPE = (12, 12, 2)
@@ -63,7 +63,7 @@ class Pictures:
 
 
 def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
-    judged = judge(Pictures(2, seed), decide, episodes)
+    judged = evaluate_episodes(Pictures(2, seed), decide, episodes)
     mean = float(judged.returns.mean())
     return Evaluation(preset, episodes, None, None, mean, (mean, mean), float(judged.lengths.mean()))
 

@@ -29,8 +29,8 @@ def test_an_episode_spans_all_lives_of_a_game(name: str, lives: int) -> None:
             assert lost[place] == lives
             games, total, length = games + 1, total + rewards[place], length + int(lengths[place])
             lost[place] = rewards[place] = lengths[place] = 0
-    tally = stream.take_tally()
-    assert (tally.episodes, tally.total_return, tally.total_length) == (games, total, length)
+    stats = stream.take_stats()
+    assert (stats.episodes, stats.total_return, stats.total_length) == (games, total, length)
 
 
 def test_training_and_judging_play_the_same_game() -> None:

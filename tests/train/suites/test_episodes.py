@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quarl.airlearning_envs.flights import blind_policy
-from quarl.train.suites.episodes import EpisodeStream, StepResult, judge
+from quarl.train.suites.episodes import EpisodeStream, StepResult, evaluate_episodes
 from quarl.train.suites.make import make_task
 
 
@@ -49,9 +49,9 @@ def test_ended_episodes_are_followed_by_the_next_number() -> None:
         ([False, False], [2, 3], [2, 3]),
         ([False, True], [2, 4], [2, 3]),
     ]
-    tally = stream.take_tally()
-    assert (tally.episodes, tally.total_return, tally.total_length, tally.successes) == (3, 2.0, 7, 1)
-    assert stream.take_tally().episodes == 0
+    stats = stream.take_stats()
+    assert (stats.episodes, stats.total_return, stats.total_length, stats.successes) == (3, 2.0, 7, 1)
+    assert stream.take_stats().episodes == 0
 
 
 def test_where_episodes_cannot_be_flown_again_a_restored_stream_begins_new_ones() -> None:
@@ -81,7 +81,7 @@ def test_a_restored_stream_goes_on_to_the_same_bits(steps: int) -> None:
         one, other = stream.step(actions), copy.step(actions)
         np.testing.assert_array_equal(one.observation, other.observation)
         np.testing.assert_array_equal(one.last_observation, other.last_observation)
-    stream.take_tally()
+    stream.take_stats()
     np.testing.assert_array_equal(stream.state()["returns"], copy.state()["returns"])
 
 
@@ -152,7 +152,7 @@ def test_longer_episodes_than_the_first_buffer_are_remembered() -> None:
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
 def test_judging_does_not_depend_on_the_batch(batch: int) -> None:
-    judged = judge(Counting(batch), lambda observation: np.ones(len(observation), np.int64), 7)
+    judged = evaluate_episodes(Counting(batch), lambda observation: np.ones(len(observation), np.int64), 7)
     np.testing.assert_array_equal(judged.lengths, [2, 3, 4, 2, 3, 4, 2])
     np.testing.assert_array_equal(judged.returns, judged.lengths)
     assert judged.success is not None and judged.success.all()

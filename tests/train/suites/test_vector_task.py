@@ -150,8 +150,8 @@ def test_a_step_shows_the_last_observation_and_the_reset_the_first(function: str
         ([[4, 1], [3, 3]], [[4, 1], [3, 3]], no, no),
         ([[4, 2], [5, 0]], [[4, 2], [3, 4]], [False, True], [False, True]),
     ]
-    tally = stream.take_tally()
-    assert (tally.episodes, tally.total_length, tally.total_return) == (4, 3 + 4 + 3 + 4, 3 + 8 + 3 + 8)
+    stats = stream.take_stats()
+    assert (stats.episodes, stats.total_length, stats.total_return) == (4, 3 + 4 + 3 + 4, 3 + 8 + 3 + 8)
 
 
 def test_where_the_next_step_resets_nothing_behind_that_step_is_learned_from() -> None:
@@ -184,7 +184,7 @@ def test_a_batch_is_judged_and_a_restored_one_begins_new_episodes(function: str)
     assert other.observation[0, 2] != EpisodeStream(task.make(3, 4)).observation[0, 2]  # drawn from another seed
     for _ in range(12):
         other.step(np.ones(3, np.int64))
-    assert other.take_tally().episodes >= 6
+    assert other.take_stats().episodes >= 6
 
 
 @pytest.mark.parametrize(

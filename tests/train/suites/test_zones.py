@@ -71,11 +71,11 @@ def test_goals_are_of_the_open_zones_of_each_arena() -> None:
         seen = stream.step(blind(stream.observation))
         begun = seen.observation[seen.done, 25]
         places = np.flatnonzero(seen.done)
-        tally = stream.take_tally()
+        stats = stream.take_stats()
         for place, distance in zip(places, begun, strict=True):
             bounds = zone_bounds(PRESETS["hard" if place < 8 else "shipped"])
-            assert bounds[0][0] <= distance <= bounds[int(tally.figures["zone"]) - 1][1]
-    assert tally.figures == {"zone": 4.0}
+            assert bounds[0][0] <= distance <= bounds[int(stats.figures["zone"]) - 1][1]
+    assert stats.figures == {"zone": 4.0}
 
 
 def test_episodes_of_several_zones_are_flown_again_to_the_same_bits() -> None:
@@ -105,7 +105,7 @@ def test_episodes_of_several_zones_are_flown_again_to_the_same_bits() -> None:
 def test_without_a_curriculum_nothing_is_added_to_checkpoints_and_curves() -> None:
     stream = EpisodeStream(make_task("navigation").make(2, 0))
     assert not [name for name in stream.state() if "progression" in name]
-    assert "zone" not in stream.take_tally().row()
+    assert "zone" not in stream.take_stats().row()
 
 
 def test_distributed_training_takes_late_commands_and_no_curriculum() -> None:

@@ -74,7 +74,7 @@ class Loop:
         """Share of all steps that are made."""
         return self.step / self.run.request.steps
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Return whether there is another iteration; the quantizers may become active before it."""
         if self.step >= self.run.request.steps or self.run.stop_reason is not None:
             return False
@@ -101,9 +101,9 @@ class Loop:
         self.aware.count(self.learner.updates - self._counted)
         self._counted = self.learner.updates
         self.aware.look(self.weights, self.normaliser(self.stream.observation))
-        tally = self.stream.take_tally()
-        self.run.announce(self.step, tally.news)
-        row = {**tally.row(), **row, "observations_clipped": self.normaliser.take_clipped()}
+        stats = self.stream.take_stats()
+        self.run.announce(self.step, stats.news)
+        row = {**stats.row(), **row, "observations_clipped": self.normaliser.take_clipped()}
         self.run.report(self.step, row, steps or self.iteration_steps, decide)
         if may_be_best:
             self._best.offer(self.run.last_row, self._policy, self.step)
