@@ -21,6 +21,7 @@ from quarl.policy.reading import MANIFEST_FILE
 from quarl.policy.reference import Weights, forward_float, forward_integer, layer_names
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, Ranges, Recipe, RuntimeName
+from tests.refusals import refused
 
 Runtimes = dict[RuntimeName, RuntimeProcess]
 Small = tuple[PolicySpec, Weights, np.ndarray, np.ndarray]
@@ -59,9 +60,9 @@ def test_the_same_bits_everywhere_are_one_number(small: Small) -> None:
 @pytest.mark.parametrize(
     ("bits", "message"),
     [
-        ({"dense_0": 8, "head": 8}, r"bits of the layers \['dense_0', 'head'\]; the policy has \['dense_0', 'dense_1'"),
+        ({"dense_0": 8, "head": 8}, r"the layers \['dense_0'"),
         ({**ASSIGNMENT, "dense_7": 8}, "dense_7"),
-        ({**ASSIGNMENT, "head": 9}, "9 bits were asked for"),
+        ({**ASSIGNMENT, "head": 9}, "9"),
     ],
 )
 def test_bits_of_no_layer_are_refused(small: Small, bits: dict[str, int], message: str) -> None:
@@ -107,7 +108,7 @@ def test_a_bundle_keeps_its_assignment(bundle: Bundle, runtimes: Runtimes, capsy
     # Another format of the same bundle gets the same bits, whatever would be chosen now.
     other = dict.fromkeys(wanted, 8)
     edited = change(written.path, other)
-    with pytest.raises(BundleError, match=r"mixed.native is not what .*quarl convert --bits mixed"):
+    with refused(BundleError, "artifact_not_rebuilt", shows=["mixed.native", "--bits"]):
         check_artifact(edited, edited.artifact(Precision.MIXED, NATIVE))
     convert(edited, Precision.MIXED, TFLITE, runtimes)
     assert Bundle.load(bundle.path).artifact(Precision.MIXED, TFLITE).layer_bits == other
@@ -144,7 +145,7 @@ def test_a_manifest_whose_bits_do_not_belong_to_its_artifact_is_refused(
     bundle: Bundle, file: str, bits: dict[str, int] | None
 ) -> None:
     cli.main(["--policy", str(bundle.path), "--bits", "8,mixed", "--format", "native"])
-    with pytest.raises(BundleError, match=rf"layer_bits of {file} is .*; mixed artifacts have them, others not"):
+    with refused(BundleError, "bundle", shows=["layer_bits"]):
         change(bundle.path, bits, file)
 
 

@@ -110,7 +110,7 @@ def test_an_artifact_that_takes_the_smallest_logit_is_refused(bundle: Bundle, ru
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     spoilt = replace(candidate, data=bytes(builder.Output()))
-    with pytest.raises(ParityError, match=r"in tflite-runtime 2.14.*is not that of its own outputs"):
+    with refused(ParityError, "parity", shows=["2.14"]):
         pipeline.check_parities(bundle, spoilt, runtimes)
 
 
@@ -152,7 +152,7 @@ def test_a_runtime_that_hangs_is_named_killed_and_started_again(
         candidate = pipeline.build(bundle, Precision.FP32, ArtifactFormat.TFLITE)
         with monkeypatch.context() as patch:
             patch.setattr(executor, "TIMEOUT_S", 0.2)
-            with pytest.raises(ParityError, match=r"litert did not end on the artifact within 0\.2 s.*Nothing was"):
+            with refused(ParityError, "parity", shows=["0.2"]):
                 pipeline.check_parities(bundle, candidate, {RuntimeName.LITERT: process})
         assert hung.returncode == -signal.SIGKILL
         data = tflite_graph.float_graph(spec, weights)
@@ -190,7 +190,7 @@ def test_nan_is_refused_before_anything_else(small: Small) -> None:
 def test_another_shape_or_type_is_refused(small: Small, outputs: np.ndarray) -> None:
     spec, weights, _, observations = small
     reference = float_reference(spec, weights, observations)
-    with pytest.raises(ParityError, match=r"not float32\[100, 6\]"):
+    with refused(ParityError, "parity", shows=["100"]):
         check(RuntimeName.LITERT, "small/fp32.tflite", spec, execution_of(spec, outputs), reference)
 
 
@@ -206,7 +206,7 @@ def test_an_integer_artifact_has_the_levels_of_one_of_the_two_ways_of_rounding(s
     assert found.max_error_steps == pytest.approx(apart, abs=0.02)
     outputs = reference.own[own].copy()
     outputs[5, 1] += np.float32(step)
-    with pytest.raises(ParityError, match=r"golden vector 5, output 1 is off by 1\.00 steps .*allowed are 0\.50"):
+    with refused(ParityError, "golden_mismatch", shows=["1.00", "0.50"]):
         check(RuntimeName.LITERT, "small/int8.tflite", spec, execution_of(spec, outputs), reference)
 
 

@@ -182,7 +182,7 @@ def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_v
         )
 
     assert check(expected.outputs, by=0)["action_agreement"] == 1.0
-    with pytest.raises(AgentError, match="chooses wrongly in litert on this device: on golden vector 0"):
+    with refused(AgentError, "golden"):
         check(expected.outputs, by=1)
     broken = expected.outputs.copy()
     broken[5, 2] = np.nan
@@ -352,7 +352,7 @@ def test_the_outputs_of_a_graph_are_told_apart_by_type_and_shape(pilot: Bundle) 
         [_Tensor(1, "a", [1, 24], np.float32), action],
         [logits, action, action],
     ):
-        with pytest.raises(AgentError, match="policy 'pilot' needs"):
+        with refused(AgentError, "runtime", shows=["'pilot'"]):
             _match(pilot.spec, [source], results)
     with pytest.raises(AgentError, match=r"observation int8\[1, 32\]"):
         _match(pilot.spec, [_Tensor(0, "observation", [1, 32], np.int8)], [logits, action])

@@ -30,6 +30,7 @@ from quarl.device.deploy.local_device import free_port
 from quarl.device.deploy.target import Target
 from tests.device_deploy.devices import Line, TestDevice, make_key
 from tests.device_deploy.needs import needs_ssh
+from tests.refusals import refused
 
 
 def connect_with(device: TestDevice, known: Path, identity: Path | None = None) -> AbstractContextManager[Connection]:
@@ -196,12 +197,12 @@ def test_errors_are_two_lines_and_no_traceback(tmp_path: Path) -> None:
 def test_results_say_what_was_asked_and_done(connection: Connection) -> None:
     done = connection.run("printf hello")
     assert (done.command, done.exit_status, done.stdout, done.ok) == ("printf hello", 0, "hello", True)
-    with pytest.raises(RemoteCommandError, match="ended with status 4: no such luck"):
+    with pytest.raises(RemoteCommandError, match="with status 4"):
         connection.run("echo no such luck >&2; exit 4")
 
 
 def test_a_command_that_does_not_end_is_given_up(connection: Connection) -> None:
-    with pytest.raises(RemoteCommandError, match=r"did not end within 0\.3 s"):
+    with refused(RemoteCommandError, "remote_command", shows=["0.3"]):
         connection.run("sleep 30", timeout=0.3)
     assert connection.run("echo still here").stdout == "still here\n"
 

@@ -25,6 +25,7 @@ from quarl.device.deploy.releases import list_releases, remove_releases
 from quarl.device.deploy.wheels import WheelSet
 from quarl.policy.spec import Precision, RuntimeName
 from tests.device_deploy.devices import Line, Site, eventually, stand_in_payload
+from tests.refusals import refused
 
 
 def test_a_default_rollback_does_not_go_where_somebody_rolled_back_from(site: Site) -> None:
@@ -84,7 +85,7 @@ def test_nothing_good_is_left_to_go_back_to(site: Site) -> None:
     site.rollback()
     with pytest.raises(ReleaseError, match=f"no release of {site.name} before {first}"):
         site.rollback()
-    with pytest.raises(ReleaseError, match="there is no release 0099-x"):
+    with refused(ReleaseError, "release", shows=["0099"]):
         site.rollback("0099-x")
     site.rollback(second, mark_bad_too=True)
     with pytest.raises(

@@ -104,7 +104,7 @@ def test_a_device_file_is_refused(bundle: Bundle) -> None:
         os.mknod(bundle.path / SPEC_FILE, 0o600 | 0o020000, os.makedev(1, 5))  # /dev/zero
     except PermissionError:
         pytest.skip("only root makes devices")
-    with pytest.raises(BundleError, match=f"{SPEC_FILE} is a device"):
+    with refused(BundleError, "not_a_regular_file"):
         Bundle.load(bundle.path)
 
 
@@ -116,13 +116,13 @@ def test_a_link_to_the_bundle_itself_is_followed(bundle: Bundle, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "size", "words"),
     [
-        (MANIFEST_FILE, 2**40, "manifest.json has 1099511627776 bytes; allowed are at most 1048576"),
-        (SPEC_FILE, 2**24, "policy.json has 16777216 bytes; allowed are at most 3145728"),
-        (GOLDEN_FILE, 2**29, "golden.npz has 536870912 bytes; allowed are at most"),
-        (WEIGHTS_FILE, 2**29, "weights.safetensors has 536870912 bytes; allowed are at most"),
-        ("int8.tflite", 2**29, "int8.tflite has 536870912 bytes; allowed are at most"),
-        ("learning_curve.csv", 2**29, "learning_curve.csv has 536870912 bytes; allowed are at most"),
-        ("learning_curve.csv", 2**40, "a record has 1099511627776 bytes"),
+        (MANIFEST_FILE, 2**40, "at most 1048576"),
+        (SPEC_FILE, 2**24, "at most 3145728"),
+        (GOLDEN_FILE, 2**29, r"golden\.npz"),
+        (WEIGHTS_FILE, 2**29, r"weights\.safetensors"),
+        ("int8.tflite", 2**29, r"int8\.tflite"),
+        ("learning_curve.csv", 2**29, r"learning_curve\.csv"),
+        ("learning_curve.csv", 2**40, "1099511627776"),
     ],
 )
 def test_a_file_that_is_too_large_is_not_read(full: Bundle, name: str, size: int, words: str) -> None:
@@ -230,7 +230,7 @@ ROWS = npy(CALIBRATION)
 )
 def test_an_archive_that_is_none_is_refused(bundle: Bundle, data: bytes, words: str) -> None:
     sign(bundle.path, CALIBRATION_FILE, data)
-    with little_memory(), pytest.raises(BundleError, match=rf"{CALIBRATION_FILE}.*{words}"):
+    with little_memory(), refused(BundleError, "bundle"):
         Bundle.load(bundle.path)
 
 
@@ -242,7 +242,7 @@ def test_every_npz_is_read_alike(full: Bundle) -> None:
     )
     loaded = Bundle.load(full.path, DEVICE_FILES)
     entry = loaded.artifact(Precision.INT8, ArtifactFormat.TFLITE)
-    with pytest.raises(BundleError, match=r"int8\.golden\.npz holds 'observations\.npy', which nobody wants"):
+    with refused(BundleError, "bundle", shows=["int8.golden.npz", "'observations.npy'"]):
         loaded.read_expected(entry)
 
 

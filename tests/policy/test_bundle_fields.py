@@ -40,16 +40,16 @@ def nested(levels: int) -> list[Any]:
 def test_one_rule_for_policy_names(bundle: Bundle, tmp_path: Path, name: str) -> None:
     """The reader, the writer, the manifest and the host refuse the same."""
     assert not is_policy_name(name)
-    with pytest.raises(SpecError, match=r"policy\.name is .*; allowed are 1 to 64 letters"):
+    with refused(SpecError, "spec", shows=["policy.name", "64"]):
         write_bundle(tmp_path / "new", replace(SPEC, name=name), WEIGHTS, CALIBRATION, GOLDEN)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(VerificationError, match="allowed are 1 to 64 letters"):
+    with refused(VerificationError, "verification", shows=["64"]):
         check_policy_name(name)
     change(bundle.path, SPEC_FILE, lambda spec: spec.update(name=name))
     with pytest.raises(BundleError, match=rf"{SPEC_FILE}.*name"):
         Bundle.load(bundle.path)
     change(bundle.path, MANIFEST_FILE, lambda manifest: manifest.update(policy=name))
-    with pytest.raises(BundleError, match=rf"{MANIFEST_FILE}.*policy"):
+    with refused(BundleError, "bundle"):
         Bundle.load(bundle.path)
 
 
@@ -63,36 +63,36 @@ def test_names_that_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda d: d.update(provenance={"x": float("nan")}), r"provenance\.x is nan; it must be finite"),
-        (lambda d: d.update(provenance={"x": [1, {"y": float("inf")}]}), r"provenance\.x\.y is inf; it must be finite"),
-        (lambda d: d["environment"].update(settings={"x": float("nan")}), r"environment\.settings\.x is nan"),
-        (lambda d: d.update(provenance={"x": "\ud800"}), r"provenance\.x is '\\ud800'; it must be printable"),
-        (lambda d: d.update(provenance={"\ud800": 1}), r"provenance is '\\ud800'; it must be printable"),
-        (lambda d: d.update(provenance={"x": "\x1b[2J"}), r"provenance\.x is '\\x1b\[2J'; it must be printable"),
-        (lambda d: d.update(provenance={"x": nested(70)}), r"provenance\.x lies 65 levels deep; allowed are 64"),
-        (lambda d: d["observation"][0].update(shape=[HUGE]), r"'state' has the shape \(10000.*allowed are"),
-        (lambda d: d["observation"][0].update(shape=[2**24, 2**24]), r"has 281474976710656 elements; allowed are"),
-        (lambda d: d["observation"][0].update(shape=[1] * 100_000), "'state' has the shape"),
-        (lambda d: d["observation"][0].update(name="a\nb"), r"observation\[0\]\.name is 'a\\nb'; it must be printable"),
-        (lambda d: d["observation"][0].update(name="a" * 201), "an observation field's name is 'aaa.*allowed are 200"),
-        (lambda d: d["observation"][0].update(unit="\ud800"), r"observation\[0\]\.unit is '\\ud800'"),
+        (lambda d: d.update(provenance={"x": float("nan")}), "must be finite"),
+        (lambda d: d.update(provenance={"x": [1, {"y": float("inf")}]}), r"provenance\.x\.y"),
+        (lambda d: d["environment"].update(settings={"x": float("nan")}), r"environment\.settings\.x"),
+        (lambda d: d.update(provenance={"x": "\ud800"}), "must be printable"),
+        (lambda d: d.update(provenance={"\ud800": 1}), "provenance"),
+        (lambda d: d.update(provenance={"x": "\x1b[2J"}), "must be printable"),
+        (lambda d: d.update(provenance={"x": nested(70)}), r"provenance\.x"),
+        (lambda d: d["observation"][0].update(shape=[HUGE]), "'state'"),
+        (lambda d: d["observation"][0].update(shape=[2**24, 2**24]), "281474976710656"),
+        (lambda d: d["observation"][0].update(shape=[1] * 100_000), "'state'"),
+        (lambda d: d["observation"][0].update(name="a\nb"), r"observation\[0\]\.name"),
+        (lambda d: d["observation"][0].update(name="a" * 201), "observation field's name"),
+        (lambda d: d["observation"][0].update(unit="\ud800"), r"observation\[0\]\.unit"),
         (
             lambda d: d["head"].update(action_names=["go", "\x1b"]),
-            r"head\.action_names is '\\x1b'; it must be printable",
+            r"head\.action_names",
         ),
         (
             lambda d: d["head"].update(action_names=[str(n) for n in range(70_000)]),
-            "the head has 70000 outputs; allowed",
+            "the head",
         ),
         (lambda d: d["head"].update(action_names=["go"] * 60_000), r"names an action twice: \['go'\]"),
-        (lambda d: d["network"].update(hidden=[HUGE]), r"network\.hidden is \(10000"),
-        (lambda d: d["network"].update(hidden=[1] * 5000), "network has 5000 layers before the head; allowed are 1000"),
-        (lambda d: d["environment"].update(id="\ud800"), r"environment\.id is '\\ud800'; it must be printable"),
-        (lambda d: d.update(control_period_s=HUGE), "control_period_s is 10000.*; it must be finite"),
-        (lambda d: d.update(format_version=[0] * 10_000), r"has format_version \[0, 0"),
+        (lambda d: d["network"].update(hidden=[HUGE]), r"network\.hidden"),
+        (lambda d: d["network"].update(hidden=[1] * 5000), "layers before the"),
+        (lambda d: d["environment"].update(id="\ud800"), r"environment\.id"),
+        (lambda d: d.update(control_period_s=HUGE), "control_period_s"),
+        (lambda d: d.update(format_version=[0] * 10_000), "format_version"),
         (
             lambda d: d.update(provenance=[[]] * (MOST_PARTS + 1)),
-            "it has 40\\d{4} numbers, strings, lists and objects; allowed are 200000",
+            "numbers, strings, lists",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_spec_field_that_is_none_is_refused(
     bundle: Bundle, edit: Callable[[dict[str, Any]], object], words: str
 ) -> None:
     change(bundle.path, SPEC_FILE, edit)
-    with pytest.raises(BundleError, match=rf"{SPEC_FILE}: .*{words}") as caught:
+    with refused(BundleError, "bundle", shows=[SPEC_FILE]) as caught:
         Bundle.load(bundle.path)
     assert len(str(caught.value)) < 2500
     with pytest.raises(SpecError, match=words):
@@ -130,7 +130,7 @@ def test_a_document_that_is_none_is_refused(bundle: Bundle, text: bytes) -> None
 def test_1e999_in_provenance_is_named(bundle: Bundle) -> None:
     text = SPEC.to_json().replace('"provenance": {}', '"provenance": {"return": 1e999}')
     assert "1e999" in text
-    with pytest.raises(SpecError, match=r"provenance\.return is inf; it must be finite"):
+    with refused(SpecError, "spec", shows=["provenance.return"]):
         PolicySpec.from_json(text)
 
 
@@ -146,21 +146,21 @@ def test_many_names_are_read_fast() -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda m: m["files"].update({"a" * 300: m["files"][SPEC_FILE]}), "the manifest names the file 'aaa"),
-        (lambda m: m["files"].update({"\ud800": m["files"][SPEC_FILE]}), r"files is '\\ud800'; it must be printable"),
-        (lambda m: m["files"].update({"a\x1b[2J": m["files"][SPEC_FILE]}), r"'a\\x1b\[2J'; it must be printable"),
-        (lambda m: m["files"][SPEC_FILE].update(bytes=HUGE), "a record has 1000"),
-        (lambda m: m["files"].update({str(n): m["files"][SPEC_FILE] for n in range(1001)}), "files; allowed are 1000"),
+        (lambda m: m["files"].update({"a" * 300: m["files"][SPEC_FILE]}), "the manifest must"),
+        (lambda m: m["files"].update({"\ud800": m["files"][SPEC_FILE]}), "printable characters without"),
+        (lambda m: m["files"].update({"a\x1b[2J": m["files"][SPEC_FILE]}), r"'a\\x1b\[2J'"),
+        (lambda m: m["files"][SPEC_FILE].update(bytes=HUGE), "hexadecimal digits"),
+        (lambda m: m["files"].update({str(n): m["files"][SPEC_FILE] for n in range(1001)}), "must list at"),
         (lambda m: m["files"].pop(SPEC_FILE), f"does not list {SPEC_FILE}"),
         (lambda m: m["files"].pop(GOLDEN_FILE), f"does not list {GOLDEN_FILE}"),
         (lambda m: m["files"].pop("int8.golden.npz"), r"lists int8\.tflite, but not its golden_file int8\.golden\.npz"),
         (lambda m: m.pop("files"), "lacks the field 'files'"),
         (lambda m: m["artifacts"][0].pop("sha256"), "lacks the field 'sha256'"),
-        (lambda m: m["artifacts"][0].update(scheme=float("nan")), "scheme is nan; it must be finite"),
-        (lambda m: m["artifacts"][0].update(scheme="\ud800"), r"scheme is '\\ud800'; it must be printable"),
-        (lambda m: m["artifacts"][0].update(file="a" * 300), "the manifest names the file 'aaa"),
-        (lambda m: m["artifacts"][0].update(extra=nested(70)), "65 levels deep"),
-        (lambda m: m.update(artifacts=[1]), "artifacts is 1; it must be an object"),
+        (lambda m: m["artifacts"][0].update(scheme=float("nan")), "must be finite"),
+        (lambda m: m["artifacts"][0].update(scheme="\ud800"), "must be printable"),
+        (lambda m: m["artifacts"][0].update(file="a" * 300), "the manifest must"),
+        (lambda m: m["artifacts"][0].update(extra=nested(70)), "levels deep"),
+        (lambda m: m.update(artifacts=[1]), "be an object"),
     ],
 )
 def test_a_manifest_field_that_is_none_is_refused(
@@ -187,10 +187,10 @@ def test_a_typed_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("spec", "rows", "words"),
     [
-        (SPEC, GOLDEN[:0], "golden_observations has no rows.*Record some"),
-        (SPEC, np.full((2, 3), np.nan, np.float32), "golden_observations holds NaN or infinity"),
-        (replace(SPEC, provenance={"x": float("nan")}), GOLDEN, r"provenance\.x is nan"),
-        (replace(SPEC, provenance={"x": "\ud800"}), GOLDEN, r"provenance\.x is '\\ud800'"),
+        (SPEC, GOLDEN[:0], "golden_observations"),
+        (SPEC, np.full((2, 3), np.nan, np.float32), "golden_observations"),
+        (replace(SPEC, provenance={"x": float("nan")}), GOLDEN, r"provenance\.x"),
+        (replace(SPEC, provenance={"x": "\ud800"}), GOLDEN, r"provenance\.x"),
     ],
 )
 def test_the_writer_refuses_what_the_reader_would(
@@ -198,7 +198,7 @@ def test_the_writer_refuses_what_the_reader_would(
 ) -> None:
     with pytest.raises(SpecError, match=words):
         write_bundle(tmp_path / "new", spec, WEIGHTS, CALIBRATION, rows)
-    with pytest.raises(SpecError, match=r"an extra file is called '\.\./out'; allowed are plain"):
+    with refused(SpecError, "spec", shows=["'../out'"]):
         write_bundle(tmp_path / "new", SPEC, WEIGHTS, CALIBRATION, GOLDEN, {"../out": b""})
     assert list(tmp_path.iterdir()) == []
 

@@ -31,6 +31,7 @@ from quarl.policy.spec import (
     TrainedQuantization,
     weight_shapes,
 )
+from tests.refusals import refused
 
 DEPTH = ObservationField("depth", (3, 3, 1), "m")
 SPEC = PolicySpec(
@@ -78,7 +79,7 @@ def test_the_first_dense_layer_has_rows_for_image_and_vector() -> None:
     assert weight_shapes(spec)["dense_0/kernel"] == (7 * 7 * 64 + 8, 512)
     assert PolicySpec.from_json(spec.to_json()) == spec
     without = {**WEIGHTS, "head/kernel": WEIGHTS["head/kernel"][:8]}
-    with pytest.raises(SpecError, match=r"'head/kernel' is float32\[8, 2\], the spec wants float32\[11, 2\]"):
+    with refused(SpecError, "spec", shows=["'head/kernel'", "11"]):
         check_weights(SPEC, without)
 
 
@@ -94,7 +95,7 @@ def test_without_convolutions_all_fields_are_one_vector() -> None:
     [
         ((DEPTH, replace(DEPTH, name="second")), r"image field first, and vector.*'second'.*the shape \(3, 3, 1\)"),
         ((DEPTH, ObservationField("grid", (2, 2), "1")), r"vector fields may follow; 'grid'.*the shape \(2, 2\)"),
-        ((ObservationField("speed", (3,), "m/s"), DEPTH), r"take an image.*the observation is \(3,\)"),
+        ((ObservationField("speed", (3,), "m/s"), DEPTH), "a network with"),
     ],
 )
 def test_other_fields_are_refused(fields: tuple[ObservationField, ...], words: str) -> None:
@@ -163,5 +164,5 @@ def test_what_cannot_be_equalised_is_left_alone() -> None:
         assert all(
             np.array_equal(values, weights[name]) for name, values in equalise(spec, weights, OBSERVATION).items()
         )
-    with pytest.raises(QuantizationError, match="calibration set is empty"):
+    with pytest.raises(QuantizationError, match="must have observations"):
         equalise(SPEC, WEIGHTS, OBSERVATION[:0])

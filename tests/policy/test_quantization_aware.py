@@ -84,13 +84,13 @@ def test_the_spec_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"bits": 9}, "quantization.bits is 9"),
+        ({"bits": 9}, r"quantization\.bits"),
         ({"bits": "4"}, "bits"),
-        ({"ranges": {"input": [-1, 1]}}, r"the network has \['dense_0', 'input'\]"),
-        ({"ranges": {"input": [-1, 1], "dense_0": [0, 1], "head": [0, 1]}}, "quantization.ranges are those of"),
+        ({"ranges": {"input": [-1, 1]}}, r"\['dense_0', 'input'\]"),
+        ({"ranges": {"input": [-1, 1], "dense_0": [0, 1], "head": [0, 1]}}, r"quantization\.ranges"),
         ({"ranges": {"input": [1, -1], "dense_0": [0, 1]}}, "finite and ordered"),
-        ({"ranges": {"input": [-1, 1], "dense_0": [-1, 1]}}, "not at a ReLU's 0"),
-        ({"ranges": {"input": [-1, 1, 2], "dense_0": [0, 1]}}, "3 numbers"),
+        ({"ranges": {"input": [-1, 1], "dense_0": [-1, 1]}}, "must begin"),
+        ({"ranges": {"input": [-1, 1, 2], "dense_0": [0, 1]}}, "numbers"),
         ({"weight_range": "widest"}, "widest"),
     ],
 )

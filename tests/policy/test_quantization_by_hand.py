@@ -141,7 +141,7 @@ def test_affine_keeps_an_empty_tensor_empty() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 0.0), (np.nan, 1.0), (0.0, np.inf)])
 def test_affine_refuses_a_range_that_is_none(low: float, high: float) -> None:
-    with pytest.raises(QuantizationError, match="cannot be quantized"):
+    with pytest.raises(QuantizationError, match="finite and ordered"):
         affine_from_range(low, high)
 
 
@@ -245,5 +245,5 @@ def test_symmetric_refuses_other_widths(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [1, 33])
 def test_quarl_refuses_other_widths(bits: int) -> None:
-    with pytest.raises(QuantizationError, match="allowed are 2 … 31"):
+    with refused(QuantizationError, "bits_out_of_range", shows=["31"]):
         quarl(KERNEL, bits)

@@ -81,7 +81,7 @@ def test_images_span_all_grey_levels() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(QuantizationError, match="calibration set is empty"):
+    with pytest.raises(QuantizationError, match="must have observations"):
         calibrate_ranges(SPEC, WEIGHTS, SEEN[:0])
     with pytest.raises(QuantizationError, match=r"calibration observations.*NaN or infinite"):
         calibrate_ranges(SPEC, WEIGHTS, np.array([[np.inf, 0.0]], np.float32))

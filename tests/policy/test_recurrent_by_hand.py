@@ -124,25 +124,25 @@ def test_states_and_layers_belong_together(change: dict[str, Any]) -> None:
 
 def test_states_stand_behind_all_other_fields() -> None:
     spec = recurrent_spec("gru")
-    with pytest.raises(SpecError, match="behind all other fields"):
+    with pytest.raises(SpecError, match="states of"):
         replace(spec, observation=spec.observation[::-1])
-    with pytest.raises(SpecError, match="nothing but states"):
+    with pytest.raises(SpecError, match="a field"):
         replace(spec, observation=spec.observation[1:], normaliser=Normaliser((0.0,), (1.0,)))
-    with pytest.raises(SpecError, match="has 2 rows of state; allowed is one"):
+    with pytest.raises(SpecError, match="of state"):
         ObservationField("state_0", (2, 4), "1", memory=Memory(Remembered.STATE, (0.0,) * 4))
 
 
 def test_quantizers_of_training_are_refused_beside_recurrent_layers() -> None:
-    with pytest.raises(SpecError, match="recurrent layers; allowed are others"):
+    with pytest.raises(SpecError, match="recurrent layers"):
         replace(recurrent_spec("gru"), quantization=TrainedQuantization(8, {"input": (-1.0, 1.0)}))
 
 
 @pytest.mark.parametrize(
     ("recurrence", "words"),
     [
-        ({"units": 0}, "has 0 units; allowed are 1"),
-        ({"units": 4096}, "has 4096 units"),
-        ({"units": 4, "behind": 3}, "stand behind [3] hidden layers"),
+        ({"units": 0}, "got 0."),
+        ({"units": 4096}, "got 4096."),
+        ({"units": 4, "behind": 3}, "ascending numbers"),
     ],
 )
 def test_what_no_recurrent_layer_can_be(recurrence: dict[str, int], words: str) -> None:
@@ -160,7 +160,7 @@ def test_a_history_gives_each_layer_its_own_state() -> None:
     assert history.observe(np.ones(7)).tolist() == [1.0] * 7 + state.tolist()
     history.reset()
     assert history.observe(np.ones(7)).tolist() == [1.0] * 7 + [0.0] * 30
-    with pytest.raises(SpecError, match="has 10 elements, 9 were given"):
+    with refused(SpecError, "spec", shows=["10"]):
         history.record_action((), state[:-1])
     with refused(SpecError, "extra_state_elements"):
         history.record_action((), np.arange(31.0))
@@ -191,7 +191,7 @@ def test_a_batch_remembers_what_each_episode_would_alone(name: str) -> None:
 
 def test_episodes_that_nobody_began_are_refused() -> None:
     pilot = Pilot(recurrent_spec("gru"), lambda rows: rows)
-    with pytest.raises(SpecError, match="shown 3 episodes, of which 0 were begun"):
+    with pytest.raises(SpecError, match="values must have"):
         pilot(np.zeros((3, 7), np.float32))
 
 

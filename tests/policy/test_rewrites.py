@@ -184,11 +184,11 @@ def test_trained_quantizers_images_and_normalisers_are_refused() -> None:
     scaled = replace(SPEC, normaliser=Normaliser((0.0,) * 3, (2.0,) * 3))
     for spec in (image, scaled):
         assert Rewrite.NORMALISED not in possible(spec)
-        with pytest.raises(SpecError, match="sees an image or has a normaliser"):
+        with pytest.raises(SpecError, match="a normaliser"):
             add_normaliser(spec, WEIGHTS, rows)
     with pytest.raises(SpecError, match="must be discrete"):
         subtract_output_mean(STEERING, weights_of(STEERING))
-    with pytest.raises(SpecError, match="no observations"):
+    with pytest.raises(SpecError, match="a normaliser"):
         add_normaliser(SPEC, WEIGHTS, rows[:0])
     with refused(SpecError, "spec", shows=["NaN"]):
         add_normaliser(SPEC, WEIGHTS, np.full((2, 3), np.nan, np.float32))

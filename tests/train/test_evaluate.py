@@ -149,18 +149,16 @@ def test_another_task_is_refused_by_the_field_that_differs(bundle: Bundle) -> No
     task, spec = make_task("CartPole-v1"), bundle.spec
     evaluate.check_task(spec, task)
     other = dataclasses.replace(spec, head=DiscreteHead(("action_0", "push")))
-    with pytest.raises(SpecError, match=r"head.action_names is \('action_0', 'push'\), that of the task is"):
+    with refused(SpecError, "spec", shows=["head.action_names", "'action_0'", "'push'"]):
         evaluate.check_task(other, task)
     other = dataclasses.replace(spec, environment=EnvironmentSpec("ALE/pong"))
-    with pytest.raises(
-        SpecError, match=r"environment.id is ALE/pong, that of the task is CartPole-v1.*--task CartPole"
-    ):
+    with refused(SpecError, "spec", shows=["environment.id", "ALE/pong", "--task"]):
         evaluate.check_task(other, task)
     head = ContinuousHead((-1.0,), (1.0,), Squash.CLIP)
-    with pytest.raises(SpecError, match="its head is 1 number, that of the task is one of 2 actions"):
+    with pytest.raises(SpecError, match="of 2 actions"):
         evaluate.check_task(dataclasses.replace(spec, head=head), task)
     wide = dataclasses.replace(task, head=ContinuousHead((-1.0,), (2.0,), Squash.TANH))
-    with pytest.raises(SpecError, match=r"head.high is \(1.0,\), that of the task is \(2.0,\)"):
+    with refused(SpecError, "spec", shows=["head.high", "1.0", "2.0"]):
         evaluate.check_task(dataclasses.replace(spec, head=head), wide)
     same = dataclasses.replace(task, head=ContinuousHead((-1.0,), (1.0,), Squash.TANH))
     evaluate.check_task(dataclasses.replace(spec, head=head), same)  # the squash is the method's

@@ -44,7 +44,8 @@ def test_one_unequal_pair_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "words"), [([1.0, 2.0, 3.0], "3 pairs"), ([1.0] * 8, "no order"), ([*range(8), np.nan], "finite")]
+    ("x", "words"),
+    [([1.0, 2.0, 3.0], "pairs"), ([1.0] * 8, "correlation is undefined"), ([*range(8), np.nan], "finite")],
 )
 def test_what_has_no_correlation_is_refused(x: list[float], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -402,7 +402,7 @@ def test_a_page_without_pairs_of_markers_is_left_alone(text: str) -> None:
 
 
 def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not have 2 cells"):
+    with pytest.raises(ValueError, match="have 2 cells"):
         Table("t", "T", ("a", "b"), (("only",),))
 
 

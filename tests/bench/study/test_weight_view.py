@@ -28,6 +28,7 @@ from quarl.policy.spec import (
     PolicySpec,
     WeightRange,
 )
+from tests.refusals import refused
 
 
 def make_bundle(path: Path, name: str = "two", method: str = "dqn", hidden: tuple[int, ...] = (2,)) -> Bundle:
@@ -92,7 +93,7 @@ def test_what_has_no_levels_says_why() -> None:
     assert levels_of(0 * values[:, None], 8, Scheme.SYMMETRIC, is_kernel=True).words.startswith("all 0")
     assert levels_of(values[None] * [0, 1], 2, Scheme.SYMMETRIC, is_kernel=True).smallest_step == 3.0, "not that of 0s"
     assert levels_of(values, 32, Scheme.QUARL, is_kernel=True).words == "float32: no levels"
-    with pytest.raises(QuantizationError, match=r"9 bits .* 2 … 8"):
+    with refused(QuantizationError, "bits_out_of_range"):
         levels_of(values, 9, Scheme.SYMMETRIC, is_kernel=True)
     with pytest.raises(QuantizationError, match="quarl and symmetric"):
         levels_of(values, 8, Scheme.QUARL_RELEASED, is_kernel=True)

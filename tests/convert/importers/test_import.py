@@ -253,13 +253,13 @@ def spec_of(folded: object) -> PolicySpec:
     ("steps", "message"),
     [
         (([TANH], [], []), "the activation tanh before the first layer"),
-        (([], [TANH, ELU], []), "behind another activation"),
+        (([], [TANH, ELU], []), "another activation"),
         (([], [Clip(-ONE, ONE)], []), "a clip between layers"),
-        (([], [TANH], [ELU]), "the activation elu behind the last layer"),
-        (([], [TANH], [ELU, affine(2.0)]), "the activation elu behind"),
-        (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), "cuts some of them"),
-        (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), "other bounds"),
-        (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), "some actions are clipped"),
+        (([], [TANH], [ELU]), "the activation elu"),
+        (([], [TANH], [ELU, affine(2.0)]), "the activation elu"),
+        (([], [TANH], [TANH, Clip(-ONE / 2, ONE / 2)]), "squashed actions must"),
+        (([], [TANH], [Clip(-ONE, 2 * ONE), TANH]), "squashing must have"),
+        (([], [TANH], [Clip(-ONE, np.array([1.0, np.inf, 1.0]))]), "actions or none"),
         (([], [TANH], [TANH, affine(0.0, 1.0, 1.0)]), "multiplied by 0"),
     ],
 )
@@ -278,7 +278,7 @@ def test_wide_bounds_hide_no_misread_policy() -> None:
     assert isinstance(head, ContinuousHead) and head.squash is Squash.NONE and max(head.high) < 10
     assert head.limit * (head.high[0] - head.low[0]) / 2 == pytest.approx(1e6)
     np.testing.assert_allclose(forward_float(spec_of(folded), folded.weights, ROWS), chain.run(policy, ROWS), atol=1e-5)
-    with pytest.raises(ForeignError, match="does not act as the original"):
+    with refused(ForeignError, "not_reproduced"):
         prove(policy, spec_of(misread), misread.weights, ROWS)
 
 
@@ -303,10 +303,10 @@ RANDOM_ROWS = np.random.default_rng(8).normal(0.0, 0.5, (64, 4))
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ((Input("b", (2,)), Input("a", (2,))), "not the file's inputs in its order"),
-        ((Input("a", (3,)), Input("c", (1,))), "not the file's inputs in its order"),
-        ((Input("a", (2,)), Input("x", (2, 1, 1))), "three sides is an image"),
-        ((Input("a", (2,)), Input("b", (3,))), "the fields have 5 elements"),
+        ((Input("b", (2,)), Input("a", (2,))), "the file's inputs"),
+        ((Input("a", (3,)), Input("c", (1,))), "the file's inputs"),
+        ((Input("a", (2,)), Input("x", (2, 1, 1))), "three sides"),
+        ((Input("a", (2,)), Input("b", (3,))), "the fields"),
     ],
 )
 def test_fields_cannot_exchange_the_inputs_of_a_file(fields: tuple[Input, ...], message: str) -> None:
@@ -344,7 +344,7 @@ def test_a_policy_that_was_misread_is_not_written(tmp_path: Path) -> None:
     policy = small([], [Activate(Activation.LEAKY_RELU, 0.01)], [])
     misread = fold(small([], [Activate(Activation.RELU)], []), ROWS)
     spec, wanted = spec_of(misread), chain.run(policy, ROWS)
-    with pytest.raises(ForeignError, match="does not act as the original"):
+    with refused(ForeignError, "not_reproduced"):
         prove(policy, spec, misread.weights, ROWS)
     with refused(SpecError, "golden_mismatch"):
         write_bundle(tmp_path / "folded", spec, misread.weights, ROWS[:32], ROWS, golden_outputs=wanted)

@@ -195,7 +195,7 @@ def test_rows_that_are_no_batch_are_all_observed(kind: str, tmp_path: Path) -> N
 def test_an_open_size_that_is_no_batch_is_refused(tmp_path: Path) -> None:
     g = Graph(17, obs=["batch", "n"])
     path = saved(tmp_path, g, g.n("Erf", g.n("Mul", "obs", g.c(numbers(1, 6)))))
-    with pytest.raises(ForeignError, match="axis 1 open"):
+    with pytest.raises(ForeignError, match="axis 1"):
         read_onnx(path)
 
 
@@ -226,7 +226,7 @@ def test_what_is_no_choice_of_the_first_largest_is_refused(tmp_path: Path) -> No
     ):
         g = Graph(17, obs=[1, 5])
         path = saved(tmp_path, g, last(g, g.n("Erf", g.dense("obs", 5, 4))))
-        with pytest.raises(ForeignError, match="whole numbers"):
+        with pytest.raises(ForeignError, match="must be floats"):
             read_onnx(path)
 
 
@@ -283,7 +283,7 @@ def test_masks_allow_every_action_and_several_choices_are_refused(tmp_path: Path
     drawn = [g.n("ArgMax", each, axis=1) for each in logits]
     path = saved(tmp_path, g, *drawn, g.n("Concat", *drawn, axis=1, outputs=["actions"]))
     assert isinstance(read_onnx(path, drawn[0]).actions, Discrete)
-    with pytest.raises(ForeignError, match="whole numbers"):
+    with pytest.raises(ForeignError, match="must be floats"):
         read_onnx(path)
 
 
@@ -321,8 +321,8 @@ def test_specs_that_no_program_has(wrong: dict[str, object], tmp_path: Path) -> 
 
 
 BAD = {
-    "a loop": ("Loop", "may not end"),
-    "terabytes": ("ConstantOfShape", "onnxruntime does not execute"),
+    "a loop": ("Loop", "might never end"),
+    "terabytes": ("ConstantOfShape", "onnxruntime cannot execute"),
 }
 
 

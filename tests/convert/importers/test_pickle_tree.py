@@ -19,6 +19,7 @@ from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.pickles import arrays as pickle_arrays
 from quarl.convert.importers.pickles.nodes import DEEPEST, Call, Persistent, SetOf, Symbol, describe_node, excess
 from quarl.convert.importers.pickles.tree import read_pickle
+from tests.refusals import refused
 
 # The tests write streams; nothing in the repository reads one with it.
 dumps = importlib.import_module("pickle").dumps
@@ -114,7 +115,7 @@ def test_arrays_of_anything_but_real_numbers_are_refused(values: np.ndarray) -> 
 def test_an_array_has_the_bytes_of_its_shape() -> None:
     stream = dumps(np.arange(4, dtype=np.float32), 4)
     assert stream.count(b"K\x04\x85") == 1  # the shape (4,)
-    with pytest.raises(ForeignError, match="16 bytes for the shape"):
+    with refused(ForeignError, "foreign", shows=["16"]):
         pickle_arrays.array(read_pickle(stream.replace(b"K\x04\x85", b"K\x05\x85"), "it"), "it")
 
 
@@ -129,7 +130,7 @@ def test_a_stream_cut_anywhere_is_refused(protocol: int) -> None:
     for length in range(len(stream)):
         with pytest.raises(ForeignError):
             read_pickle(stream[:length], "it")
-    with pytest.raises(ForeignError, match="behind its end"):
+    with pytest.raises(ForeignError, match="has bytes after"):
         read_pickle(stream + b"\x00", "it")
 
 
@@ -170,12 +171,12 @@ def laughs(levels: int) -> bytes:
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        (b"", "no pickle stream"),
-        (b"(lp0\n.", "no pickle stream"),
-        (b"\x80\x06N.", "no pickle stream"),
+        (b"", "pickle stream"),
+        (b"(lp0\n.", "pickle stream"),
+        (b"\x80\x06N.", "pickle stream"),
         (b"\x80\x02.", "takes an object"),
         (b"\x80\x02NN.", "more than one object"),
-        (b"\x80\x02h\x05.", "has not kept"),
+        (b"\x80\x02h\x05.", "an object that"),
         (b"\x80\x02t.", "has not opened"),
         (b"\x80\x02]q\x00h\x00a.", "refers to itself"),
         (nested(DEEPEST + 2), "deep"),
@@ -185,8 +186,8 @@ def laughs(levels: int) -> bytes:
         (b"\x80\x02\x82\x05.", "opcode EXT1"),
         (b"\x80\x05\x97.", "opcode NEXT_BUFFER"),
         (b"\x80\x02(ios\nsystem\n.", "opcode INST"),
-        (b"\x80\x02}]K\x01s.", "a key that is list"),
-        (b"\x80\x02}\x8a\x09" + b"\xff" * 8 + b"\x00K\x01s.", "a key"),
+        (b"\x80\x02}]K\x01s.", "integers as dictionary"),
+        (b"\x80\x02}\x8a\x09" + b"\xff" * 8 + b"\x00K\x01s.", "integers as dictionary"),
         (b"\x80\x02K\x01)R.", "calls int"),
         (b"\x80\x02cos\nsystem\nK\x01R.", "calls os.system with int"),
         (b"\x80\x02K\x01}b.", "a state"),
@@ -204,7 +205,7 @@ def test_what_no_file_of_a_policy_has_is_refused_by_name(stream: bytes, words: s
 
 
 def test_a_longer_stream_is_refused_before_it_is_read() -> None:
-    with pytest.raises(ForeignError, match="more than 10"):
+    with refused(ForeignError, "foreign", shows=["10"]):
         read_pickle(b"\x80\x02" + b"N0" * 20 + b"N.", "it", most_bytes=10)
 
 

@@ -108,7 +108,7 @@ def test_gates_in_another_order_are_refused(kind: Cell, order: tuple[int, ...]) 
     misread = policy_of(*(exchanged(step, order) for step in policy.steps))
     rows = rows_of(policy)
     folded = fold(misread, rows)
-    with pytest.raises(ForeignError, match="does not act as the original"):
+    with refused(ForeignError, "not_reproduced"):
         prove(policy, spec_of(folded), folded.weights, rows)
 
 
@@ -131,9 +131,9 @@ def test_a_state_that_is_not_fed_back_is_refused() -> None:
 @pytest.mark.parametrize(
     ("between", "message"),
     [
-        (TANH, "the activation tanh behind a recurrent layer"),
+        (TANH, "the activation tanh"),
         (Clip(-ONE, ONE), "a clip between layers"),
-        (LayerNorm(np.ones(UNITS, np.float32), np.zeros(UNITS, np.float32), 1e-5), "a layer normalisation behind"),
+        (LayerNorm(np.ones(UNITS, np.float32), np.zeros(UNITS, np.float32), 1e-5), "normalisation must stand"),
     ],
 )
 def test_what_cannot_follow_a_recurrent_layer_is_refused_by_name(between: chain.Step, message: str) -> None:
@@ -190,8 +190,8 @@ def test_it_flies_a_task_with_its_memory(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lstm_hidden_size": 8, "net_arch": [8]}, "4 inputs and 12 units, where 4 and 8 belong"),
-        ({"lstm_hidden_size": 2000}, "1 LSTM layers of 2000 units; read are"),
+        ({"lstm_hidden_size": 8, "net_arch": [8]}, "inputs and 12"),
+        ({"lstm_hidden_size": 2000}, "LSTM layers of"),
         ({"lstm_hidden_size": 12, "n_lstm_layers": 2, "net_arch": [8]}, "no tensor lstm_actor.weight_ih_l1"),
         ({"lstm_hidden_size": 12, "net_arch": [8], "lstm_kwargs": {"proj_size": 3}}, "proj_size"),
         ({"lstm_hidden_size": 12, "net_arch": [8], "gru": 3}, "gru"),
@@ -207,5 +207,5 @@ def test_an_lstm_that_is_not_what_the_zip_says_is_refused(
 
 def test_an_lstm_of_an_image_is_refused(tmp_path: Path) -> None:
     extractor = keywords("features_extractor_class", b"cstable_baselines3.common.torch_layers\nNatureCNN\n")
-    with pytest.raises(ForeignError, match=r"is no image|sees an image"):
+    with pytest.raises(ForeignError, match="space must be"):
         registry.read(changed(tmp_path, "recurrent_cartpole", {"policy_kwargs": extractor}))

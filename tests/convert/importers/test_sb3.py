@@ -276,31 +276,36 @@ def exchange_second_and_third_bias(data: bytes) -> bytes:
 MULTI = spaces.MultiDiscrete([2, 2])
 IMAGE = spaces.Box(0, 255, (3, 36, 40), np.uint8)
 REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] = [
-    ("ppo_cartpole", {"action_space": space(MULTI)}, None, "2 outputs, but the action space needs 4"),
-    ("ppo_cartpole", {"action_space": space(spaces.MultiBinary(3))}, None, "2 outputs, but the action space needs 3"),
-    ("ppo_parts", {"action_space": space(spaces.MultiDiscrete([2, 2], start=[1, 0]))}, None, "does not start at 0"),
-    ("dqn_cartpole", {"action_space": space(MULTI)}, None, "with DQN Discrete"),
-    ("ars", {"action_space": space(spaces.MultiBinary(2))}, None, "with ARS Box and Discrete"),
-    ("ppo_cartpole", {"action_space": space(spaces.Discrete(3))}, None, "2 outputs, but the action space needs 3"),
+    ("ppo_cartpole", {"action_space": space(MULTI)}, None, "outputs for the"),
+    ("ppo_cartpole", {"action_space": space(spaces.MultiBinary(3))}, None, "outputs for the"),
+    (
+        "ppo_parts",
+        {"action_space": space(spaces.MultiDiscrete([2, 2], start=[1, 0]))},
+        None,
+        "MultiDiscrete that starts",
+    ),
+    ("dqn_cartpole", {"action_space": space(MULTI)}, None, "action space must"),
+    ("ars", {"action_space": space(spaces.MultiBinary(2))}, None, "action space must"),
+    ("ppo_cartpole", {"action_space": space(spaces.Discrete(3))}, None, "outputs for the"),
     ("ppo_leaky", {"action_space": space(spaces.Box(0, 9, (3,), np.int64))}, None, "int64"),
-    ("td3_three", {"action_space": space(spaces.Box(-1, np.inf, (3,)))}, None, "no bounds"),
-    ("dqn_cartpole", {"action_space": space(spaces.Box(-1, 1, (2,)))}, None, "with DQN Discrete"),
-    ("sac_pendulum", {"action_space": space(spaces.Discrete(1))}, None, "SAC does not have"),
+    ("td3_three", {"action_space": space(spaces.Box(-1, np.inf, (3,)))}, None, "which squashed actions"),
+    ("dqn_cartpole", {"action_space": space(spaces.Box(-1, 1, (2,)))}, None, "action space must"),
+    ("sac_pendulum", {"action_space": space(spaces.Discrete(1))}, None, "SAC"),
     ("ppo_cartpole", {"observation_space": space(spaces.Tuple([spaces.Discrete(2)]))}, None, "tuple.Tuple"),
-    ("ppo_cartpole", {"observation_space": space(spaces.Discrete(4, start=1))}, None, "starts at 1"),
-    ("ppo_cartpole", {"observation_space": space(spaces.Box(-1, 1, (5,)))}, None, "4 inputs behind 5"),
-    ("ppo_image", {"observation_space": space(spaces.Box(-1, 1, (5,)))}, None, "is no image"),
-    ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (3, 60, 60), np.uint8))}, None, "behind an image"),
+    ("ppo_cartpole", {"observation_space": space(spaces.Discrete(4, start=1))}, None, "Discrete observation from"),
+    ("ppo_cartpole", {"observation_space": space(spaces.Box(-1, 1, (5,)))}, None, "have a layer"),
+    ("ppo_image", {"observation_space": space(spaces.Box(-1, 1, (5,)))}, None, "space must be"),
+    ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (3, 60, 60), np.uint8))}, None, "take the image"),
     ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (4, 36, 40), np.uint8))}, None, "convolution"),
     ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (3, 9, 9), np.uint8))}, None, "convolution"),
     (
         "ppo_parts",
         {"observation_space": space(spaces.Dict(a=IMAGE, b=MULTI))},
         None,
-        "'a' of the observation is an image",
+        "of the observation",
     ),
     ("ppo_parts", {"observation_space": space(spaces.Dict(a=spaces.Dict(b=MULTI)))}, None, "dict.Dict"),
-    ("ppo_cartpole", {"observation_space": space(spaces.Dict(a=MULTI))}, None, "does not go with MlpPolicy"),
+    ("ppo_cartpole", {"observation_space": space(spaces.Dict(a=MULTI))}, None, "MlpPolicy"),
     ("ppo_cartpole", {"observation_space": ...}, None, "no observation_space"),
     ("ppo_cartpole", {"observation_space": {":serialized:": "%"}}, None, "base64"),
     ("ppo_cartpole", {"policy_class": entry(b"\x80\x02" + symbol("my.own.Policy") + b".")}, None, "my.own.Policy"),
@@ -311,22 +316,22 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
         ),
         *(None, "sb3_contrib.qrdqn.policies.QuantileNetwork"),
     ),
-    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, 9]}}, None, r"\[32, 32\] units, but net_arch says \[32, 9\]"),
-    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [{"pi": [32]}, 32]}}, None, "net_arch is dict"),
+    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [32, 9]}}, None, r"\[32, 32\]"),
+    ("ppo_cartpole", {"policy_kwargs": {"net_arch": [{"pi": [32]}, 32]}}, None, "net_arch"),
     ("ppo_cartpole", {"policy_kwargs": {"lstm_hidden_size": 8}}, None, "lstm_hidden_size"),
     ("ppo_cartpole", {"policy_kwargs": {"n_quantiles": 5}}, None, "n_quantiles"),
-    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 3}}, None, "no multiple of n_quantiles, 3"),
-    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 10}}, None, "1 outputs, but the action"),
+    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 3}}, None, "multiple of n_quantiles"),
+    ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 10}}, None, "outputs for the"),
     ("qrdqn", {"policy_kwargs": {"net_arch": [8, 8], "n_quantiles": 0}}, None, "n_quantiles, 0"),
-    ("qrdqn", {"action_space": space(MULTI)}, None, "with QRDQN Discrete"),
+    ("qrdqn", {"action_space": space(MULTI)}, None, "action space must"),
     ("ars", {"policy_kwargs": {"with_bias": True}}, None, "no tensor action_net.0.bias"),
     ("ars", {"policy_kwargs": {"ortho": True}}, None, "ortho"),
-    ("crossq", {"policy_kwargs": {"net_arch": [8, 8], "batch_norm": False}}, None, r"Linear layers \[1, 4\]"),
+    ("crossq", {"policy_kwargs": {"net_arch": [8, 8], "batch_norm": False}}, None, "Linear layers"),
     ("crossq", {}, swap(b"latent_pi.3.ra_mean", b"latent_pi.9.ra_mean"), "no tensor actor.latent_pi.3.ra_mean"),
-    ("crossq", {"policy_kwargs": {"batch_norm_eps": -9.0}}, None, "variance of 0"),
-    ("crossq", {"observation_space": space(IMAGE)}, None, "no batch normalisation"),
+    ("crossq", {"policy_kwargs": {"batch_norm_eps": -9.0}}, None, "and positive variances"),
+    ("crossq", {"observation_space": space(IMAGE)}, None, "batch normalisation"),
     ("ppo_cartpole", {"policy_kwargs": {"features_extractor_kwargs": {"depth": 8}}}, None, "depth"),
-    ("ppo_cartpole", {"policy_kwargs": {"normalize_images": 3}}, None, "neither true nor false"),
+    ("ppo_cartpole", {"policy_kwargs": {"normalize_images": 3}}, None, "data must be"),
     (
         *("ppo_cartpole", {"policy_kwargs": keywords("features_extractor_class", symbol("my.Extractor"))}),
         *(None, "my.Extractor"),
@@ -337,11 +342,11 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     ),
     ("ppo_cartpole", {}, swap(b"action_net.bias", b"action_nut.bias"), "no tensor action_net.bias"),
     ("ppo_cartpole", {}, swap(b"value_net.bias", b"extra_net.bias"[:14]), "tensor extra_net.bias"),
-    ("ppo_cartpole", {}, swap(b"policy_net.2.", b"policy_net.3."), r"layers \[0, 3\]"),
-    ("ppo_cartpole", {}, swap(b"policy_net.0.", b"shared_net.0."), r"layers \[2\]"),
+    ("ppo_cartpole", {}, swap(b"policy_net.2.", b"policy_net.3."), "such as normalisations"),
+    ("ppo_cartpole", {}, swap(b"policy_net.0.", b"shared_net.0."), "such as normalisations"),
     ("ppo_image", {}, swap(b"pi_features_extractor.cnn.0.b", b"pi_features_extractor.cnn.9.b"), "no tensor"),
-    ("ppo_image", {}, exchange_second_and_third_bias, "two different tensors"),
-    ("ppo_cartpole", {}, lambda data: data if len(data) != 256 else b"\xff" * 256, "not finite"),
+    ("ppo_image", {}, exchange_second_and_third_bias, "have equal tensors"),
+    ("ppo_cartpole", {}, lambda data: data if len(data) != 256 else b"\xff" * 256, "infinity or values"),
 ]
 
 
@@ -356,11 +361,11 @@ def test_what_no_chain_expresses_is_refused_by_name(
 
 def test_statistics_of_another_observation_are_refused(tmp_path: Path) -> None:
     statistics = FILES / "sac_pendulum/vecnormalize.pkl"
-    with pytest.raises(ForeignError, match="3 means for 4 elements"):
+    with pytest.raises(ForeignError, match="means for"):
         read_sb3(FILES / "ppo_cartpole/policy.zip", statistics)
     with refused(ForeignError, "normalised_image"):
         read_sb3(FILES / "ppo_image/policy.zip", statistics)
-    with pytest.raises(ForeignError, match="other observations"):
+    with pytest.raises(ForeignError, match="the policy's observations"):
         read_sb3(FILES / "sac_parts/policy.zip", statistics)
     wrong = tmp_path / "vecnormalize.pkl"
     wrong.write_bytes(dumps({"mean": 1.0}, 4))

@@ -16,6 +16,7 @@ from quarl.convert.importers import torch_file, zip_members
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.torch_file import read_torch
 from quarl.convert.importers.zip_members import open_zip
+from tests.refusals import refused
 
 
 def text(value: str) -> bytes:
@@ -151,8 +152,8 @@ def test_nested_dictionaries_are_joined_and_numbers_kept() -> None:
         (tensor(key="../../etc/passwd"), "storage"),
         (tensor(key="5"), "no member"),
         (tensor(kind="ComplexFloatStorage"), "ComplexFloatStorage"),
-        (tensor().replace(b"_rebuild_tensor_v2", b"_rebuild_sparse_tensor"), "not a plain tensor"),
-        (tensor().replace(b"tQ", b"t"), "no storage"),
+        (tensor().replace(b"_rebuild_tensor_v2", b"_rebuild_sparse_tensor"), "a plain tensor"),
+        (tensor().replace(b"tQ", b"t"), "on a storage"),
     ],
 )
 def test_a_tensor_that_does_not_fit_its_storage_is_refused(wrong: bytes, words: str) -> None:
@@ -185,17 +186,17 @@ def test_the_format_before_1_6() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX[:-1], "storage 0 that is cut off"),
-        (legacy({"w": tensor()}) + struct.pack("<q", 2**60) + SIX, "storage 0 that is cut off"),
-        (legacy({"w": tensor()}) + b"\x06", "storage 0 that is cut off"),
-        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX + b"\x00", "bytes behind its end"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX[:-1], "storage 0"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 2**60) + SIX, "storage 0"),
+        (legacy({"w": tensor()}) + b"\x06", "storage 0"),
+        (legacy({"w": tensor()}) + struct.pack("<q", 6) + SIX + b"\x00", "has bytes after"),
         (legacy({"w": tensor()}) + struct.pack("<q", 5) + SIX[:-4], "20 bytes for 6 elements"),
         (legacy({"w": tensor()}, "00") + 2 * (struct.pack("<q", 6) + SIX), "twice"),
-        (legacy({"w": tensor()}, "01") + 2 * (struct.pack("<q", 6) + SIX), "no tensor lies on"),
+        (legacy({"w": tensor()}, "01") + 2 * (struct.pack("<q", 6) + SIX), "no tensor uses"),
         (legacy({"w": tensor()}, ""), "no storage 0"),
-        (legacy({"w": tensor()}, little=b"\x89") + struct.pack("<q", 6) + SIX, "big-endian"),
+        (legacy({"w": tensor()}, little=b"\x89") + struct.pack("<q", 6) + SIX, "a little-endian machine"),
         (legacy({"w": tensor()}, version=1000) + struct.pack("<q", 6) + SIX, "version 1001"),
-        (legacy({"w": tensor().replace(b"tQ", b"K\x01tQ")}) + struct.pack("<q", 6) + SIX, "no storage"),
+        (legacy({"w": tensor().replace(b"tQ", b"K\x01tQ")}) + struct.pack("<q", 6) + SIX, "on a storage"),
         (legacy({"w": tensor(kind="ComplexFloatStorage")}), "ComplexFloatStorage"),
         (legacy({"w": tensor()})[:-1], "damaged"),
     ],
@@ -209,7 +210,7 @@ def test_many_tensors_on_one_storage_are_counted(monkeypatch: pytest.MonkeyPatch
     values = {f"w{i}": tensor((1000,), (0,)) for i in range(30)}
     assert len(read_torch(saved(values, SIX), "it")) == 30
     monkeypatch.setattr(torch_file, "MOST_TENSOR_BYTES", 100_000)
-    with pytest.raises(ForeignError, match="more than 100000 bytes"):
+    with refused(ForeignError, "foreign", shows=["100000"]):
         read_torch(saved(values, SIX), "it")
 
 
@@ -217,9 +218,9 @@ def test_other_files_are_refused_by_name() -> None:
     stream = b"\x80\x02c__main__\nAgent\n)\x81}b."
     cases = [
         (b"\x80\x02K\x01.", "plain pickle"),
-        (MAGIC, "no pickle stream"),
-        (b"", "no file of torch.save"),
-        (b"\x89HDF", "no file of torch.save"),
+        (MAGIC, "pickle stream"),
+        (b"", "not a file"),
+        (b"\x89HDF", "not a file"),
         (packed({"something": b""}), "no data.pkl"),
         (packed({"archive/data.pkl": stream}), "holds __main__.Agent"),
         (packed({"archive/data.pkl": stream, "archive/constants.pkl": b""}), "TorchScript"),
@@ -235,7 +236,7 @@ def test_other_files_are_refused_by_name() -> None:
     "name", ["../evil", "a/../../evil", "/etc/passwd", "a\\b", "C:evil", "a//b", "./a", "a\x1b[2Jb"]
 )
 def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
-    with pytest.raises(ForeignError, match="with the name"):
+    with pytest.raises(ForeignError, match="with the invalid"):
         open_zip(packed({"ok": b"", name: b"x"}), "it")
 
 
@@ -256,7 +257,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ForeignError, match="unpacked"):
         open_zip(bomb, "it")
     monkeypatch.setattr(zip_members, "MOST_MEMBERS", 5)
-    with pytest.raises(ForeignError, match="more than 5 members"):
+    with pytest.raises(ForeignError, match="5 members"):
         open_zip(bomb, "it")
 
 
@@ -267,12 +268,12 @@ def test_a_member_that_lies_about_its_size_is_refused() -> None:
     for lie in (10, 2**20 + 5):
         with pytest.raises(ForeignError, match=r"damaged|cut off"):
             open_zip(honest.replace(size, struct.pack("<I", lie)), "it").read("a")
-    with pytest.raises(ForeignError, match="more than 1000 bytes"):
+    with refused(ForeignError, "foreign", shows=["1000"]):
         open_zip(honest, "it").read("a", 1000)
 
 
 def test_unusual_packing_is_refused() -> None:
-    with pytest.raises(ForeignError, match="unusual"):
+    with pytest.raises(ForeignError, match="which is encrypted"):
         open_zip(packed({"a": b"x" * 99}, zipfile.ZIP_LZMA), "it")
 
 

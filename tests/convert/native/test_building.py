@@ -105,7 +105,7 @@ def test_a_changed_number_is_another_agent(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="not built for 'riscv64'; known are x86_64, aarch64, armv7l"):
+    with refused(BuildError, "build", shows=["'riscv64'", "x86_64"]):
         library("riscv64")
     for name in building.SOURCES:
         (tmp_path / name).write_text("int unfinished = \n")

@@ -182,5 +182,5 @@ def test_more_than_four_are_refused(threads: int) -> None:
     with refused(AgentError, "bad_field", shows=["1", "4"]):
         open_artifact(RuntimeName.NATIVE, artifact, spec, threads)
     for number in (threads, 0, -1):
-        with pytest.raises(NativeError, match=f"threads is {number}; the native engine takes 1 to 4"):
+        with pytest.raises(NativeError, match="threads must be"):
             Engine(library(), artifact, spec.observation_size, spec.output_size, number)

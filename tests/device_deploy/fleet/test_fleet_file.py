@@ -16,6 +16,7 @@ from quarl.device.deploy.fleet.plan import BatchSize, PlanError, batches
 from quarl.device.deploy.fleet.states import State
 from quarl.policy.places import PROJECT_ROOT
 from quarl.policy.spec import Precision, RuntimeName
+from tests.refusals import refused
 
 EXAMPLE = """
 [groups.arena]
@@ -67,7 +68,7 @@ def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
     assert [each.target for each in fleet.select_members("arena", {"hall": "3"}, ["pi@arena-10"])] == ["pi@arena-10"]
     for arguments, says in (
         (("hall",), "no group 'hall'; it has arena, lab"),
-        (("lab", {"kind": "boat"}), "is in lab with kind=boat; labels are camera=left, hall=1, hall=3, kind=rover"),
+        (("lab", {"kind": "boat"}), "camera=left, hall=1, hall=3"),
         (("lab", {}, ["pi@nowhere"]), "no device 'pi@nowhere' in lab; it has pi@arena-09, local, a1b1"),
     ):
         with pytest.raises(FleetFileError, match=says):
@@ -77,32 +78,32 @@ def test_devices_are_selected_by_group_label_and_name(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     {
-        "": "it has no group",
+        "": "has no group",
         "[groups": "cannot be read: ",
         "[group.a]": r"\[group\] is not known; allowed are \[groups.NAME\]",
-        "groups = 3": r"groups is 3; it must be a table, \[groups\]",
-        "[groups.a]": "has the targets None; it needs a list",
+        "groups = 3": r"a table, \[groups\]",
+        "[groups.a]": "targets",
         "[groups.a]\ntargets = []": "at least one",
-        "[groups.a]\ntargets = [3]": "the target 3; it must be a text",
-        "[groups.a]\ntargets = ['pi@@pi']": "TARGET='pi@@pi' cannot be read",
-        "[groups.a]\ntargets = ['pi@a-[9-1]']": r"the range \[9-1\]; it must rise",
+        "[groups.a]\ntargets = [3]": "has an example",
+        "[groups.a]\ntargets = ['pi@@pi']": "TARGET='pi@@pi'",
+        "[groups.a]\ntargets = ['pi@a-[9-1]']": "must rise",
         "[groups.a]\ntargets = ['a[1-99999]']": "by less than 10,000",
-        "[groups.'a b']\ntargets = ['a']": "a group is called 'a b'",
+        "[groups.'a b']\ntargets = ['a']": "consist of letters",
         "[groups.a]\ntargets = ['a']\nruntme = 'x'": "has 'runtme'; allowed are runtime, agent, bits, identity, labels",
-        "[groups.a]\ntargets = ['a']\nruntime = 3": "runtime = 3; it must be a text",
-        "[groups.a]\ntargets = ['a']\n[devices.b]": "'b'. is in no group; it has a",
-        "[groups.a]\ntargets = [\n'pi@a-[0-9999]-[0-9999]-[0-9999]']": "line 3: .*all groups together may",
-        "[groups.a]\ntargets = ['a[1-9999]',\n'b[1-9999]']": "line 3: .*all groups together may name 10,000",
-        f"[groups.a]\ntargets = ['a[0-{'9' * 5000}]']": "line 2: .*it must rise, by less than 10,000",
+        "[groups.a]\ntargets = ['a']\nruntime = 3": "has an example",
+        "[groups.a]\ntargets = ['a']\n[devices.b]": "has an example",
+        "[groups.a]\ntargets = [\n'pi@a-[0-9999]-[0-9999]-[0-9999]']": "all groups together",
+        "[groups.a]\ntargets = ['a[1-9999]',\n'b[1-9999]']": "all groups together",
+        f"[groups.a]\ntargets = ['a[0-{'9' * 5000}]']": "less than 10,000",
         "# [groups.b]\n[groups.a]\ntargets = ['a']\n\n[groups.b]\ntargets = ['@a']": "line 6: .*is a group",
-        f"[groups.a]\ntargets = ['a',\n'pi@a:{'9' * 5000}']": "line 3: .*is not between 1 and 65535",
-        "[groups.a]\ntargets = ['pi@a:²']": "line 2: .*is not between 1 and 65535",
-        "[groups.a]\ntargets = ['a']\nidentity = '~nobodyx/x'": "line 3: .*user whom this machine does not have",
-        "[groups.a]\ntargets = ['a']\n[devices.'a']\nidentity = '~nobodyx/x'": "line 4: .*user whom",
-        '[groups.a]\ntargets = ["a"]\nidentity = "a\\u0000"': "line 3: .*a text on one line",
-        f"[groups.a]\ntargets = ['a']\nbits = {'9' * 5000}": "line 3: a number is too long; allowed are",
-        f"[groups.a]\ntargets = {'[' * 3000}{']' * 3000}": "line 2: it goes too deep; allowed",
-        f"[groups.a]\ntargets = ['a']\n[groups.a.labels]\nx = {'[' * 300}{']' * 300}": "line 4: .*must be a text",
+        f"[groups.a]\ntargets = ['a',\n'pi@a:{'9' * 5000}']": "line 3",
+        "[groups.a]\ntargets = ['pi@a:²']": "line 2",
+        "[groups.a]\ntargets = ['a']\nidentity = '~nobodyx/x'": "begins with the",
+        "[groups.a]\ntargets = ['a']\n[devices.'a']\nidentity = '~nobodyx/x'": "line 4",
+        '[groups.a]\ntargets = ["a"]\nidentity = "a\\u0000"': "on one line",
+        f"[groups.a]\ntargets = ['a']\nbits = {'9' * 5000}": "number is too",
+        f"[groups.a]\ntargets = {'[' * 3000}{']' * 3000}": "line 2: it",
+        f"[groups.a]\ntargets = ['a']\n[groups.a.labels]\nx = {'[' * 300}{']' * 300}": "has an example",
     }.items(),
 )
 def test_what_it_may_not_say(tmp_path: Path, text: str, says: str) -> None:
@@ -122,7 +123,7 @@ def test_what_is_typed_goes_before_what_the_file_says(fleet: Fleet) -> None:
     typed = override_settings(fleet.members, "onnxruntime", None, "16,8")
     assert parse_member_settings(typed[1]) == ((Precision.FP16, Precision.INT8), (RuntimeName.ONNXRUNTIME,), False)
     assert override_settings(fleet.members, None, None, None) == fleet.members
-    with pytest.raises(HostError, match="has the agent 'rust'; allowed are python and native"):
+    with refused(HostError, "host", shows=["'rust'"]):
         parse_member_settings(Member("pi@a", agent="rust"))
 
 
@@ -136,7 +137,7 @@ def test_batches_are_shares_or_counts() -> None:
         ("batch 3 of 3", 1),
     ]
     for wrong in ("0", "0%", "101%", "half", "-1", "2.5", ""):
-        with pytest.raises(PlanError, match="allowed are a count of devices, 10, or a share"):
+        with refused(PlanError, "plan", shows=["10"]):
             BatchSize.parse(wrong)
 
 

@@ -322,11 +322,11 @@ def test_the_engine_refuses_what_it_does_not_know() -> None:
         ("ppo", ppo.PPOSettings(engine="numpy")),
         ("ddpg", ddpg.DDPGSettings(engine="numpy", critic_layer_norm=True)),
     ):
-        with pytest.raises(SettingsError, match="plain perceptrons"):
+        with pytest.raises(SettingsError, match="perceptrons"):
             build_accelerated_update(method, settings, norm if method == "ppo" else NETWORK)
-    with pytest.raises(ValueError, match="'torch' is unknown; take one of tensorflow, numpy"):
+    with pytest.raises(ValueError, match="of tensorflow, numpy"):
         a2c.A2CSettings(engine="torch")
-    with pytest.raises(ValueError, match="take one of tensorflow, numpy"):
+    with pytest.raises(ValueError, match="of tensorflow, numpy"):
         ddpg.DDPGSettings(engine="torch")
 
 

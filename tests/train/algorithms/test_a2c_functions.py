@@ -148,5 +148,5 @@ def test_the_compiled_update_is_the_uncompiled_one(optimiser: str) -> None:
 
 
 def test_an_unknown_optimiser_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'sgd' is not known.*rmsprop, adam"):
+    with pytest.raises(ValueError, match="rmsprop, adam"):
         A2CSettings(optimiser="sgd")

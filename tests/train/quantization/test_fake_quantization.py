@@ -187,10 +187,10 @@ def test_quantizers_begin_after_the_delay_and_follow_the_ranges() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"quantization_bits": 9}, "takes 2 … 8"),
-        ({"quantization_bits": 1}, "takes 2 … 8"),
-        ({"quantization_bits": 4, "compute": "bfloat16"}, "computes in float32"),
-        ({"quant_delay": -0.1}, "quant_delay is -0.1"),
+        ({"quantization_bits": 9}, "2 … 8"),
+        ({"quantization_bits": 1}, "2 … 8"),
+        ({"quantization_bits": 4, "compute": "bfloat16"}, "float32"),
+        ({"quant_delay": -0.1}, "quant_delay"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(values: dict[str, Any], words: str) -> None:
@@ -200,6 +200,6 @@ def test_settings_that_cannot_be_are_refused(values: dict[str, Any], words: str)
 
 def test_a_delay_that_never_ends_is_refused() -> None:
     settings = PPOSettings(quantization_bits=4, quant_delay=5000.0, normaliser_steps=10)
-    with pytest.raises(ValueError, match="never quantized"):
+    with pytest.raises(ValueError, match="would be quantized"):
         settings.check_run(5000, False)
     dataclasses.replace(settings, quantization_bits=32).check_run(5000, False)

@@ -237,7 +237,7 @@ def test_a_processor_without_the_unit_is_named(flags: str, compute: Compute, slo
 def test_what_cannot_be_computed_is_refused() -> None:
     with pytest.raises(ValueError, match="float32, bfloat16, float16"):
         check_compute("half")
-    with pytest.raises(ValueError, match="engine numpy computes in float32"):
+    with pytest.raises(ValueError, match="engine numpy"):
         check_compute("bfloat16", "numpy")
     check_compute("float32", "numpy")
 

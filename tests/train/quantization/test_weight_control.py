@@ -26,6 +26,7 @@ from quarl.train.quantization.weight_control import OFF, WeightControl
 from quarl.train.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from quarl.train.runs.presets import SettingsError, build
 from quarl.train.runs.request import TRAINING_FOLDER
+from tests.refusals import refused
 
 NETWORK = NetworkSpec((8,))
 GENERATOR = np.random.default_rng(0)
@@ -173,13 +174,13 @@ def test_as_settings_they_are_off_typed_and_checked() -> None:
     for kind in kinds:
         assert kind().weight_control == OFF
         assert build(kind, {"weight_decay": 1, "weight_clip": 2.5}).weight_control == WeightControl(1.0, 2.5)
-    with pytest.raises(SettingsError, match="setting weight_decay is '1'; it takes a float"):
+    with refused(SettingsError, "settings", shows=["weight_decay", "'1'"]):
         build(dqn.DQNSettings, {"weight_decay": "1"})
     for wrong in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=r"weight_clip is .*; take a positive number such as 2, or 0 for none"):
+        with pytest.raises(ValueError, match="positive number such"):
             dqn.DQNSettings(weight_clip=wrong)
     for wrong in (-0.1, 1000.0, float("nan")):
-        with pytest.raises(ValueError, match=r"weight_decay is .*below 1000: .* Type --set weight_decay=0.1"):
+        with pytest.raises(ValueError, match=r"Type --set weight_decay=0\.1"):
             ddpg.DDPGSettings(weight_decay=wrong)  # the actor's learning rate is 0.001
 
 

@@ -10,6 +10,7 @@ from quarl.train.runs.models import choose_network
 from quarl.train.runs.presets import FOLDER, SettingsError, build, load_settings, parse_overrides, settings_path
 from quarl.train.suites.make import make_task
 from quarl.train.suites.names import missing_packages, resolve
+from tests.refusals import refused
 
 FILES = sorted(FOLDER.glob("*/*.json"))
 
@@ -82,9 +83,9 @@ def test_overrides_are_json_and_checked() -> None:
     assert settings.value_hidden == (8, 4)
     assert settings.learning_rate == 1.0
     assert parse_overrides(["engine=numpy", 'engine="numpy"']) == {"engine": "numpy"}  # a word needs no second quotes
-    with pytest.raises(SettingsError, match="epochs is 'four'; it takes a int"):
+    with refused(SettingsError, "settings", shows=["'four'"]):
         build(PPOSettings, parse_overrides(["epochs=four"]))
     with pytest.raises(SettingsError, match="NAME=VALUE"):
         parse_overrides(["epochs"])
-    with pytest.raises(SettingsError, match="epochs is True; it takes a int"):
+    with pytest.raises(SettingsError, match="epochs"):
         build(PPOSettings, {"epochs": True})

@@ -167,7 +167,7 @@ def test_a_process_that_was_killed_is_told(module: Path) -> None:
     stream = EpisodeStream(episodes)
     for number in others(module):
         os.kill(number, signal.SIGKILL)
-    with pytest.raises(WorkerError, match=r"ended by itself \(killed by signal 9\)\. The same command without"):
+    with pytest.raises(WorkerError, match="same command without"):
         stream.step(np.zeros((4, 2), np.float32))
 
 
