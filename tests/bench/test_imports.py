@@ -40,7 +40,7 @@ def test_files_come_in_as_contract_opaque_or_not(
     document = json.loads(capsys.readouterr().out)
     assert [each["form"] for each in document["policies"]] == ["contract", "contract", "opaque", "refused"]
     assert all(each["far"] < 1e-3 and each["int8"] > 0.5 for each in document["policies"][:3])
-    assert document["policies"][3]["code"] == "foreign"
+    assert document["policies"][3]["code"] == "weights_only_file"
     table = imports_table(document)
     assert [list(row[:6]) for row in table.rows] == [
         ["SB3", "--period", "1", "1", "0", "0"],

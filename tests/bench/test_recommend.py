@@ -63,7 +63,7 @@ MEGABYTE = 1_000_000
         (["I", "--deadline-ms", "2,5"], "type 20, or 0.5"),
         (["I", "--episodes", "1"], "one episode has no interval"),
         (["I", "--runs", "661"], "type 662 or more"),
-        (["I", "--runtime", "torch"], "allowed are tflite-runtime"),
+        (["I", "--runtime", "torch"], "tflite-runtime"),
         ([], "bundle"),
     ],
 )

@@ -148,7 +148,7 @@ def test_a_tampered_bundle_is_refused(bundle: Bundle, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--bits", "9"], ["9 bits", "32, 16, 8 … 2 and mixed"]),
+        (["--bits", "9"], ["got 9", "32, 16, 8 … 2"]),
         (["--policy", "NoSuchPolicy", "--bits", "8"], ["no policy 'NoSuchPolicy'", "artifacts/NoSuchPolicy"]),
         (["--policy", "./nothing/here"], ["manifest.json is missing"]),
     ],

@@ -71,7 +71,7 @@ def test_where_one_of_several_is_refused_none_is_written(
     trained = write_bundle(tmp_path / "trained", spec, values.weights(), values.calibration(), values.calibration()[:9])
     left = contents(values.path), contents(trained.path)
     assert rewrite.main(["--policy", f"{values.path},{trained.path}"]) == 1
-    assert "trained with quantizers, whose grid" in capsys.readouterr().err
+    assert "trained with quantizers" in capsys.readouterr().err
     assert (contents(values.path), contents(trained.path)) == left
     assert rewrite.main(["--policy", str(values.path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["rewritten"].values()
@@ -96,5 +96,5 @@ def test_a_rewrite_that_computes_something_else_is_not_written(
 
     monkeypatch.setattr(rewrite, "rewritten", wrong)
     assert rewrite.main(["--policy", str(values.path)]) == 1
-    assert "golden_outputs are not those of this policy" in capsys.readouterr().err
+    assert "golden_outputs" in capsys.readouterr().err
     assert contents(values.path) == left

@@ -140,7 +140,7 @@ def test_a_key_of_the_ssh_agent(device: TestDevice, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [(("127.0.0.1", "pi", 1), "cannot be reached"), (("no-such-host.invalid", "pi"), "has no address")],
+    [(("127.0.0.1", "pi", 1), "cannot be reached"), (("no-such-host.invalid", "pi"), "cannot be resolved")],
 )
 def test_nobody_answers(target: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConnectionFailedError, match=message), connect(Target(*target)):

@@ -190,7 +190,7 @@ def test_a_folder_of_a_policy_that_is_a_link(site: Site, old: DeployResult, tmp_
     try:
         with pytest.raises(RemoteCommandError, match=rf"{place} is a (symbolic link|folder); it must be") as refused:
             site.install("new")
-        assert "remove it there" in refused.value.next_step
+        assert "remove them there" in refused.value.next_step
         assert any(str(place) in problem for problem in list_releases(site.connection).problems)
         assert dataclasses.replace(site, name=f"{site.name}-II").install().release, "the others are not stopped"
         assert [path.name for path in elsewhere.iterdir()] == ["precious"]

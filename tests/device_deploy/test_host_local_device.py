@@ -53,7 +53,7 @@ def test_another_client_key_is_refused(tmp_path: Path) -> None:
         stranger = tmp_path / "stranger"
         make_key(stranger)
         stranger.replace(device.identity)
-        with pytest.raises(LoginError, match="does not let"), device.connect():
+        with pytest.raises(LoginError, match="refused the login"), device.connect():
             pass
 
 

@@ -328,7 +328,7 @@ def test_an_agent_that_runs_keeps_its_release(site: Site) -> None:
 
 def test_remove_all_but_the_serving_one_then_the_rest(site: Site) -> None:
     first, second, third = site.bring("a", "b", "c")
-    with pytest.raises(ReleaseError, match=f"{third} of {site.name} serves. Nothing was removed"):
+    with pytest.raises(ReleaseError, match=f"{third}.* Nothing was removed"):
         remove_releases(site.connection, site.name, third)
     with pytest.raises(ReleaseError, match="there is no release 0009-x"):
         remove_releases(site.connection, site.name, "0009-x")
@@ -358,7 +358,7 @@ def test_the_command_line_removes_and_marks(
     assert cli.main(["remove", "--policy", site.name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == [second]
     assert cli.main(["remove", "--policy", site.name, "--release", first]) == 1
-    assert "serves. Nothing was removed" in capsys.readouterr().err
+    assert "Nothing was removed" in capsys.readouterr().err
     assert cli.main(["remove", "--policy", site.name, "--all"]) == 0
     assert f"removed {first}. None serves." in capsys.readouterr().out
 

@@ -198,7 +198,7 @@ def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.C
         (["--rate", "20"], "declares no fallback action"),
         (["--rate", "20", "--fallback", "99"], "fallback is (99.0,)"),
         (["--bits", "4"], "requested is int4"),
-        (["--enable", "--fallback", "19"], "is no user's home"),
+        (["--enable", "--fallback", "19"], "home folder"),
         (["--deadline-ms", "0.01", "--fallback", "19", "--trial", "0.5"], "deadlines in a million"),
     ):
         assert run("serve", "--priority", "0", *arguments) == 1

@@ -61,7 +61,7 @@ def _written(path: Path, data: bytes) -> None:
 
 
 def test_one_goes_back_to_the_other(connection: Connection, policy_i: Bundle, deployed: DeployResult) -> None:
-    with pytest.raises(VerificationError, match="serves one precision"):
+    with pytest.raises(VerificationError, match="one precision"):
         deploy(connection, policy_i, [INT8, Precision.FP32], without_python=True)
     assert deployed.wheels_sent == () and deployed.request.runtimes == (RuntimeName.NATIVE,)
     usual = deploy(connection, policy_i, [INT8], deployed.request.runtimes)

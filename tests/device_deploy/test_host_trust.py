@@ -268,7 +268,7 @@ def test_a_device_that_knows_nobody_says_what_to_type(site: Site) -> None:
 def test_the_class_of_a_device_has_a_name(site: Site, old: DeployResult) -> None:
     with open_device(site.connection) as session:
         for wrong in ("", "two words", "../x"):
-            with pytest.raises(TrustError, match="allowed are letters"):
+            with pytest.raises(TrustError, match="consist of letters"):
                 session.signers([], [], wrong)
         assert session.signers([], [], "rover")["target_class"] == f"rover/{probe(site.connection).machine}"
     with pytest.raises(TrustError, match=r"'any/.*'rover/"):
@@ -359,5 +359,5 @@ def test_a_host_without_openssh_deploys_to_the_local_device(tmp_path: Path, monk
         with pytest.raises(TrustError):
             install(connection, stand_in_payload("P", "two"), bare, signing=Signing(stranger.file))
         stranger.file.unlink()
-        with pytest.raises(TrustError, match="without ssh-keygen"):
+        with pytest.raises(TrustError, match="ssh-keygen"):
             install(connection, stand_in_payload("P", "two"), bare, signing=Signing(stranger.file))

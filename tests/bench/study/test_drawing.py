@@ -29,7 +29,9 @@ def test_what_has_to_be_measured_is_refused_and_what_is_stored_is_not() -> None:
     done = run(TYPED + typed("sweep", "walker2d-ddpg", "--stored", "--json") + "".join(refused))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Policy walker2d-ddpg: ") == 1 + len(measured)
-    refusals = [line for line in done.stderr.splitlines() if line.startswith("error: --task walker2d needs pybullet")]
+    refusals = [
+        line for line in done.stderr.splitlines() if line.startswith("error: --task walker2d requires pybullet")
+    ]
     assert len(refusals) == len(measured) and all("make suites" in line for line in refusals), done.stderr
     assert "Traceback" not in done.stderr
 

@@ -203,5 +203,5 @@ def test_a_training_by_command_holds_its_kernels_and_an_older_checkpoint_had_non
     del facts["identity"]["settings"]["weight_decay"], facts["identity"]["settings"]["weight_clip"]
     save_checkpoint(folder, Checkpoint(checkpoint.arrays, facts))
     assert command.main([*plain, "--resume", "--set", "weight_clip=1"]) == 2
-    assert "settings.weight_clip = 0.0, asked for is 1.0" in capsys.readouterr().err.replace("\n", " ")
+    assert "settings.weight_clip = 0.0" in capsys.readouterr().err.replace("\n", " ")
     assert command.main([*plain, "--resume"]) == 0

@@ -69,15 +69,18 @@ def test_a_run_writes_a_bundle_that_is_evaluated_and_goes_on_after_an_interrupti
     assert evaluate.main([*flown, "--zones", "--command-latency", "0.2", "--episodes", "1"]) == 0
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2 * 4
     assert evaluate.main([*flown, "--task", "navigation"]) == 1
-    assert "field 0 is 'depth'" in capsys.readouterr().err
+    assert "field 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--method", "ppo"], ["--method ppo", "shows both", "--method distill"]),
-        (["--model", "64,64"], ["shows images", "--model nature"]),
-        (["--precision", "8", "--quantization-method", "quantization-aware"], ["learns with quantizers from vectors"]),
+        (["--method", "ppo"], ["--method ppo", "learns from images", "--method distill"]),
+        (["--model", "64,64"], ["has no convolutions", "--model nature"]),
+        (
+            ["--precision", "8", "--quantization-method", "quantization-aware"],
+            ["quantization-aware distillation requires"],
+        ),
     ],
 )
 def test_what_cannot_learn_it_is_refused(

@@ -92,7 +92,7 @@ def test_what_the_refusal_of_an_action_space_says_to_register_is_taken(low: floa
     environment.action_space = Box(low, high, (1,), kind)
     with pytest.raises(TaskError, match="TransformAction") as caught:
         refuse_spaces("It-v0", environment.observation_space, environment.action_space)
-    typed = str(caught.value).partition("Register it in ")[2]
+    typed = str(caught.value).partition("wrapped in ")[2]
     typed = typed[: typed.index("numpy.float32)") + len("numpy.float32)")] + ")"
     wrapped = eval(typed, {"gymnasium": gymnasium, "numpy": np, "Box": Box, "environment": environment})
     refuse_spaces("It-v0", wrapped.observation_space, wrapped.action_space)

@@ -39,7 +39,7 @@ def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
         f"sys.exit(main(['--task', {task!r}, '--output-path', {output!r}, '--quiet']))"
     )
     assert done.returncode == 2
-    assert f"--task {task} needs {package}" in done.stderr
+    assert f"--task {task} requires {package}" in done.stderr
     assert "make suites" in done.stderr
     assert f'".[{extra}]"' in done.stderr
     assert "Traceback" not in done.stderr

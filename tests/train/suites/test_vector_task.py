@@ -256,7 +256,7 @@ def test_it_is_trained_judged_and_compared_unpaired(
     with refused(UsageError, "unseeded_episodes"):
         task_of(Bundle.load(tmp_path / "I"))
     assert train(tmp_path / "J", "--task", task, *SMALL, "--workers", "2") == 2
-    assert "stepped as one batch already" in capsys.readouterr().err
+    assert "stepped as one" in capsys.readouterr().err
 
 
 def test_an_environment_of_both_kinds_is_made_one_by_one_unless_its_batch_is_asked_for(tmp_path: Path) -> None:
@@ -273,14 +273,14 @@ def test_an_environment_of_both_kinds_is_made_one_by_one_unless_its_batch_is_ask
 @pytest.mark.parametrize(
     ("task", "options", "words"),
     [
-        (f"{NAME}:silent", {}, ["has None as metadata['autoreset_mode']", "NEXT_STEP, SAME_STEP or DISABLED"]),
-        (f"{NAME}:one", {}, ["allowed is a gymnasium.vector.VectorEnv"]),
+        (f"{NAME}:silent", {}, ["metadata['autoreset_mode']", "NEXT_STEP, SAME_STEP or DISABLED"]),
+        (f"{NAME}:one", {}, ["a gymnasium.vector.VectorEnv"]),
         (f"{NAME}:broken", {}, ["RuntimeError: no licence for this simulator", f"{NAME}.py, line", "num_envs=N"]),
-        (f"{NAME}:disabled", {"extra": 1}, ["made 5 environments, asked for were 4", "--set environments=N"]),
+        (f"{NAME}:disabled", {"extra": 1}, ["an evaluation fewer", "--set environments=N"]),
         (f"{NAME}:Batch-v0", {"colour": "red"}, ["colour"]),
-        (f"{NAME}:same_step", {"finals": False}, ["has no final_obs", "call that end terminated"]),
+        (f"{NAME}:same_step", {"finals": False}, ["has no final_obs", "terminated"]),
         (f"{NAME}:absent", {}, ["neither a word"]),
-        ("vector,Acrobot-v1", {}, ["no vector_entry_point", "Type --task Acrobot-v1, with --workers 2"]),
+        ("vector,Acrobot-v1", {}, ["no vector_entry_point", "Type --task Acrobot-v1"]),
         ("vector,NoSuchTask-v0", {}, ["neither a word"]),
         ("vector,no_such_module:Any-v0", {}, ["no module no_such_module in"]),
     ],

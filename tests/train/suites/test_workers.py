@@ -217,8 +217,8 @@ def test_where_processes_mean_nothing_they_are_refused(
     module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (
-        (["--task", TASK, "--workers", "0"], "--workers 0 is too few; take 1"),
-        (["--task", "navigation", "--workers", "2"], "navigation: all its environments are stepped as one batch"),
+        (["--task", TASK, "--workers", "0"], "--workers"),
+        (["--task", "navigation", "--workers", "2"], "stepped as one batch"),
     ):
         assert command.main([*words, "--output-path", str(tmp_path / "I")]) == 2
         assert said in capsys.readouterr().err
