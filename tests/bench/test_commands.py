@@ -132,7 +132,7 @@ def test_an_unknown_policy_in_words_and_in_json(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [timing.main, success.main])
-def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
+def test_an_unreachable_device_is_reported_at_once(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = ["--policy", "XLII", "--results", str(tmp_path / "r.jsonl"), "--target", "pi@no-such-host.invalid"]
@@ -142,7 +142,7 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_made_for_it(
 
 
 @pytest.mark.parametrize("command", [timing.main, success.main])
-def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
+def test_an_unwritable_results_file_is_refused_at_once(
     command: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("no folder")
@@ -157,7 +157,7 @@ def test_a_results_file_that_cannot_be_is_refused_before_anything_is_measured(
     assert not (tmp_path / "r.jsonl").exists(), "an empty store would hide the committed measurements"
 
 
-def test_a_setting_that_the_task_does_not_know_is_refused_before_anything_is_done(
+def test_an_unknown_task_setting_is_refused_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert success.main(["--policy", "XLII", "--settings", '{"wind": 2}']) == cli.EXIT_USAGE
@@ -186,7 +186,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "results.jsonl"}
 
 
-def test_committed_results_are_shown_unless_the_machines_own_are_asked_for(
+def test_committed_results_are_shown_unless_local_is_requested(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files(checkout)

@@ -72,7 +72,7 @@ def test_the_line_used_longest_ago_is_replaced(model: ctypes.CDLL) -> None:
 
 
 @needs_gcc
-def test_five_lines_that_share_a_set_of_four_always_miss_l1_and_then_hit_l2(model: ctypes.CDLL) -> None:
+def test_five_lines_in_a_set_of_four_miss_l1_and_hit_l2(model: ctypes.CDLL) -> None:
     core = model.new_core()
     for _ in range(3):
         for index in range(5):

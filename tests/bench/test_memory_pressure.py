@@ -58,7 +58,7 @@ def logits(model: Path, observation: np.ndarray) -> np.ndarray:
     )
 
 
-def test_the_legacy_observation_is_a_flattened_depth_image_and_three_numbers() -> None:
+def test_the_legacy_observation_is_a_depth_image_and_three_numbers() -> None:
     assert LEGACY_OBSERVATION == 39_427
 
 

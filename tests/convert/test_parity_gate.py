@@ -124,7 +124,7 @@ def test_a_runtime_that_refuses_the_file_is_named(bundle: Bundle, runtimes: Runt
     assert pipeline.check_parities(bundle, candidate, {runtime: runtimes[runtime]})
 
 
-def test_a_runtime_that_crashes_is_named_with_its_signal_and_started_again(small: Small) -> None:
+def test_a_crashed_runtime_is_named_with_its_signal_and_restarted(small: Small) -> None:
     spec, weights, _, observations = small
     data = tflite_graph.float_graph(spec, weights)
     with RuntimeProcess(RuntimeName.LITERT) as process:
@@ -195,7 +195,7 @@ def test_another_shape_or_type_is_refused(small: Small, outputs: np.ndarray) -> 
 
 
 @pytest.mark.parametrize("own", [0, 1])
-def test_an_integer_artifact_has_the_levels_of_one_of_the_two_ways_of_rounding(small: Small, own: int) -> None:
+def test_integer_artifacts_use_one_of_two_roundings(small: Small, own: int) -> None:
     spec, weights, calibration, observations = small
     reference = integer_reference(spec, quantize_network(spec, weights, calibration), observations)
     assert reference.step is not None
@@ -210,7 +210,7 @@ def test_an_integer_artifact_has_the_levels_of_one_of_the_two_ways_of_rounding(s
         check(RuntimeName.LITERT, "small/int8.tflite", spec, execution_of(spec, outputs), reference)
 
 
-def test_the_tolerance_of_a_device_covers_the_other_ways_of_rounding_and_little_more(small: Small) -> None:
+def test_the_device_tolerance_covers_other_roundings_only(small: Small) -> None:
     spec, weights, calibration, observations = small
     reference = integer_reference(spec, quantize_network(spec, weights, calibration), observations)
     assert reference.step is not None
@@ -249,7 +249,7 @@ def test_unit_roundoff_is_that_of_float32() -> None:
     assert np.float32(1.0) + np.float32(2.1 * UNIT_ROUNDOFF) > np.float32(1.0)
 
 
-def test_a_runtime_that_is_not_installed_is_named_and_what_it_found_before_still_holds(
+def test_a_missing_runtime_is_named_and_earlier_results_hold(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = (bundle, Precision.INT8, ArtifactFormat.TFLITE)

@@ -97,7 +97,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("runtime", RuntimeName)
-def test_an_observation_on_a_border_of_two_levels_gets_the_level_of_its_runtime(
+def test_borderline_observations_round_as_their_runtime_does(
     runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName
 ) -> None:
     size = 16

@@ -88,7 +88,7 @@ def test_a_measurement_under_throttling_is_not_valid() -> None:
     assert conditions.invalid_reasons([seen(0x1), seen(0x10000)]) == ["under-voltage during the measurement"]
 
 
-def test_a_flag_from_before_does_not_count_but_one_that_came_up_between_two_looks_does() -> None:
+def test_only_throttling_between_two_readings_counts() -> None:
     assert conditions.invalid_reasons([seen(0x40000), seen(0x40000)]) == []
     assert conditions.invalid_reasons([seen(0x40000), seen(0xC0000)]) == [
         "soft-temperature-limit during the measurement"
@@ -194,7 +194,7 @@ def test_an_arm_program_on_an_x86_kernel_is_emulated(tmp_path: Path) -> None:
     assert emulation(tmp_path, cpuinfo, "aarch64", "6.12.25+rpt-rpi-v8")[0] is None
 
 
-def test_a_reader_is_told_of_a_slow_clock_an_emulator_and_earlier_throttling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_name_slow_clocks_emulators_and_throttling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "mhz_nominal", lambda root, cpuinfo: 1200.0)
     monkeypatch.setattr(server, "emulation", lambda *_: (True, True, ["its timer"]))
     slow = seen(0x20000, mhz_firmware=818.0, governor="ondemand")

@@ -70,9 +70,7 @@ def test_a_whole_conversation_in_each_runtime(
     assert agent.end() == 0
 
 
-def test_everything_that_conversion_lists_is_served_in_every_runtime_that_it_names(
-    copied: Path, start_agent: Start
-) -> None:
+def test_every_listed_conversion_is_served_in_every_runtime(copied: Path, start_agent: Start) -> None:
     from quarl.convert.pipeline import convert_all
 
     precisions = [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4]

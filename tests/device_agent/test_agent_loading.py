@@ -170,7 +170,7 @@ class Miscounting:
         return np.zeros(0, np.float32)
 
 
-def test_an_action_that_is_not_that_of_its_own_outputs_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
+def test_wrong_actions_and_nan_fail_the_golden_vectors(pilot: Bundle) -> None:
     entry = pilot.artifact(Precision.INT8, ArtifactFormat.TFLITE)
     expected, golden = pilot.read_expected(entry), pilot.golden()
 
@@ -240,7 +240,7 @@ def test_every_file_that_the_device_reads_is_verified(name: str, copied: Path, s
     assert reply["error"]["code"] == "bundle" and name in reply["error"]["message"]
 
 
-def test_a_truncated_artifact_and_one_that_was_not_deployed_are_told_apart(copied: Path, start_agent: Start) -> None:
+def test_truncated_and_undeployed_artifacts_differ(copied: Path, start_agent: Start) -> None:
     agent = start_agent(copied)
     (copied / "int8.tflite").unlink()
     reply = agent.request("load", precision="int8", runtime="litert")
@@ -266,9 +266,7 @@ def test_a_device_that_holds_only_its_part_of_the_bundle_serves(copied: Path, st
     assert agent.ask("load", precision="int8")["loaded"]["file"] == "int8.tflite"
 
 
-def test_a_precision_that_was_never_converted_is_refused_with_the_command_that_makes_it(
-    pilot: Bundle, start_agent: Start
-) -> None:
+def test_a_missing_precision_is_refused_with_its_command(pilot: Bundle, start_agent: Start) -> None:
     reply = start_agent(pilot.path).request("load", precision="fp16")
     assert (
         reply["error"]["code"] == "bundle" and reply["error"]["next"] == "Type: quarl convert --bits 16 --policy pilot"
@@ -307,9 +305,7 @@ def test_without_a_name_the_preferred_installed_runtime_is_taken(pilot: Bundle, 
     assert agent.ask("load", precision="int8", threads=1)["loaded"]["threads"] == 1
 
 
-def test_the_next_runtime_is_taken_where_the_bundle_has_no_artifact_for_the_preferred(
-    copied: Path, start_agent: Start
-) -> None:
+def test_the_next_runtime_is_used_without_the_preferred_artifact(copied: Path, start_agent: Start) -> None:
     rewrite(copied, lambda m: m.update(artifacts=[a for a in m["artifacts"] if a["format"] == "onnx"]))
     assert start_agent(copied).ask("load", precision="int8")["loaded"]["runtime"] == "onnxruntime"
 

@@ -60,7 +60,7 @@ def test_the_medians_interval_is_that_of_the_sign_test(runs: int, ranks: tuple[i
     assert median_ranks(runs) == ranks
 
 
-def test_the_medians_interval_of_many_runs_agrees_with_the_exact_binomial_and_the_normal_one() -> None:
+def test_the_median_interval_agrees_with_binomial_and_normal() -> None:
     k, upper = median_ranks(1000) or (0, 0)
     exact = [sum(math.comb(1000, i) for i in range(count)) / 2**1000 for count in (k, k + 1)]
     assert exact[0] <= 0.025 < exact[1]
@@ -97,7 +97,7 @@ def test_timed_calls_cycle_through_the_inputs_after_the_warm_up() -> None:
     assert len(times) == 4 and all(isinstance(t, int) and t >= 0 for t in times)
 
 
-def test_the_garbage_collector_is_off_while_timing_and_on_again_after_an_error(
+def test_garbage_collection_is_off_only_while_timing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import gc
@@ -114,7 +114,7 @@ def test_the_garbage_collector_is_off_while_timing_and_on_again_after_an_error(
     assert gc.isenabled()
 
 
-def test_the_device_is_looked_at_between_runs_and_the_caches_are_warmed_again(
+def test_conditions_are_read_between_runs_and_caches_warmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("quarl.device.agent.measure.CHUNK_NS", 0)  # every run ends a chunk

@@ -37,9 +37,7 @@ def run_script(script: str, bundle: Path, lines: list[bytes]) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("runtime", [name.value for name in RuntimeName])
-def test_the_agent_imports_the_standard_library_numpy_the_contract_the_simulator_and_one_runtime(
-    runtime: str, pilot: Bundle
-) -> None:
+def test_the_agent_imports_only_numpy_the_contract_and_one_runtime(runtime: str, pilot: Bundle) -> None:
     script = """
         import sys
         before = set(sys.modules)
@@ -75,7 +73,7 @@ def test_the_agent_imports_the_standard_library_numpy_the_contract_the_simulator
     assert modules - OWN - set(sys.stdlib_module_names) - own == set()
 
 
-def test_before_anything_is_loaded_no_runtime_and_no_simulator_are_imported(pilot: Bundle) -> None:
+def test_no_runtime_or_simulator_is_imported_before_loading(pilot: Bundle) -> None:
     script = """
         import sys
         from quarl.device.agent.__main__ import main

@@ -60,7 +60,7 @@ def test_help_lists_every_operation_with_its_fields_and_an_example() -> None:
         b'["' + b'","' * 700_000 + b'"]',
     ],
 )
-def test_a_line_of_more_values_than_a_small_device_holds_is_refused_unread(line: bytes) -> None:
+def test_too_long_lines_are_refused_unread(line: bytes) -> None:
     tracemalloc.start()
     reply = reply_to(line)
     _, peak = tracemalloc.get_traced_memory()

@@ -324,9 +324,7 @@ def test_without_a_configured_key_the_default_ones_are_offered(lab: Lab, host: P
     assert ours(lab.write("Host drone\n  IdentitiesOnly yes\n")) == "in"
 
 
-def test_a_release_is_deployed_through_two_jump_hosts_with_a_key_of_the_agent(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_travels_through_two_jump_hosts_with_an_agent_key(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(lab.agent))
     file = lab.write("Host drone\n  ProxyJump near,far\n")
     with connect("drone", config_file=file) as connection:

@@ -57,7 +57,7 @@ def test_a_pi_3b() -> None:
         ("0", (), (), ("not throttled since boot",)),
     ],
 )
-def test_status_shows_temperature_and_throttling_of_a_device_that_has_them(
+def test_status_shows_temperature_and_throttling(
     word: str, now: tuple[str, ...], occurred: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     facts = parse_facts(PI.replace("throttled=throttled=0x50001", f"throttled={word}"), "pi")

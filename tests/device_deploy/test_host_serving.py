@@ -54,7 +54,7 @@ def serve(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return answer(capsys, "serve", *usual, f"--fallback={FALLBACK}")
 
 
-def test_a_policy_serves_and_is_started_again_when_it_is_killed_hangs_or_takes_too_much(
+def test_a_served_policy_is_restarted_when_killed_hung_or_too_large(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = serve(capsys)
@@ -158,7 +158,7 @@ def test_a_release_whose_trial_was_cut_off_is_gone_back_from(
     assert eventually(active, PATIENCE_S)
 
 
-def test_a_loop_whose_release_was_changed_goes_on_and_is_not_started_again(
+def test_a_loop_of_a_damaged_release_runs_on_but_does_not_restart(
     home: TestDevice, bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pid = serve(capsys)["pid"]

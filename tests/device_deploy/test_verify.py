@@ -148,7 +148,7 @@ def test_a_release_starts_with_what_was_verified(pi: Pi) -> None:
     assert pi.verify("check") == "ok"
 
 
-def test_a_loop_starts_as_its_settings_say_and_goes_back_from_a_trial_that_was_cut_off(pi: Pi) -> None:
+def test_a_loop_starts_by_its_settings_and_leaves_an_interrupted_trial(pi: Pi) -> None:
     pi.lay(SECOND, {**CODE, "lib/quarl.zip": "newer\n"})
     current, trial = pi.policy / "current", pi.policy / "trial"
     assert pi.verify("loop") == "" and "no release serves" in pi.errors
@@ -174,7 +174,7 @@ def test_a_loop_starts_as_its_settings_say_and_goes_back_from_a_trial_that_was_c
 Tamper = Callable[[Pi, Path], object]
 
 
-def test_a_release_of_an_older_version_is_started_by_its_own_launcher_until_root_has_a_floor(pi: Pi) -> None:
+def test_older_releases_start_with_their_launcher_until_root_has_a_floor(pi: Pi) -> None:
     """So that it goes on serving after a reboot, and after a newer one has failed its trial."""
     (pi.policy / "releases" / "0000-old").mkdir()
     (pi.policy / "releases" / "0000-old" / "release.json").write_text("{}")

@@ -46,7 +46,7 @@ def found(pattern: str, text: str) -> tuple[float, ...]:
     return tuple(float(number.replace(",", "")) for number in match.groups())
 
 
-def test_ones_own_task_is_learned_and_its_artifact_reaches_the_goal_on_the_device(place: Path) -> None:
+def test_a_user_task_is_learned_and_solved_on_the_device(place: Path) -> None:
     printed = run(place, "examples/own_task.py")
     artifact = Bundle.load(place / "artifacts" / "reach").artifact(Precision.INT8, ArtifactFormat.TFLITE)
     assert found(r"int8\.tflite +([\d,]+) ", printed) == (artifact.record.size,)

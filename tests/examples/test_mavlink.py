@@ -66,7 +66,7 @@ def heard(companion: Any) -> bool:
     return False
 
 
-def test_the_observation_is_that_of_the_task_to_the_resolution_of_the_messages(companion: tuple[Any, str]) -> None:
+def test_the_observation_matches_the_task_to_message_resolution(companion: tuple[Any, str]) -> None:
     made, link = companion
     for episode in range(5):
         task, observation = begun("hard", episode, 3)

@@ -50,9 +50,7 @@ def test_the_temperature_brings_the_entropy_to_the_wanted_one(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-def test_without_the_slope_of_tanh_in_the_density_means_run_into_its_flat_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tanh_density_correction_keeps_means_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsquashed(mean: tf.Tensor, log_std: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         logs = -0.5 * noise * noise - log_std - sac.HALF_LOG_2_PI
         return tf.tanh(mean + tf.exp(log_std) * noise), tf.reduce_sum(logs, axis=1)

@@ -49,7 +49,7 @@ def test_rows_agree_where_all_components_do() -> None:
     assert share_of_same_actions(one[:, 0], other[:, 0]) == pytest.approx(2 / 3)
 
 
-def test_the_range_of_the_outputs_reaches_down_to_the_smallest_winner_of_any_component() -> None:
+def test_the_output_range_reaches_the_smallest_winner() -> None:
     raw = np.array([[4.0, 0.0, 1.0, -20.0], [3.0, 0.0, -20.0, 2.0]], np.float32)  # winners 4 | 1, then 3 | 2
     assert output_range(spec_of(MultiDiscreteHead((2, 2))), raw) == (1.0 - WINNER_MARGIN * 3.0, 4.0)
 

@@ -192,7 +192,7 @@ def test_missing_parts_of_the_new_layers_are_named() -> None:
         check_weights(spec, {**weights, "conv_0/kernel": weights["conv_0/kernel"].transpose(2, 0, 1, 3)})
 
 
-def test_a_spec_that_was_written_before_there_were_convolutions_is_read_and_written_alike() -> None:
+def test_a_spec_older_than_convolutions_round_trips() -> None:
     for name in ("I", "II", "III"):
         text = (ZOO / name / "policy.json").read_text(encoding="utf-8")
         spec = PolicySpec.from_json(text)

@@ -118,9 +118,7 @@ def test_mistakes_are_answered_with_what_is_allowed(
     assert not (tmp_path / "x").exists()
 
 
-def test_late_commands_are_trained_with_kept_in_the_bundle_and_judged_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_latency_is_trained_kept_and_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from quarl.train import evaluate
 
     small = [*NAVIGATION, "--quiet", "--set", "environments=16", "--set", "rollout_steps=16", "--set", "minibatch=128"]
@@ -152,9 +150,7 @@ def test_late_commands_are_trained_with_kept_in_the_bundle_and_judged_with(
     assert blind[1] < blind[0] - 0.2, "the baseline flies with the same latency"
 
 
-def test_keeping_the_best_of_no_evaluation_is_refused_before_anything_is_built(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keep_best_needs_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [*PPO, "--steps", "2048", "--set", "keep_best=true", "--set"]
     assert train(tmp_path / "I", *options, "normaliser_steps=2048") == 2
     printed = capsys.readouterr().err
@@ -187,7 +183,7 @@ def test_help_needs_neither_tensorflow_nor_numpy() -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_help_of_a_task_shows_its_defaults_with_their_source_and_loads_no_tensorflow() -> None:
+def test_task_help_shows_defaults_without_tensorflow() -> None:
     script = (
         "import sys; from quarl.train.__main__ import main\n"
         "code = main(['--task', 'cartpole', '--method', 'dqn', '--defaults'])\n"
@@ -225,9 +221,7 @@ def test_every_setting_of_every_method_has_its_sentence(method: str) -> None:
         assert about(kind, field.name)["sentence"].endswith("."), field.name
 
 
-def test_a_task_is_kept_under_one_name_and_its_default_folder_has_its_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_has_one_name_and_a_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "ARTIFACTS", tmp_path / "artifacts")
     few = ["--evaluate-episodes", "1", "--final-episodes", "1", "--quiet", "--steps", "256", "--method", "PPO"]
     small = [*few, "--set", "environments=8", "--set", "rollout_steps=32", "--set", "minibatch=64"]

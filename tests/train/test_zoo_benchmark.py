@@ -33,7 +33,7 @@ def runtimes() -> Iterator[Mapping[RuntimeName, RuntimeProcess]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bundle_is_whole_and_says_where_it_comes_from_and_what_it_reached(name: str) -> None:
+def test_a_bundle_is_whole_and_has_its_provenance(name: str) -> None:
     bundle = Bundle.load(ZOO / name)
     origin = bundle.spec.provenance
     assert bundle.spec.name == name == f"{resolve(origin['task']).short_name}-{origin['algorithm']}"

@@ -349,7 +349,7 @@ def test_lines_become_rows_with_a_dash_where_a_cell_is_missing() -> None:
     assert [number for number, row in enumerate(table.rows) if not row] == [2, 4]
 
 
-def test_a_column_that_all_lines_share_moves_to_the_title_and_a_repeated_first_cell_stands_once() -> None:
+def test_shared_columns_move_to_the_title() -> None:
     table = tabulate("t", "Title", LINES, left=2, once=True, titled=("device",), exempt="blind")
     assert (table.title, table.left) == ("Title · pi", 1)
     assert [row[0] if row else None for row in table.rows] == ["I", "", None, "II", None, "blind"]
@@ -467,7 +467,7 @@ def test_flights_in_another_simulator_stand_beside_the_embedded_ones(success_rep
     assert used == [embedded, there] and Report.from_dict(there.to_dict()) == there
 
 
-def test_flights_in_another_simulator_are_not_mixed_with_the_embedded_ones(success_report: Make) -> None:
+def test_flights_of_simulators_are_not_mixed(success_report: Make) -> None:
     embedded = success_report()
     assert embedded.success is not None
     there = replace(embedded, success=replace(embedded.success, simulator="AirSim, some client"), id="f" * 32)

@@ -160,7 +160,7 @@ def test_a_runtime_is_compared_with_its_own_fp32() -> None:
     assert [EXPERIMENT.reference(condition) for condition in conditions] == [conditions[0]] * 3
 
 
-def test_a_fresh_bundle_is_taken_in_under_its_cells_name_if_it_is_no_worse(
+def test_a_new_bundle_replaces_its_cell_if_no_worse(
     tmp_path: Path, balancing: Balancing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     zoo = tmp_path / "zoo"

@@ -50,7 +50,7 @@ def test_widths_are_read() -> None:
             sweep.widths(wrong)
 
 
-def test_a_policy_of_vectors_has_all_schemes_at_fourteen_widths_and_half_precision() -> None:
+def test_vector_policies_have_all_schemes_widths_and_fp16() -> None:
     conditions = EXPERIMENT.grid(arguments_of(), NAME)
     assert len(conditions) == 1 + 1 + 4 * 14, "32 bits are fp32"
     assert EXPERIMENT.episodes(arguments_of(), NAME) == experiment.EpisodePlan((0, 2, 4), 100)
@@ -255,7 +255,7 @@ def test_equal_games_are_counted_once_and_it_is_said(swept: Swept) -> None:
     assert any(message.replace("pong-dqn, pong-ppo", "pong-dqn") in note for note in table.notes)
 
 
-def test_the_papers_error_is_that_of_the_weights_alone_on_the_first_preset(swept: Swept) -> None:
+def test_the_papers_error_is_of_weights_on_the_first_preset(swept: Swept) -> None:
     conditions = [({}, 500.0), ({**QUARL, "bits": 8}, 100.0), ({**PAPERS, "bits": 8}, 400.0)]
     found = Results(EXPERIMENT, swept(presets=("hard", "shipped"), conditions=conditions))
     error = sweep.papers_error(found, NAME, 8)

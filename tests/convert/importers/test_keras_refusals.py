@@ -75,7 +75,7 @@ def test_an_hdf5_file_that_points_out_of_itself_or_is_a_bomb(case: str, tmp_path
         assert caught.value.code == "foreign" and caught.value.next_step
 
 
-def test_foreign_zips_and_weights_alone_are_refused_before_keras_loads_them(tmp_path: Path) -> None:
+def test_other_zips_and_bare_weights_are_refused_before_keras_loads(tmp_path: Path) -> None:
     escaping = saved(tmp_path / "escaping.keras", {**members("keras/normalised_tanh.keras"), "../escape": b"x"})
     foreign = saved(tmp_path / "foreign.keras", {"data": b"of Stable-Baselines3"})
     (tmp_path / "none.keras").write_bytes(b"no zip")

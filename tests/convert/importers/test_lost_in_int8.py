@@ -27,7 +27,7 @@ def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
     assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
 
 
-def test_an_import_whose_int8_fell_succeeds_and_recommends_what_keeps_the_return(
+def test_an_import_with_poor_int8_recommends_another_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary

@@ -152,7 +152,7 @@ def test_an_image_and_something_else_is_refused(tmp_path: Path) -> None:
         graph.read(tmp_path, graph.n("Concat", x, "speed", axis=1))
 
 
-def test_a_memory_among_the_inputs_is_refused_where_it_leads_to_the_output(tmp_path: Path) -> None:
+def test_memory_inputs_that_reach_the_output_are_refused(tmp_path: Path) -> None:
     graph = Graph(13, obs=["batch", 5], h_in=["batch", 3])
     free = graph.dense("obs", 5, 2)
     assert graph.read(tmp_path, free).ignored == ("inputs without influence: h_in",)

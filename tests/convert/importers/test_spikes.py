@@ -122,7 +122,7 @@ def policy_of(size: int) -> ForeignPolicy:
     return ForeignPolicy("a test", (Input("obs", (size,)),), (step,), Continuous(), period_s=0.02)
 
 
-def test_roundings_of_the_bundle_excuse_no_difference_beyond_a_share_of_the_span() -> None:
+def test_rounding_excuses_only_a_share_of_the_span() -> None:
     """With a normaliser at 5e7, float32 rounds to 4: four deviations of that are more than the outputs span."""
     policy = policy_of(SIZE)
     folded = fold(policy, np.concatenate([ORDINARY, np.full((1, SIZE), 1e8, np.float32)]))

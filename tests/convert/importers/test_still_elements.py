@@ -124,7 +124,7 @@ def with_tanh() -> tuple[PolicySpec, dict[str, np.ndarray], np.ndarray]:
     return spec, weights, (mean + scale * generator.normal(size=(600, len(mean)))).astype(np.float32)
 
 
-def test_a_tanh_that_reaches_one_is_not_outside_and_a_range_that_is_left_is() -> None:
+def test_only_real_excursions_count_as_outside_the_range() -> None:
     """The fixed map of a tanh ends at 127/128, a step below the 1 that calibration saw."""
     spec, weights, rows = with_tanh()
     calibration, golden = rows[:500], rows[500:]

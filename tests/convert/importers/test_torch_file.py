@@ -99,7 +99,7 @@ def test_types_and_byte_orders(kind: str, code: str, order: bytes, sign: str) ->
     np.testing.assert_array_equal(found, np.arange(6).reshape(2, 3))
 
 
-def test_bfloat16_is_the_upper_half_of_a_float32_and_truth_values_are_bytes() -> None:
+def test_bfloat16_is_half_a_float32_and_booleans_are_bytes() -> None:
     values = np.array([1.0, -2.5, 0.15625, 3.0, -0.0, 256.0], np.float32)
     upper = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     found = read_torch(

@@ -96,7 +96,7 @@ def sharing(layers: int, width: int) -> bytes:
     return b"".join([head.pack_record(), *records, bytes(8 * width + 64), b"\x55" * (width * width // 4)])
 
 
-def test_an_artifact_whose_layers_share_weights_gets_no_more_memory_than_its_size_allows() -> None:
+def test_shared_weights_get_no_more_memory_than_the_size_allows() -> None:
     width, few = 2048, sharing(2, 2048)
     assert 0 < memory_needed(library(), few) < 2**26 + 8 * len(few)
     Engine(library(), few, width, width)

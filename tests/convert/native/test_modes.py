@@ -79,7 +79,7 @@ def test_measuring_ends() -> None:
 
 
 @pytest.mark.parametrize("name", ["relu", "norm, tanh", "picture and vector", "wider than 4096, 2 bits"])
-def test_repeated_layers_make_what_a_decision_makes_and_measuring_changes_nothing(name: str) -> None:
+def test_timing_single_layers_changes_no_decision(name: str) -> None:
     engine, _, rows, levels, (outputs, choices) = opened(name)
     usual = engine.modes
     last = (levels[-1][0] + 128).astype(np.uint8).tobytes()  # as they are stored
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_ignored_and_replaced(tmp_path: Path, data: bytes) -> 
     assert read_kept_modes(path, KEY, 2) == (Mode.SPARSE,) * 2
 
 
-def test_neither_a_link_nor_a_pipe_is_followed_and_a_disk_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_followed_and_read_only_is_no_error(tmp_path: Path) -> None:
     measured, elsewhere, path = [Measured(Mode.SPARSE, 2.0, 1.0)], tmp_path / "elsewhere", tmp_path / KEPT_FILE
     keep_modes(elsewhere, KEY, measured)
     path.symlink_to(elsewhere)

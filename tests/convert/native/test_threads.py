@@ -88,7 +88,7 @@ def test_they_compute_what_policy_integer_computes(name: str, bits: int) -> None
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.003])
-def test_many_decisions_in_a_row_and_after_a_pause_in_which_they_fall_asleep(pause: float) -> None:
+def test_decisions_in_a_row_and_after_threads_slept(pause: float) -> None:
     spec, network, rows = made("two pairs, then one more", 8)
     outputs, choices = outputs_of(spec, network, rows)
     engine = engine_of(spec, network, 4)
@@ -130,7 +130,7 @@ def test_they_end_when_the_executor_is_dropped() -> None:
     assert not any(each.is_alive() for each in helpers if each.name.endswith("(_work)"))
 
 
-def test_a_process_ends_while_they_wait_and_a_forked_one_decides_without_them(tmp_path: Path) -> None:
+def test_waiting_threads_do_not_keep_a_process_and_forks_do_without(tmp_path: Path) -> None:
     spec, network, rows = made("tanh", 4)
     (tmp_path / "artifact").write_bytes(native_artifact(spec, network))
     np.save(tmp_path / "rows.npy", rows)

@@ -51,7 +51,7 @@ def test_a_header_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
     assert Description.read(bytes(HEADER.size) + description.pack()) == description
 
 
-def test_how_long_an_action_is_held_is_left_to_the_device_where_it_is_not_typed() -> None:
+def test_the_hold_time_defaults_to_the_devices() -> None:
     assert LoopOptions(hold_for_ms=200).to_arguments().count("--hold-for-ms=200") == 1
     assert not [word for word in LoopOptions().to_arguments() if "hold-for" in word]
 

@@ -67,9 +67,7 @@ def test_a_continuous_policys_action_is_its_outputs(
         assert np.abs(np.array(answer.outputs) - wanted[3]).max() < 1e-4
 
 
-def test_by_the_clock_the_fallback_comes_before_the_first_observation_and_after_the_last(
-    start_loop: StartLoop, pilot: Bundle
-) -> None:
+def test_fallback_before_the_first_and_after_the_last_observation(start_loop: StartLoop, pilot: Bundle) -> None:
     with start_loop(pilot.path, *CLOCK, "--stale-ms=1000").connect() as client:
         first = client.receive(PATIENCE_S)
         assert first is not None
@@ -92,9 +90,7 @@ def test_what_is_not_finite_brings_the_fallback(start_loop: StartLoop, pilot: Bu
         assert answer.index == FALLBACK
 
 
-def test_an_old_observation_one_from_the_future_and_one_for_another_release_bring_the_fallback(
-    start_loop: StartLoop, pilot: Bundle
-) -> None:
+def test_stale_future_and_foreign_observations_give_the_fallback(start_loop: StartLoop, pilot: Bundle) -> None:
     golden = pilot.golden().observations[0]
     with start_loop(pilot.path, *EVENT, "--stale-ms=20000").connect() as client:
         for observed_ns in (time.monotonic_ns() - 10**11, time.monotonic_ns() + 10**11):

@@ -58,7 +58,7 @@ def test_a_canary_then_batches_then_nothing_more_to_do(arena: Arena) -> None:
     assert sent > 6 * 100_000 and summary(lines)["sent_bytes"] == 0 and order(lines, "switched") == []
 
 
-def test_a_canary_that_keeps_no_deadline_is_taken_back_and_nothing_else_touched(arena: Arena) -> None:
+def test_a_canary_that_misses_deadlines_is_rolled_back_alone(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
     status, lines, states = arena.deploy(4, "--deadline-ms", "0.000001")
     assert status == 1 and summary(lines)["error"]["code"] == "fleet_incomplete"
@@ -81,7 +81,7 @@ def test_a_first_release_that_is_taken_back_leaves_nothing(arena: Arena) -> None
 
 
 @pytest.mark.slow
-def test_a_device_that_dies_in_the_switch_stops_the_rollout_and_its_phase_goes_back(arena: Arena) -> None:
+def test_a_device_lost_in_the_switch_stops_and_rolls_back_its_phase(arena: Arena) -> None:
     assert arena.deploy()[0] == 0
     arena.devices.set_fault(ALL[2], Fault.DIES_AFTER_SWITCH)
     status, lines, states = arena.deploy(4, "--batch", "2", "--parallel", "1")
@@ -116,7 +116,7 @@ def test_as_many_may_fail_as_were_allowed(arena: Arena) -> None:
     assert arena.deploy(4)[2] == dict.fromkeys(ALL, "proved") and not arena.half_done(ALL)
 
 
-def test_others_step_in_for_canaries_out_of_reach_and_the_same_command_finishes(arena: Arena) -> None:
+def test_unreachable_canaries_are_replaced_and_the_command_resumes(arena: Arena) -> None:
     arena.devices.set_fault(ALL[0], Fault.UNREACHABLE)
     arena.devices.set_fault(ALL[1], Fault.OTHER_KEY)
     status, lines, states = arena.deploy(8, "--canary", "2")

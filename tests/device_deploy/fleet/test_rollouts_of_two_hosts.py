@@ -94,7 +94,7 @@ def test_who_came_and_ended_meanwhile_is_not_replaced(
     assert one.deploy(8)[2] == dict.fromkeys(ALL, "proved"), "it starts over, and knows of the other"
 
 
-def test_a_rollout_whose_host_died_goes_on_and_keeps_others_away_for_a_day(
+def test_a_rollout_resumes_after_its_host_died_and_locks_for_a_day(
     one: Arena, other: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as died:

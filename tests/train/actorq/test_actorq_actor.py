@@ -100,7 +100,7 @@ INT8 = ("litert", "native")
 
 
 @pytest.mark.parametrize("runtime", INT8)
-def test_it_takes_what_the_artifact_says_from_the_version_on_that_it_pulled(handed: Pushed, runtime: str) -> None:
+def test_an_actor_follows_the_artifact_it_pulled(handed: Pushed, runtime: str) -> None:
     plan = make_plan(algorithm=GREEDY, actor_update_period=10, insert_every=5, runtime=runtime)
     made_as = plan.actorq.artifact_format
     left, right = (publish(always(handed, action, 7 * action), action + 1, 8, 8, made_as) for action in (0, 1))

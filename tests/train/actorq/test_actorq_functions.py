@@ -37,7 +37,7 @@ def four_steps(greedy: list[list[int]], discounts: list[float]) -> dict[str, np.
     }
 
 
-def test_a_return_is_cut_before_the_first_choice_that_the_learner_would_not_make_by_hand() -> None:
+def test_a_return_is_cut_at_the_first_exploratory_action_by_hand() -> None:
     no = NO_CHOICE
     columns = four_steps([[0, 1, 0], [0, 1, 0], [2, 1, 0], [no, no, 0], [no, no, no]], [0.0625] * 4 + [0.0])
     learner = np.array([[0, 1, 0], [0, 2, 2], [1, 1, 0], [1, 1, 1], [1, 1, 1]])
@@ -50,7 +50,7 @@ def test_a_return_is_cut_before_the_first_choice_that_the_learner_would_not_make
     assert {name: column.dtype.name for name, column in cut.items()} == dict.fromkeys(cut, "float32")
 
 
-def test_a_cut_return_is_worth_what_the_learner_would_go_on_with_and_weighs_as_much_as_any() -> None:
+def test_a_cut_return_bootstraps_with_the_learners_value() -> None:
     """Under values that are right for the learner's policy every cut return is right, and none is made small.
 
     A chain of 6 states in which action 1 pays 1 and action 0 nothing, both lead on: Q(s, 1) = the steps that are left,
@@ -267,7 +267,7 @@ def test_where_the_time_went_by_hand() -> None:
 # --- without Ray ----------------------------------------------------------------------------------------------------
 
 
-def test_neither_an_actor_nor_the_command_line_imports_ray_or_tensorflow_by_itself() -> None:
+def test_actors_and_the_command_line_import_neither_ray_nor_tensorflow() -> None:
     # The command must be able to say what to install, and an actor has no use for a framework.
     modules = ("actor", "learner", "replay", "parameters", "history", "__main__")
     script = "import sys\n" + "".join(f"import quarl.train.actorq.{name}\n" for name in modules)

@@ -66,7 +66,7 @@ def assert_same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) 
         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_version_is_handed_over_before_the_first_round_and_after_every_one() -> None:
+def test_a_version_is_published_before_and_after_every_round() -> None:
     world = World(make_plan(), rounds=3)
     facts = world.loop().run()
     assert world.asked == [0, 2, 4, 6]  # updates of a round: 2
@@ -83,7 +83,7 @@ def test_versions_may_be_further_apart() -> None:
     assert [pushed.updates for pushed in world.pushed] == [0, 6, 12]
 
 
-def test_what_is_handed_over_is_the_policy_with_the_statistics_of_the_first_observations() -> None:
+def test_the_first_statistics_travel_with_the_policy() -> None:
     world, first = World(make_plan()), statistics(RECENT["observation"])
     world.loop().run()
     for pushed in world.pushed:
@@ -107,7 +107,7 @@ def test_the_statistics_of_observations_without_bounds_go_on_for_a_while(steps: 
     assert 0.0 <= facts["metrics"]["observations_clipped"] <= 1.0
 
 
-def test_int8_ranges_come_from_the_newest_observations_of_several_small_rounds() -> None:
+def test_int8_ranges_come_from_the_newest_observations() -> None:
     world = World(make_plan(), rounds=3)
     world.loop().run()
     rounds = [given["observation"].reshape(8, 4) for given in world.given]

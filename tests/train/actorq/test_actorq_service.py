@@ -128,7 +128,7 @@ def test_a_run_shorter_than_the_minimum_ends_too() -> None:
 
 
 @pytest.mark.parametrize(("total", "parts"), [(10, 3), (2, 3), (0, 2), (12, 4), (1_000_001, 7)])
-def test_shares_of_shards_alike_are_as_equal_as_can_be_and_their_sum_is_exact(total: int, parts: int) -> None:
+def test_equal_shards_get_equal_shares_that_sum_exactly(total: int, parts: int) -> None:
     actorq = make_plan(n_actors=2 * parts, replay_shards=parts).actorq
     shares = [steps_of(total, actorq, index) for index in range(parts)]
     assert sum(shares) == total
@@ -154,7 +154,7 @@ def test_a_shard_with_more_actors_gets_more_of_the_steps() -> None:
     assert [steps_of(101, actorq, index) for index in range(2)] == [67, 34]  # two actors and one
 
 
-def test_one_process_in_anothers_place_goes_on_with_its_steps_and_gathers_anew() -> None:
+def test_a_replaced_process_keeps_its_steps_and_gathers_again() -> None:
     service = ReplayService(make_plan(22), 0)
     service.go_on(15)
     assert service.reply == Reply(15, 0, False)

@@ -137,7 +137,7 @@ def test_who_has_a_version_never_waits_for_the_next(server: ParameterServer, bui
     assert figures(server, "versions_put", "versions_built", "versions_skipped") == [4, 3, 1]
 
 
-def test_an_error_of_the_first_build_reaches_who_waits_and_the_next_version_is_built(server: ParameterServer) -> None:
+def test_a_failed_build_is_reported_and_the_next_one_made(server: ParameterServer) -> None:
     server.put(pushed(1, broken=True))
     with pytest.raises(PolicyError, match=r"(?i)NaN|finite"):
         server.latest(0)

@@ -90,7 +90,7 @@ def test_priorities_and_weights_by_hand() -> None:
     np.testing.assert_allclose(counts, [0, 2000, 3000, 4000, 4000], atol=2)
 
 
-def test_the_priority_of_a_row_that_was_overwritten_since_is_not_given_to_its_successor() -> None:
+def test_an_overwritten_rows_priority_is_dropped() -> None:
     shard = filled(3, 3, exponent=1.0)
     shard.add(rows(3, 2), 0, ALL_AGES)  # 3 and 4 lie where 0 and 1 lay
     shard.update_priorities(np.array([0, 1, 2]), np.array([50.0, 50.0, 3.0], np.float32))

@@ -57,9 +57,7 @@ def test_a_row_is_ready_when_its_return_is_complete_and_is_given_once() -> None:
 @pytest.mark.parametrize(
     ("end", "discounts"), [("terminated", [0, 0, 0]), ("time limit", [0.125, 0.25, 0.5])], ids=["terminated", "limit"]
 )
-def test_an_end_gives_the_shorter_returns_and_only_a_time_limit_is_bootstrapped(
-    end: str, discounts: list[float]
-) -> None:
+def test_only_time_limits_are_bootstrapped(end: str, discounts: list[float]) -> None:
     window = Window(3, 0.5)
     rows = filled(window, step(0, 1.0), step(1, 2.0), step(2, 4.0, end))
     np.testing.assert_array_equal(rows["return"], [1 + 2 / 2 + 4 / 4, 2 + 4 / 2, 4])

@@ -191,7 +191,7 @@ def assert_same_critics(one: Learner, other: Learner) -> None:
 
 
 @pytest.mark.slow
-def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> None:
+def test_transition_losses_follow_the_metrics() -> None:
     batch = columns(2)
     metrics, before, learner = two_updates(batch, with_losses=True)
     plain, _, same = two_updates(batch, with_losses=False)
@@ -208,7 +208,7 @@ def test_with_losses_the_loss_of_every_transition_comes_behind_the_metrics() -> 
     np.testing.assert_allclose(metrics[0, 5:], d4pg.cross_entropy(targets, logits), rtol=1e-4)
 
 
-def test_weights_weigh_the_critics_loss_and_leave_the_transitions_losses_as_they_are() -> None:
+def test_importance_weights_scale_the_critic_loss_only() -> None:
     batch, weight = columns(2), np.array([[1.0, 0.5, 0.25, 0.0]] * 2, np.float32)
     plain, _, unweighted = two_updates(batch, with_losses=True)
     ones, _, same = two_updates({**batch, "weight": np.ones((2, 4), np.float32)}, with_losses=True)

@@ -191,7 +191,7 @@ def test_one_update_by_the_equations() -> None:
     assert new.updates == 1
 
 
-def test_the_critic_falls_towards_the_targets_and_the_actor_climbs_the_critic() -> None:
+def test_the_critic_fits_targets_and_the_actor_climbs_it() -> None:
     settings = DDPGSettings(updates=200, target_rate=1e-9, actor_learning_rate=1e-3, critic_learning_rate=1e-2)
     columns = {name: np.repeat(column, 200, axis=0) for name, column in batches(1).items()}
     new = learner()

@@ -97,7 +97,7 @@ def test_pictures_are_kept_in_levels_of_a_255th() -> None:
     np.testing.assert_array_equal(copy.sample(np.random.default_rng(0), (1, 50))["image"], drawn["image"])
 
 
-def test_the_student_normalises_each_field_as_the_teacher_does_the_one_of_its_name() -> None:
+def test_student_and_teacher_normalise_fields_alike() -> None:
     rays, goal, speed = (ObservationField(name, (size,), "m") for name, size in (("r", 2), ("goal", 1), ("speed", 2)))
     picture = ObservationField("depth", (1, 3, 1), "m")
     task = Task(

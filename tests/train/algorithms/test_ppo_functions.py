@@ -120,7 +120,7 @@ def test_a_schedule_is_linear_and_stops_at_its_ends() -> None:
     assert [linear(1.0, 0.2, share) for share in (-1.0, 0.0, 0.5, 1.0, 2.0)] == pytest.approx([1, 1, 0.6, 0.2, 0.2])
 
 
-def test_a_minibatch_that_does_not_divide_the_batch_is_refused_with_one_that_does() -> None:
+def test_a_minibatch_must_divide_the_batch() -> None:
     with pytest.raises(ValueError, match="minibatch"):
         PPOSettings(minibatch=3000)
 

@@ -64,7 +64,7 @@ def test_a_memory_steps_as_the_unrolled_network_does_and_is_resumed() -> None:
     np.testing.assert_allclose(memory.states, states[-1], atol=1e-5)
 
 
-def test_gradients_reach_back_to_the_beginning_of_the_episode_and_no_further() -> None:
+def test_gradients_stop_at_the_episodes_beginning() -> None:
     weights = {name: tf.constant(value) for name, value in weights_of(SPEC).items()}
     inputs = tf.constant(np.random.default_rng(4).standard_normal((6, 1, 7)).astype(np.float32))
     begins = tf.constant(np.array([0, 0, 1, 0, 0, 0], np.float32)[:, None])

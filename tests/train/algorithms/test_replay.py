@@ -91,7 +91,7 @@ def add_images(replay: Replay, steps: int) -> list[tuple[np.ndarray, np.ndarray]
     return seen
 
 
-def test_stacks_of_frames_are_rebuilt_as_they_were_seen_across_the_ends_of_episodes() -> None:
+def test_frame_stacks_are_rebuilt_across_episode_ends() -> None:
     replay = Replay(40, 2, (2, 3, STACK), frames=STACK)
     seen = add_images(replay, 55)
     rows = replay.take(np.arange(40), 1)  # every transition held

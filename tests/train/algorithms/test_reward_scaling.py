@@ -40,7 +40,7 @@ def test_moments_of_batches_are_those_of_all_rows() -> None:
     np.testing.assert_allclose(moments.variance, every.var(axis=0))
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_discounted_return_by_hand() -> None:
+def test_rewards_are_scaled_by_the_return_deviation_by_hand() -> None:
     # γ = 0.5: G = 1, 1 + 0.5·1 = 1.5, 4 + 0.5·1.5 = 4.75; their mean is 29/12.
     scaled = RewardScaling(settings())
     returns = [1.0, 1.5, 4.75]

@@ -118,7 +118,7 @@ def test_the_frozen_normaliser_gives_the_same_bits_in_the_contract() -> None:
     np.testing.assert_array_equal(normaliser(rows), normalise(normaliser.frozen(), rows))
 
 
-def test_an_element_that_never_moved_in_training_is_ignored_wherever_it_is() -> None:
+def test_elements_constant_in_training_are_ignored() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
     rows[:, 1], rows[:, 2] = 5.0, 1e7 + (rows[:, 2] > 0)  # a float32 beside 1e7 has steps of 1
     normaliser = RunningNormaliser(4, until=100)
@@ -200,7 +200,7 @@ def test_a_quarter_of_the_steps_may_widen_where_an_element_has_no_bounds(high: f
     assert widening_steps(None, 1_000, 50_000) == 12_500
 
 
-def test_a_policy_that_begins_with_random_steps_sees_the_whole_of_cartpole(tmp_path: Path) -> None:
+def test_random_first_steps_cover_cartpole(tmp_path: Path) -> None:
     """Its cart stays within 0.5 m of the middle as long as actions are random; it may go 2.4 m to each side."""
     assert small_runs.train(tmp_path / "pole", *small_runs.DQN, "--steps", "2048") == 0
     normaliser = Bundle.load(tmp_path / "pole").spec.normaliser

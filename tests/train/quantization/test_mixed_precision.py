@@ -150,7 +150,7 @@ def test_an_overflow_halves_the_scale_and_skips_the_step() -> None:
     assert state["weights"]["w"] == -1.0
 
 
-def test_the_scale_grows_after_enough_good_steps_and_an_overflow_starts_the_count_anew(
+def test_the_loss_scale_grows_and_an_overflow_resets_the_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mixed_precision, "GROWTH_INTERVAL", 3)
@@ -195,7 +195,7 @@ def test_gradients_of_kernel_and_bias_are_tensorflows(side: int, size: int, stri
 
 
 @pytest.mark.parametrize(("size", "stride"), [(4, 2), (3, 2)])
-def test_a_convolutions_gradients_are_tensorflows_also_where_the_stride_does_not_divide(size: int, stride: int) -> None:
+def test_convolution_gradients_equal_tensorflows_for_any_stride(size: int, stride: int) -> None:
     generator = np.random.default_rng(0)
     inputs = tf.constant(generator.standard_normal((2, 9, 9, 3)), tf.float32)
     kernel = tf.constant(generator.standard_normal((size, size, 3, 4)), tf.float32)
@@ -252,7 +252,7 @@ def train(output: Path, *options: str) -> int:
     return command.main([*SMALL, *options, "--output-path", str(output)])
 
 
-def test_the_choice_is_in_the_provenance_and_the_bundle_is_an_ordinary_one(tmp_path: Path) -> None:
+def test_the_choice_is_in_the_provenance(tmp_path: Path) -> None:
     assert train(tmp_path / "half", "--mixed-precision", "bfloat16") == 0
     bundle = Bundle.load(tmp_path / "half")
     assert bundle.spec.provenance["settings"]["compute"] == "bfloat16"

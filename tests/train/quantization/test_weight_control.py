@@ -139,7 +139,7 @@ def test_the_actor_is_held_and_the_critic_is_not(eagerly: None, method: str) -> 
     assert largest(state["critic"])["0/dense_0/kernel"] > 0.6
 
 
-def test_sacs_actor_is_held_but_for_the_layer_of_log_std_and_its_critics_are_not(eagerly: None) -> None:
+def test_sac_clips_the_actor_except_log_std_and_no_critic(eagerly: None) -> None:
     settings = sac.SACSettings(weight_clip=0.5, actor_learning_rate=10.0, critic_hidden=(8,))
     learner = sac.fresh_learner(np.random.default_rng(1), NETWORK, (3,), 2, settings)
     noise = {name: tf.constant(value) for name, value in sac.draws(GENERATOR, (2, 4, 2)).items()}
@@ -184,7 +184,7 @@ def test_as_settings_they_are_off_typed_and_checked() -> None:
             ddpg.DDPGSettings(weight_decay=wrong)  # the actor's learning rate is 0.001
 
 
-def test_a_training_by_command_holds_its_kernels_and_an_older_checkpoint_had_none(
+def test_weight_clipping_holds_and_older_checkpoints_have_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = ["--task", "CartPole-v1", "--method", "dqn", "--quiet", "--steps", "2048", "--final-episodes", "1"]

@@ -48,7 +48,7 @@ def test_success_chooses_where_the_task_has_it() -> None:
     assert best.policy(lambda: policy(3.0)) == policy(1.0)
 
 
-def test_a_checkpoint_whose_best_policy_has_no_normaliser_is_of_an_older_format() -> None:
+def test_a_best_policy_without_normaliser_is_an_older_format() -> None:
     arrays = {"best/weights/w": np.array([1.0]), "best/value": np.array([3.0]), "best/step": np.array([7])}
     with pytest.raises(CheckpointError, match="older format: its best"):
         Checkpoint(arrays, {}).restore("best", BestPolicy(""))

@@ -33,7 +33,7 @@ def train(output: Path, *options: str) -> int:
     return command.main([*SMALL, *teacher, *options, "--output-path", str(output)])
 
 
-def test_a_run_writes_a_bundle_that_is_evaluated_and_goes_on_after_an_interruption(
+def test_a_run_writes_a_bundle_and_resumes_after_an_interruption(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "whole", *STEPS) == 0

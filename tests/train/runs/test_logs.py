@@ -54,7 +54,7 @@ def test_the_picture_is_a_png_that_shows_what_there_is(tmp_path: Path) -> None:
     assert picture != draw_curve(text, "another title")
 
 
-def test_a_bundles_curve_is_thinned_but_keeps_every_evaluation_and_every_ended_episode() -> None:
+def test_a_thinned_curve_keeps_evaluations_and_ended_episodes() -> None:
     lines = ["step,return,greedy_return"]
     lines += [f"{k},{5 if k % 50 == 7 else ''},{9 if k % 99 == 0 else ''}" for k in range(1, 1001)]
     text = "\n".join(lines) + "\n"

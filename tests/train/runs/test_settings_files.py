@@ -36,7 +36,7 @@ def test_a_settings_file_fits_its_algorithm_and_its_task(path: Path) -> None:
     choose_network(task, None, None, False, found.network)
 
 
-def test_a_task_has_one_file_under_all_its_names_and_its_suites_comes_last(tmp_path: Path) -> None:
+def test_a_task_has_one_settings_file_under_all_names(tmp_path: Path) -> None:
     names = ("halfcheetah", "HalfCheetahBulletEnv-v0", "pybullet,halfcheetah")
     assert {settings_path(resolve(name), "ddpg", tmp_path) for name in names} == {None}
     for stem in ("pybullet", "halfcheetah", "HalfCheetahBulletEnv-v0"):  # each takes precedence over the one before

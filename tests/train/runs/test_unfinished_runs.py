@@ -96,7 +96,7 @@ def test_a_checkpoint_of_the_oldest_version_is_gone_on_with(tmp_path: Path, caps
     assert Bundle.load(tmp_path / "I").spec.provenance["resumed_at"] == [512]
 
 
-def test_other_options_and_fresh_begin_anew_and_put_the_unfinished_run_aside(
+def test_other_options_and_fresh_put_the_unfinished_run_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / TRAINING_FOLDER
@@ -142,7 +142,7 @@ def test_the_minutes_of_a_run_that_is_gone_on_with_are_those_of_all_of_it(tmp_pa
     assert origin["ended"].endswith("minutes were over")
 
 
-def test_ctrl_c_before_the_first_iteration_has_ended_leaves_everything_as_it_was(
+def test_ctrl_c_in_the_first_iteration_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of compiling, where a library makes an error of its own of KeyboardInterrupt."""

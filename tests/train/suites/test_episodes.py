@@ -54,7 +54,7 @@ def test_ended_episodes_are_followed_by_the_next_number() -> None:
     assert stream.take_stats().episodes == 0
 
 
-def test_where_episodes_cannot_be_flown_again_a_restored_stream_begins_new_ones() -> None:
+def test_restored_streams_begin_new_episodes_without_replay() -> None:
     live = Counting(2)
     live.replayable = False  # type: ignore[attr-defined]
     stream = EpisodeStream(live)
@@ -158,7 +158,7 @@ def test_judging_does_not_depend_on_the_batch(batch: int) -> None:
     assert judged.success is not None and judged.success.all()
 
 
-def test_the_same_seed_and_number_is_the_same_cartpole_episode_in_any_place() -> None:
+def test_seed_and_number_fix_the_cartpole_episode() -> None:
     task = make_task("CartPole-v1")
     push = lambda observation: (observation[:, 2] > 0).astype(np.int64)  # noqa: E731
     few = task.evaluate(push, 10, 5, "")

@@ -30,9 +30,7 @@ def test_classic_control_and_the_list_need_no_suite() -> None:
         ("dm_control,walker_stand", "dm-control", "dm-control"),
     ],
 )
-def test_a_missing_suite_is_named_with_its_command_before_anything_is_built(
-    task: str, package: str, extra: str, tmp_path: object
-) -> None:
+def test_a_missing_suite_is_named_with_its_command(task: str, package: str, extra: str, tmp_path: object) -> None:
     output = f"{tmp_path}/x"
     done = run(
         "from quarl.train.__main__ import main\n"

@@ -164,7 +164,7 @@ def test_gymnasium_makes_it_by_its_full_name_without_an_import() -> None:
 NESTED = "tests.train.suites.faulty_environments:Nested"
 
 
-def test_observations_of_all_spaces_are_flattened_with_fields_named_after_their_keys(tmp_path: Path) -> None:
+def test_all_spaces_are_flattened_into_named_fields(tmp_path: Path) -> None:
     task = make_task(f"{NESTED}Limited-v0")
     sizes = {"arm.angle": 2, "arm.grip": 3, "bumpers": 2, "gears": 5, "pair.0": 2, "pair.1": 2}
     assert {field.name: field.size for field in task.observation} == sizes

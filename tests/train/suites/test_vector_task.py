@@ -154,7 +154,7 @@ def test_a_step_shows_the_last_observation_and_the_reset_the_first(function: str
     assert (stats.episodes, stats.total_length, stats.total_return) == (4, 3 + 4 + 3 + 4, 3 + 8 + 3 + 8)
 
 
-def test_where_the_next_step_resets_nothing_behind_that_step_is_learned_from() -> None:
+def test_steps_after_a_reset_are_not_learned_from() -> None:
     stream = EpisodeStream(make_task(f"{NAME}:next_step").make(2, 0))
     seen = []
     for _ in range(6):
@@ -259,7 +259,7 @@ def test_it_is_trained_judged_and_compared_unpaired(
     assert "stepped as one" in capsys.readouterr().err
 
 
-def test_an_environment_of_both_kinds_is_made_one_by_one_unless_its_batch_is_asked_for(tmp_path: Path) -> None:
+def test_an_environment_is_vectorised_only_on_request(tmp_path: Path) -> None:
     name = resolve("vector, CartPole-v1")
     assert (name.canonical, name.suite, name.target) == ("vector,CartPole-v1", Suite.VECTOR, "CartPole-v1")
     assert make_task("CartPole-v1").paired and not make_task("vector,CartPole-v1").paired

@@ -194,7 +194,7 @@ def test_no_process_outlives_a_run_that_is_interrupted_or_killed(sent: signal.Si
 
 
 @pytest.mark.slow
-def test_no_process_outlives_a_run_that_is_killed_while_an_environment_hangs(module: Path) -> None:
+def test_no_process_outlives_a_killed_run_with_a_hung_environment(module: Path) -> None:
     script = (
         "import numpy as np\n"
         "from quarl.train.suites.episodes import EpisodeStream\n"
