@@ -92,12 +92,12 @@ class Recording:
     flights: tuple[Flown, ...]
 
     def config(self) -> NavigationConfig:
-        """The task at this altitude, with all that the dynamics know as it is by default."""
+        """Return the task at this altitude, with all that the dynamics know as it is by default."""
         return config_at(self.altitude_m)
 
 
 def config_at(altitude_m: float) -> NavigationConfig:
-    """The task with default dynamics at an altitude.
+    """Return the task with default dynamics at an altitude.
 
     Raises:
         SettingsError: nothing flies so high or so low.
@@ -205,12 +205,12 @@ def _rows(where: str, rows: Any, names: list[str], wanted: Sequence[str], fewest
 
 
 def _is_number(value: Any) -> bool:
-    """A finite number, whose square a float32 can hold."""
+    """Return a finite number, whose square a float32 can hold."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
 
 
 def _format_value(value: Any) -> str:
-    """A value of a file, cut short."""
+    """Return a value of a file, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -315,7 +315,8 @@ def _calls(
     step_s: float,
     world: bool,
 ) -> list[Call]:
-    """Calls in a step that begins at ``begin_s``, as many as the drone that is called most often has ``numbers``."""
+    """Return the calls in a step that begins at ``begin_s``, as many as the drone that is called most often has
+    ``numbers``."""
     calls = []
     for n in range(max(map(len, numbers))):
         # Who is not called is called as the step ends, which is too late.
@@ -472,7 +473,7 @@ COLUMNS = {
 
 
 def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
-    """What ``--json`` prints of a recording."""
+    """Return what ``--json`` prints of a recording."""
     return {
         "file": recording.name,
         "altitude_m": recording.altitude_m,
@@ -507,7 +508,7 @@ def table(recording: Recording, squares: Sequence[Squares]) -> str:
 
 
 def build_keep_document(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What ``--keep`` stores: the reports, and the rise times beside the recorded ones."""
+    """Return what ``--keep`` stores: the reports, and the rise times beside the recorded ones."""
     rises = []
     for altitude, *recorded in RECORDED_RISES:
         simulated = [None if time is None else round(time, 3) for time in rise_times(config_at(altitude))]

@@ -29,7 +29,7 @@ class RewardStyle(Enum):
 
 
 def _within(low: float, high: float, default: Any) -> Any:
-    """A setting with its default, whose number or numbers lie from ``low`` to ``high``."""
+    """Return a setting with its default, whose number or numbers lie from ``low`` to ``high``."""
     return dataclasses.field(default=default, metadata={"range": (low, high)})
 
 
@@ -177,7 +177,7 @@ class NavigationConfig:
         return self.arena_m / 2.0
 
     def with_settings(self, settings: Mapping[str, Any]) -> NavigationConfig:
-        """This task with some settings changed, given as JSON values.
+        """Return this task with some settings changed, given as JSON values.
 
         Raises:
             SettingsError: names the setting that is unknown or out of bounds.
@@ -196,12 +196,12 @@ class NavigationConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> NavigationConfig:
-        """A task from JSON values: an optional ``preset`` (default hard) and any attributes to change in it."""
+        """Return a task from JSON values: an optional ``preset`` (default hard) and any attributes to change in it."""
         rest = dict(settings)
         return preset(rest.pop("preset", "hard")).with_settings(rest)
 
     def to_settings(self) -> dict[str, Any]:
-        """All attributes as JSON values; :meth:`from_settings` reads them back."""
+        """Return all attributes as JSON values; :meth:`from_settings` reads them back."""
         settings: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -234,7 +234,7 @@ def _as_floats(value: Any) -> Any:
 
 
 def _read(name: str, kind: type, value: Any) -> Any:
-    """One setting from its JSON value."""
+    """Return one setting from its JSON value."""
     if name == "latency":
         return CommandLatency.from_settings(value)
     if isinstance(value, kind):
@@ -289,7 +289,7 @@ PRESETS: dict[str, NavigationConfig] = {
 
 
 def preset(name: str) -> NavigationConfig:
-    """The task with that name."""
+    """Return the task with that name."""
     if name not in PRESETS:
         raise SettingsError(
             f"preset {name!r} is not known; allowed are {', '.join(PRESETS)}.", code="unknown_preset", name=name

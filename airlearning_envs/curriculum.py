@@ -20,14 +20,14 @@ ADVANCE_AT = 0.30
 
 
 def zone_bounds(config: NavigationConfig) -> tuple[tuple[float, float], ...]:
-    """The goal-distance range of each zone in metres: the config's range cut into four equal parts."""
+    """Return the goal-distance range of each zone in metres: the config's range cut into four equal parts."""
     low, high = config.goal_distance_m
     edges = [low + (high - low) * k / ZONES for k in range(ZONES + 1)]
     return tuple(itertools.pairwise(edges))
 
 
 def zone_config(config: NavigationConfig, zone: int, inclusive: bool = False) -> NavigationConfig:
-    """The task with goals of one zone (0 to 3) only, as in Air Learning's test of 100 episodes a zone.
+    """Return the task with goals of one zone (0 to 3) only, as in Air Learning's test of 100 episodes a zone.
 
     Args:
         config: the whole task.
@@ -69,7 +69,7 @@ class Curriculum:
         return True
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The zone, and which of the latest episodes succeeded, the oldest first."""
+        """Return the zone, and which of the latest episodes succeeded, the oldest first."""
         return {"zone": np.array([self.zone], np.int64), "latest": np.array(self._latest, np.bool_)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:

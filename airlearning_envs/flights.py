@@ -85,12 +85,12 @@ class FlightResults:
         return wilson_interval(int(self.success.sum()), self.episodes)
 
     def first(self, episodes: int) -> FlightResults:
-        """The results of episodes 0 to ``episodes`` - 1."""
+        """Return the results of episodes 0 to ``episodes`` - 1."""
         arrays: dict[str, Any] = {k: v[:episodes] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return dataclasses.replace(self, **arrays)
 
     def causes(self) -> dict[str, int]:
-        """How many episodes ended for each cause, by the cause's name in lower case."""
+        """Return how many episodes ended for each cause, by the cause's name in lower case."""
         return {c.name.lower(): int((self.cause == c).sum()) for c in EndCause if c is not EndCause.NONE}
 
 
@@ -108,7 +108,8 @@ def as_it_is(core: NavigationTask, observation: Floats) -> Floats:
 
 
 def depth_observation(core: NavigationTask, observation: Floats) -> Floats:
-    """A depth picture, row by row, and the 8 floats that are no ranges behind it, (E, 7064); see ``depth_fields``.
+    """Return a depth picture, row by row, and the 8 floats that are no ranges behind it, (E, 7064); see
+    ``depth_fields``.
 
     Raises:
         SettingsError: the simulator has no camera.
@@ -223,7 +224,8 @@ def _fly_one_by_one(
     progress: Callable[[int, int], None] | None,
     watch: Callable[[NavigationTask], None] | None,
 ) -> FlightResults:
-    """One drone in a simulator that may spoil a flight, which is begun again, or be lost, which keeps what is done."""
+    """Return one drone in a simulator that may spoil a flight, which is begun again, or be lost, which keeps what is
+    done."""
     spoiled: list[str] = []
     done = in_a_row = 0
     try:
@@ -255,7 +257,7 @@ def _fly_whole(
     episode: int,
     watch: Callable[[NavigationTask], None] | None,
 ) -> Floats:
-    """An episode from its beginning to its end; (1,) the sum of its rewards."""
+    """Return an episode from its beginning to its end; (1,) the sum of its rewards."""
     observation, total_return = core.reset(np.array([episode]), seed), np.zeros(1, np.float32)
     pilot.begin(decide, np.ones(1, bool))
     if watch is not None:

@@ -64,7 +64,7 @@ class Options(SimulatorOptions):
 
 
 def report(arguments: Options, simulator: Any, results: FlightResults) -> dict[str, Any]:
-    """What came of the flights, as JSON values."""
+    """Return what came of the flights, as JSON values."""
     low, high = results.interval()
     reached = results.success
     return {
@@ -87,7 +87,7 @@ def report(arguments: Options, simulator: Any, results: FlightResults) -> dict[s
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """The report for a person."""
+    """Return the report for a person."""
     low, high = found["interval"]
     causes = ", ".join(f"{cause.replace('_', ' ')} {count}" for cause, count in found["causes"].items() if count)
     lines = [

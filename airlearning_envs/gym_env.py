@@ -249,7 +249,7 @@ class NavigationEnv(NavigationFace, gym.Env[Any, Any]):
         self.core.simulator.close()
 
     def render(self) -> Any:
-        """The top-down picture (640, 640, 3) uint8, or None without a render mode."""
+        """Return the top-down picture (640, 640, 3) uint8, or None without a render mode."""
         if self.render_mode is None:
             return None
         if self._picture is None:
@@ -452,7 +452,7 @@ class NavigationVectorEnv(NavigationFace, VectorEnv[Any, Any, NDArray[Any]]):
         return self._build_observation(raw), info
 
     def render(self) -> Any:
-        """A tuple of one picture (640, 640, 3) for each drone, or None without a render mode."""
+        """Return a tuple of one picture (640, 640, 3) for each drone, or None without a render mode."""
         if self.render_mode is None:
             return None
         return tuple(picture.draw() for picture in self._pictures)
@@ -490,5 +490,5 @@ class NavigationDepthVectorEnv(NavigationVectorEnv):
 
 
 def _add_masks(arrays: dict[str, NDArray[Any]], mask: NDArray[np.bool_]) -> dict[str, Any]:
-    """A Gymnasium vector info: each array and, under its name with an underscore, where it is valid."""
+    """Return a Gymnasium vector info: each array and, under its name with an underscore, where it is valid."""
     return {**arrays, **{f"_{name}": mask for name in arrays}}

@@ -87,7 +87,7 @@ class CommandLatency:
         return max(self.values_s)
 
     def __str__(self) -> str:
-        """The latency in words: ``commands 0 to 400 ms late, drawn for each episode``."""
+        """Return the latency in words: ``commands 0 to 400 ms late, drawn for each episode``."""
         values = [f"{1000 * value:g}" for value in self.values_s]
         late = {
             LatencyKind.FIXED: f"{values[0]} ms",
@@ -113,7 +113,7 @@ class CommandLatency:
         return samples[(uniform * np.float32(len(samples))).astype(np.int64)]
 
     def to_settings(self) -> dict[str, Any]:
-        """The latency as JSON values."""
+        """Return the latency as JSON values."""
         values: dict[str, Any] = {"kind": self.kind.value, "values_s": list(self.values_s)}
         return values if self.drawn_for is DrawnFor.COMMAND else {**values, "drawn_for": self.drawn_for.value}
 
@@ -167,7 +167,7 @@ class CommandQueue:
         self._arrivals[:, rows] = -np.inf
 
     def push(self, command: Floats, latency: Floats) -> None:
-        """A period begins: ``command`` (3, E) has been decided and will arrive after ``latency`` (E,) seconds."""
+        """Begin a period: ``command`` (3, E) has been decided and will arrive after ``latency`` (E,) seconds."""
         self._commands[:-1] = self._commands[1:]
         self._arrivals[:-1] = self._arrivals[1:] - self._period
         self._commands[-1], self._arrivals[-1] = command, latency
@@ -175,8 +175,8 @@ class CommandQueue:
         np.minimum(self._arrivals[:-1], latency, out=self._arrivals[:-1])
 
     def arriving(self) -> Iterator[tuple[Floats, Floats]]:
-        """The commands (3, E) that arrive in this period for any drone, oldest first, and when (E,); for the others
-        that is before or after the period: negative, or as long as it or longer."""
+        """Yield the commands (3, E) that arrive in this period for any drone, oldest first, and when (E,); for the
+        others that is before or after the period: negative, or as long as it or longer."""
         for command, arrival in zip(self._commands, self._arrivals, strict=True):
             if ((arrival >= 0.0) & (arrival < self._period)).any():
                 yield command, arrival

@@ -50,7 +50,7 @@ class Slots:
 
     @classmethod
     def of(cls, config: NavigationConfig) -> Slots:
-        """The columns that a config needs."""
+        """Return the columns that a config needs."""
         movers, standing = config.moving_obstacles[1], config.static_obstacles[1]
         return cls(movers, movers + (standing + 1) // 2, movers + standing)
 
@@ -80,7 +80,7 @@ class Layouts:
     variation: Floats
 
     def take(self, rows: Ids) -> Layouts:
-        """The layouts of some of the episodes."""
+        """Return the layouts of some of the episodes."""
         return Layouts(
             self.start[:, rows],
             self.goal[:, rows],
@@ -205,7 +205,7 @@ def _movers(config: NavigationConfig, keys: Words, start: Floats) -> tuple[Float
 
 
 def _apart(a: Floats, b: Floats, distance: Floats | np.float32) -> NDArray[np.bool_]:
-    """Whether points (2, …) are at least ``distance`` apart."""
+    """Return whether points (2, …) are at least ``distance`` apart."""
     gap = a - b
     return np.asarray(gap[0] * gap[0] + gap[1] * gap[1] >= distance * distance)
 

@@ -52,7 +52,7 @@ _LAST_FRAME_S = 1.5  # the end stays on the screen this long
 
 
 def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decide, Observe]:
-    """The policy of a name, observations -> actions, and what it is shown.
+    """Return the policy of a name, observations -> actions, and what it is shown.
 
     Raises:
         PolicyError: there is no such bundle, or it was trained on another observation.
@@ -75,7 +75,7 @@ def load_decide(policy: str, config: NavigationConfig, seed: int) -> tuple[Decid
 def fly_scenes(
     config: NavigationConfig, decide: Decide, episode: int, seed: int, observe: Observe = as_it_is
 ) -> list[Scene]:
-    """The scenes of one episode, one a decision, the start and the end included."""
+    """Return the scenes of one episode, one a decision, the start and the end included."""
     core = NavigationTask(config, 1)
     observation = core.reset(np.array([episode]), seed)
     pilot.begin(decide, np.ones(1, bool))
@@ -133,7 +133,8 @@ def save_film(path: Path, pictures: Sequence[NDArray[np.uint8]]) -> None:
 
 
 def _encode_gif(pictures: Sequence[NDArray[np.uint8]]) -> bytes:
-    """One palette for all pictures and no dithering: most pixels stay as they were, which a GIF stores as nothing."""
+    """Return one palette for all pictures and no dithering: most pixels stay as they were, which a GIF stores as
+    nothing."""
     last = Image.fromarray(pictures[-1]).quantize(96, dither=Image.Dither.NONE)
     first, *others = (Image.fromarray(each).quantize(palette=last, dither=Image.Dither.NONE) for each in pictures)
     film = io.BytesIO()

@@ -66,7 +66,7 @@ class Scene:
 
     @classmethod
     def of(cls, core: NavigationTask, row: int) -> Scene:
-        """The scene of one drone of a batch, copied."""
+        """Return the scene of one drone of a batch, copied."""
         motion, obstacles = core.simulator.motion, core.simulator.obstacles
         return cls(
             position=motion.position[:, row].copy(),
@@ -83,7 +83,7 @@ class Scene:
         )
 
     def towards(self, later: Scene, share: float) -> Scene:
-        """The scene ``share`` (0 to 1) of the way to a later one of the same episode."""
+        """Return the scene ``share`` (0 to 1) of the way to a later one of the same episode."""
         mixed = {
             name: (1.0 - share) * getattr(self, name) + share * getattr(later, name)
             for name in ("position", "velocity", "yaw", "centre", "time_s", "goal_distance_m")
@@ -118,7 +118,7 @@ class Painter:
         self._font_px = 15.0 * _FINE * side_px / SIDE_PX
 
     def draw(self, scene: Scene, trail: list[NDArray[np.float32]], caption: str = "") -> NDArray[np.uint8]:
-        """The picture (side, side, 3) uint8.
+        """Return the picture (side, side, 3) uint8.
 
         Args:
             scene: what to draw.
@@ -238,5 +238,5 @@ class Picture:
         self._trail.append(self._core.simulator.motion.position[:, self._row].copy())
 
     def draw(self) -> NDArray[np.uint8]:
-        """The picture (640, 640, 3) uint8 of now."""
+        """Return the picture (640, 640, 3) uint8 of now."""
         return self._painter.draw(Scene.of(self._core, self._row), self._trail, self._caption)

@@ -51,7 +51,7 @@ def mix(words: Words) -> Words:
 
 
 def episode_keys(seed: int, episode_ids: NDArray[np.integer]) -> Words:
-    """One key per episode, uint64 of the shape of ``episode_ids``.
+    """Return one key per episode, uint64 of the shape of ``episode_ids``.
 
     Any integer is a seed (it is taken modulo 2^64); episode ids are non-negative.
     """
@@ -82,7 +82,8 @@ def integers(
 
 
 def normals(keys: Words, stream: Stream, counters: NDArray[np.integer] | int) -> NDArray[np.float32]:
-    """Standard normal numbers (Box and Muller 1958), float32; both uniforms come from the one word of a counter."""
+    """Return standard normal numbers (Box and Muller 1958), float32; both uniforms come from the one word of a
+    counter."""
     bits = words(keys, stream, counters)
     # (0, 1] keeps the logarithm finite; float64 keeps the last float32 bit the same on all machines.
     radius = np.sqrt(-2.0 * np.log(((bits >> np.uint64(32)) + np.uint64(1)).astype(np.float64) * 2.0**-32))

@@ -67,7 +67,7 @@ def ray_angles(config: NavigationConfig) -> NDArray[np.float64]:
 
 
 def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
-    """The observation's fields in order."""
+    """Return the observation's fields in order."""
     return (
         ObservationField("ranges", (config.ray_count,), "m"),
         ObservationField("goal_bearing", (1,), "rad"),
@@ -79,7 +79,7 @@ def observation_fields(config: NavigationConfig) -> tuple[ObservationField, ...]
 
 
 def depth_fields(config: NavigationConfig) -> tuple[ObservationField, ...]:
-    """The fields in order where a depth picture takes the ranges' place."""
+    """Return the fields in order where a depth picture takes the ranges' place."""
     return (ObservationField("depth", (IMAGE_SIDE, IMAGE_SIDE, 1), "m"), *observation_fields(config)[1:])
 
 
@@ -110,7 +110,7 @@ OBSERVATION_FIELDS = observation_fields(NavigationConfig())
 
 
 def is_noisy(config: NavigationConfig) -> bool:
-    """Whether the sensors err at all."""
+    """Return whether the sensors err at all."""
     return bool(config.range_noise_m or config.range_dropout or config.motion_noise)
 
 
@@ -140,7 +140,7 @@ def add_noise(config: NavigationConfig, observation: Floats, keys: Words, steps:
 
 
 def vector_part(observation: Floats) -> Floats:
-    """The 8 elements of the observation (..., 32) that are no ranges."""
+    """Return the 8 elements of the observation (..., 32) that are no ranges."""
     return observation[..., -VECTOR_SIZE:]
 
 
@@ -171,7 +171,8 @@ class Ends:
         self._success_square = np.float32(config.success_radius_m) * np.float32(config.success_radius_m)
 
     def first(self, track: Track, goal: Floats) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-        """The first event of each drone: (cause (E,) int8, piece of the track (E,), the last one where there is none).
+        """Return the first event of each drone: (cause (E,) int8, piece of the track (E,), the last one where there is
+        none).
 
         Within one piece contact counts before leaving, and leaving before the goal.
 

@@ -251,7 +251,7 @@ class NavigationTask:
         )
 
     def _step_some(self, commands: Floats, ended: Bools) -> Step:
-        """A step in which the drones whose episode has ended stay as they are."""
+        """Return a step in which the drones whose episode has ended stay as they are."""
         arrays: tuple[NDArray[Any], ...] = (
             self._wind, self.command, self.steps, self.cause, self.goal_distance, self.flight_time, self.distance,
             self.energy,
@@ -322,7 +322,7 @@ class NavigationTask:
         self.cause[:] = cause
 
     def _calls(self) -> list[Call]:
-        """What the simulator is called with in this period: the command at once, or those that arrive late."""
+        """Return what the simulator is called with in this period: the command at once, or those that arrive late."""
         if self._queue is None:
             return [Call(self.command)]
         latency = self.config.latency
@@ -334,7 +334,7 @@ class NavigationTask:
         return [Call(command, at_s) for command, at_s in self._queue.arriving()]
 
     def _finish(self, observation: Floats, before: Floats) -> Step:
-        """The step's result; ``before`` (E,) is the goal's distance before it."""
+        """Return the step's result; ``before`` (E,) is the goal's distance before it."""
         return Step(observation, self._reward(before), *self._ends(), self.info())
 
     def _ends(self) -> tuple[Bools, Bools]:
@@ -381,7 +381,7 @@ class NavigationTask:
         return observation
 
     def info(self) -> dict[str, NDArray[Any]]:
-        """The info of :class:`Step`, as it stands now."""
+        """Return the info of :class:`Step`, as it stands now."""
         return {
             "success": self.cause == rules.GOAL,
             "cause": self.cause.copy(),

@@ -20,7 +20,7 @@ SIMULATORS = (EMBEDDED, AIRSIM)
 
 
 def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, Any]) -> "Simulator | None":
-    """A simulator of one drone, or None for the embedded one, which the task makes itself.
+    """Return a simulator of one drone, or None for the embedded one, which the task makes itself.
 
     Args:
         name: one of :data:`SIMULATORS`.
@@ -51,7 +51,7 @@ def open_simulator(name: str, config: "NavigationConfig", options: Mapping[str, 
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Settings of the task as they are typed.
+    """Return settings of the task as they are typed.
 
     Raises:
         ValueError: it is no JSON object.
@@ -104,7 +104,7 @@ class SimulatorOptions:
 
 
 def simulator_options(arguments: Any) -> dict[str, Any]:
-    """The options that were given, as :func:`open_simulator` takes them.
+    """Return the options that were given, as :func:`open_simulator` takes them.
 
     Args:
         arguments: has the attributes of :class:`SimulatorOptions`.

@@ -151,12 +151,12 @@ class Simulator(ABC):
 
     @abstractmethod
     def halt(self, rows: Rows, when: Rows) -> None:
-        """The flights of some drones (k,) ended in these pieces (k,) of the last track: where it can, the simulator
+        """Note that the flights of some drones (k,) ended in these pieces (k,) of the last track: where it can, the simulator
         takes them and what moves around them back to there."""
 
     @abstractmethod
     def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:
-        """How far it is in the plane to what is nearest, (k, R) m, ``furthest_m`` where nothing is nearer.
+        """Return how far it is in the plane to what is nearest, (k, R) m, ``furthest_m`` where nothing is nearer.
 
         Args:
             angles: (R,) from straight ahead within +-60 degrees, rad, ascending, positive to the right.
@@ -211,7 +211,7 @@ class Obstacles:
         self.velocity[:, rows], self.limit[rows] = arenas.velocity, arenas.limit
 
     def movers_at(self, seconds: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-        """Where P movers (rows, columns) will be after ``seconds`` (n,): (n, 2, P)."""
+        """Return where P movers (rows, columns) will be after ``seconds`` (n,): (n, 2, P)."""
         path = self.centre[:, rows, columns] + seconds[:, None, None] * self.velocity[:, rows, columns]
         return reflect(path, self.limit[rows, columns])
 

@@ -95,7 +95,7 @@ class Arena:
             self._stand(name, piece)
 
     def cause(self, name: str) -> EndCause:
-        """How a flight ends that touched an object of that name."""
+        """Return how a flight ends that touched an object of that name."""
         mine = self._names.get(name, name.removeprefix(PREFIX))
         if mine.startswith("wall"):
             return EndCause.LEFT_ARENA
@@ -171,7 +171,7 @@ class Arena:
         self._link.call(bool, "simDestroyObject", object_name)
 
     def _pose(self, piece: Piece) -> Pose:
-        """The pose of a piece's centre in the objects' frame; the piece stands on the ground."""
+        """Return the pose of a piece's centre in the objects' frame; the piece stands on the ground."""
         place = np.array([piece.x + self._origin[0], piece.y + self._origin[1], -self._config.arena_height_m / 2.0])
         return Pose(Vector3r.of(place + self._shift))
 
@@ -215,7 +215,7 @@ def choose_assets(listed: list[str], wanted: Mapping[str, str]) -> dict[Shape, s
 
 
 def settings_of(link: Link) -> dict[str, Any]:
-    """The server's settings.json, empty where it does not say."""
+    """Return the server's settings.json, empty where it does not say."""
     try:
         settings = json.loads(link.call(str, "getSettingsString"))
     except (RpcError, ValueError):
@@ -224,7 +224,7 @@ def settings_of(link: Link) -> dict[str, Any]:
 
 
 def clock_speed(settings: Mapping[str, Any]) -> float:
-    """Simulated seconds a wall second, of the server's settings; 1 where they say nothing.
+    """Return the simulated seconds a wall second, of the server's settings; 1 where they say nothing.
 
     Raises:
         AirSimError: the clock runs on while it is paused (ScalableClock), or the speed is none.

@@ -19,7 +19,7 @@ LONG_LIST = 64
 
 
 def build_value(value: Any, package: Any) -> Any:
-    """A received value, with structs as the client's objects."""
+    """Return a received value, with structs as the client's objects."""
     if isinstance(value, list):
         return [build_value(item, package) for item in value]
     if not isinstance(value, dict):
@@ -32,7 +32,7 @@ def build_value(value: Any, package: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """An answer as JSON has it."""
+    """Return an answer as JSON has it."""
     if isinstance(value, (list, tuple, numpy.ndarray)):
         if len(value) > LONG_LIST and isinstance(value[0], float):
             return {"float32": base64.b64encode(numpy.asarray(value, "<f4").tobytes()).decode()}

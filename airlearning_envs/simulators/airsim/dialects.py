@@ -56,7 +56,7 @@ class BadCastError(ValueError):
 
 
 def _only(default: Any, *dialects: Dialect) -> Any:
-    """A field that some dialects know."""
+    """Return a field that some dialects know."""
     return field(default=default, metadata={"only": dialects})
 
 
@@ -77,7 +77,7 @@ class Vector3r:
         return cls(*map(float, vector))
 
     def array(self) -> Floats:
-        """The vector as an array (3,)."""
+        """Return the vector as an array (3,)."""
         return np.array([self.x_val, self.y_val, self.z_val])
 
 
@@ -131,7 +131,7 @@ class Pose:
 
     @classmethod
     def nowhere(cls) -> Pose:
-        """The pose of what is not there."""
+        """Return the pose of what is not there."""
         return cls(Vector3r(*[math.nan] * 3), Quaternionr(*[math.nan] * 4))
 
 
@@ -271,7 +271,7 @@ def fields_of(kind: type, dialect: Dialect) -> tuple[tuple[str, Any], ...]:
 
 
 def encode(value: Any, dialect: Dialect) -> Any:
-    """A value as msgpack knows it: structs, and lists of them, as the dialect has them."""
+    """Return a value as msgpack knows it: structs, and lists of them, as the dialect has them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         known = [(name, encode(getattr(value, name), dialect)) for name, _ in fields_of(type(value), dialect)]
         return [part for _, part in known] if dialect.arrays else dict(known)

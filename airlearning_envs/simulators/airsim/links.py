@@ -56,7 +56,7 @@ class Link(ABC):
 
     @abstractmethod
     def call(self, kind: type[Kind], method: str, *args: Any) -> Kind:
-        """The answer as a struct, list, number or text.
+        """Return the answer as a struct, list, number or text.
 
         Raises:
             RpcError: the server refuses.
@@ -69,7 +69,7 @@ class Link(ABC):
 
     @abstractmethod
     def answer(self, number: int) -> bool | None:
-        """The answer to a move, or None while it is under way."""
+        """Return the answer to a move, or None while it is under way."""
 
     @abstractmethod
     def close(self) -> None:
@@ -186,7 +186,7 @@ class ClientLink(Link):
         raise AirSimError(f"{self.through} failed at {method}: {reply['error']}")
 
     def _line(self, method: str, timeout_s: float) -> bytes:
-        """The next line of the client; a server that ends is noticed on the other connection."""
+        """Return the next line of the client; a server that ends is noticed on the other connection."""
         assert self._process.stdout is not None
         end = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -208,7 +208,7 @@ class ClientLink(Link):
         return line
 
     def _tag_structs(self, value: Any) -> Any:
-        """A value whose structs have their names, as the bridge builds them."""
+        """Return a value whose structs have their names, as the bridge builds them."""
         if isinstance(value, (list, tuple)):
             return [self._tag_structs(item) for item in value]
         if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -227,7 +227,7 @@ class ClientLink(Link):
 
 
 def _numbers(value: Any) -> Any:
-    """An answer of the bridge with its pictures as lists of numbers."""
+    """Return an answer of the bridge with its pictures as lists of numbers."""
     if isinstance(value, list):
         return [_numbers(item) for item in value]
     if not isinstance(value, dict):

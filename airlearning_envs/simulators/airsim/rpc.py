@@ -66,7 +66,7 @@ class Frames:
         self._unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, max_buffer_size=largest_bytes)
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """The messages that are complete with these bytes.
+        """Yield the messages that are complete with these bytes.
 
         Raises:
             FrameError: no list with a type in front, broken, or too large.
@@ -86,7 +86,7 @@ class Frames:
 
 
 def pack_message(message: list[Any], single: bool = False) -> bytes:
-    """A message's bytes.
+    """Return a message's bytes.
 
     Args:
         message: of numbers (numpy's, too), texts, bytes, lists and maps.
@@ -151,7 +151,7 @@ class Rpc:
         return number
 
     def wait(self, number: int, timeout_s: float | None = None) -> Any:
-        """The answer to what was sent; raises as :meth:`call` does."""
+        """Return the answer to what was sent; raises as :meth:`call` does."""
         method, end = self._asked[number], time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         while number not in self._answers:
             left = end - time.monotonic()
@@ -164,7 +164,7 @@ class Rpc:
         return result
 
     def has_answer(self, number: int) -> bool:
-        """Whether the answer to what was sent has come; does not wait."""
+        """Return whether the answer to what was sent has come; does not wait."""
         while number not in self._answers and self._read(0.0, self._asked[number]):
             pass
         return number in self._answers

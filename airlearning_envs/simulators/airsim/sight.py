@@ -131,7 +131,7 @@ class View:
 
 
 def median_error_m(config: NavigationConfig, view: View, motion: Motion, obstacles: Obstacles) -> float:
-    """How far a view's ranges are off, m, from those of a ray caster in the arena as it should be."""
+    """Return how far a view's ranges are off, m, from those of a ray caster in the arena as it should be."""
     sensor = RangeSensor(config, _LOOKS, config.max_range_m)
     exact, _ = sensor.scan(motion.position, motion.cosine, motion.sine, obstacles.centre, obstacles.size)
     return float(np.median(np.abs(view.ranges(_LOOKS, float(motion.yaw[0]), config.max_range_m) - exact[0])))
@@ -163,7 +163,7 @@ class Camera:
             self.width_deg = self._width() or NARROW_DEG
 
     def view(self, drone: Floats, altitude_m: float) -> View:
-        """The camera's view, around a drone's place (3,) in the vehicle's frame.
+        """Return the camera's view, around a drone's place (3,) in the vehicle's frame.
 
         Raises:
             AirSimError: what came is no depth picture.

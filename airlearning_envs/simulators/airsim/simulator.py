@@ -87,7 +87,7 @@ class Pieces:
         self._places, self._cuts = [begin.astype(np.float32)], cuts
 
     def add(self, place: Floats) -> None:
-        """A slice ended at a place (2,)."""
+        """Note that a slice ended at a place (2,)."""
         before = self._places[-1]
         shares = [np.float32((k + 1) / self._cuts) for k in range(self._cuts)]
         self._places += [before + share * (place - before) for share in shares[:-1]] + [place.copy()]
@@ -120,7 +120,7 @@ STILL_M_S, STILL_RAD_S, LEVEL_M = 0.03, 0.01, 0.05
 
 
 def is_at_rest(moving: KinematicsState, place: NDArray[np.float64]) -> bool:
-    """Whether a drone hovers at the altitude of a place (3,)."""
+    """Return whether a drone hovers at the altitude of a place (3,)."""
     return bool(
         np.linalg.norm(moving.linear_velocity.array()) < STILL_M_S
         and abs(moving.angular_velocity.z_val) < STILL_RAD_S
@@ -145,14 +145,14 @@ class Shadow:
         self._since_s = 0.0
 
     def begin(self, state: MultirotorState) -> None:
-        """An episode begins, hovering."""
+        """Begin an episode, hovering."""
         self._flight.rest(slice(None))
         self._in_force.rest(np.array([0]))
         self._calls, self._since_s = [], 0.0
         self._take(state)
 
     def command(self, command: Floats, at_s: float) -> None:
-        """A command (3, 1) was given so many seconds after the episode's start."""
+        """Note a command (3, 1) that was given ``at_s`` seconds after the episode's start."""
         self._calls.append((command.copy(), at_s))
 
     def differs(self, state: MultirotorState, now_s: float) -> str:
@@ -496,13 +496,13 @@ class AirSimSimulator(Simulator):
         motion.cosine[0], motion.sine[0] = math.cos(motion.yaw[0]), math.sin(motion.yaw[0])
 
     def _check(self) -> None:
-        """The period was flown as commanded, or it spoils the flight."""
+        """Raise unless the period was flown as commanded: the flight is spoiled otherwise."""
         self._check_move()
         if reason := self._shadow.differs(self._state, self._now_s()):
             raise SpoiledFlightError(reason)
 
     def _read_collision(self) -> CollisionInfo:
-        """The last contact, which reading clears."""
+        """Return the last contact, which reading clears."""
         return self._link.call(CollisionInfo, "simGetCollisionInfo", "")
 
     def _get_view(self) -> sight.View:

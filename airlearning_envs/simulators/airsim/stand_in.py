@@ -117,7 +117,7 @@ class StandIn:
         self._reset()
 
     def call(self, method: str, params: list[Any]) -> Any:
-        """One call, its arguments and answer as msgpack has them; a move answers with a :class:`Task`.
+        """Return one call, its arguments and answer as msgpack has them; a move answers with a :class:`Task`.
 
         Raises:
             RpcFault: with AirSim's text.
@@ -156,7 +156,7 @@ class StandIn:
         return _STARTED_NS + round(self._elapsed_s * 1e9)
 
     def _table(self) -> dict[str, tuple[tuple[Any, ...], Callable[..., Any]]]:
-        """Each call's arguments, all of them needed, and what it does."""
+        """Return each call's arguments, all of them needed, and what it does."""
         images, place, camera = (list[ImageRequest], str, bool), (str,), (str, str, bool)
         if self.dialect is Dialect.COSYS:
             images, place, camera = images[:2], (str, bool), camera[:2]  # type: ignore[assignment]
@@ -211,7 +211,7 @@ class StandIn:
         self._enabled = enabled
 
     def _cancel(self, vehicle: str = "") -> None:
-        """The move under way answers False."""
+        """Let the move under way answer False."""
         if self._task is not None:
             self._task.end(False)
         self._task = None
@@ -219,7 +219,7 @@ class StandIn:
     def _move(
         self, x: float, y: float, z: float, seconds: float, drivetrain: int, yaw_mode: YawMode, vehicle: str
     ) -> Task | bool:
-        """A move by velocity, m/s, at an altitude for some simulated time."""
+        """Return a move by velocity, m/s, at an altitude for some simulated time."""
         if not yaw_mode.is_rate:
             raise ValueError("the stand-in turns at yaw rates only: send a YawMode with is_rate")
         if not self._enabled:
@@ -251,7 +251,7 @@ class StandIn:
     # Collisions.
 
     def _touches(self, place: Floats) -> bool:
-        """Whether a drone there (3,) touches something, which is noted."""
+        """Return whether a drone there (3,) touches something, which is noted."""
         if (met := self._scene.find_contact(place, BODY_RADIUS_M)) is not None:
             self._note(met[0], place, met[1])
             return True
@@ -267,7 +267,7 @@ class StandIn:
         )
 
     def _read_collision(self, vehicle: str) -> CollisionInfo:
-        """The last collision, whose ``has_collided`` is cleared by reading it."""
+        """Return the last collision, whose ``has_collided`` is cleared by reading it."""
         info = self._collision
         self._collision = CollisionInfo(**{**vars(info), "has_collided": False})
         return info

@@ -63,7 +63,8 @@ class Thing:
         return float(np.linalg.norm(np.maximum(beyond, 0.0)))
 
     def hits(self, eye: Floats, rays: Floats) -> Floats:
-        """How many of its own lengths each ray (3, N) from an eye (3,) goes until it enters: (N,), infinite for a miss.
+        """Return how many of its own lengths each ray (3, N) from an eye (3,) goes until it enters: (N,), infinite for
+        a miss.
 
         Within a solid is within all its parts: the ray enters last where it enters the last of them (Kay and Kajiya
         1986), of a cylinder |x^2 + y^2| < r^2 and a slab, of a box three slabs.
@@ -99,7 +100,7 @@ class Scene:
         self._taken, self._things = taken, dict[str, Thing]()
 
     def names(self, pattern: str) -> list[str]:
-        """The names that a regular expression matches as a whole, including what was there from the start."""
+        """Return the names that a regular expression matches as a whole, including what was there from the start."""
         return [name for name in (*self._taken, *self._things) if re.fullmatch(pattern, name)]
 
     def spawn(self, name: str, asset: str, pose: Pose, scale: Vector3r) -> str:
@@ -128,7 +129,7 @@ class Scene:
         return name in self._things
 
     def pose(self, name: str) -> Pose:
-        """The pose of an object; nowhere if it is not there."""
+        """Return the pose of an object; nowhere if it is not there."""
         return self._things[name].pose if name in self._things else Pose.nowhere()
 
     def find_contact(self, place: Floats, radius_m: float) -> tuple[str, float] | None:
@@ -139,7 +140,7 @@ class Scene:
         return None
 
     def depth_picture(self, eye: Floats, turned: Floats, reach: float = 1.0) -> NDArray[np.float32]:
-        """What a camera sees along its optical axis: (height, width) of :data:`PICTURE`, m in half precision.
+        """Return what a camera sees along its optical axis: (height, width) of :data:`PICTURE`, m in half precision.
 
         Args:
             eye: (3,) where the camera is.
@@ -203,13 +204,13 @@ class Drone:
         self._integrator.refresh_attitude()
 
     def pose(self) -> Pose:
-        """The drone's place, and how it is turned."""
+        """Return the drone's place, and how it is turned."""
         flight = self.flight
         attitude = Quaternionr.of(float(flight.yaw[0]), -float(flight.tilt[0, 0]), float(flight.tilt[1, 0]))
         return Pose(Vector3r.of(flight.position[:, 0]), attitude)
 
     def kinematics(self) -> KinematicsState:
-        """How it moves; of its rates only the yaw's is known."""
+        """Return how it moves; of its rates only the yaw's is known."""
         flight, pose = self.flight, self.pose()
         return KinematicsState(
             pose.position,
@@ -256,6 +257,6 @@ class Drone:
             free = place
 
     def _times(self, steps: int, step_s: float) -> NDArray[np.float32]:
-        """(steps,) from now to the end of each, the same bits as the embedded simulator's."""
+        """Return (steps,), from now to the end of each, the same bits as the embedded simulator's."""
         cuts = math.ceil(step_s / LONGEST_PIECE_S)
         return (np.arange(1, steps * cuts + 1) * (step_s / cuts)).astype(np.float32)[cuts - 1 :: cuts]

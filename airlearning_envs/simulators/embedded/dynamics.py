@@ -105,7 +105,8 @@ class Attitude:
         np.subtract(middle, product, middle)
 
     def forward_right(self, vector: Floats, out: Floats) -> Floats:
-        """How far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2, E)."""
+        """Return how far ``vector`` (3, E) of the world points along the body's forward and rightward axes: ``out`` (2,
+        E)."""
         cos_f, cos_s, cosine, sin_f, sin_s, sine = self._now
         self._level(vector, cos_f, sin_f, cosine, sine)
         product, (forward, right) = self._product, out
@@ -118,7 +119,7 @@ class Attitude:
         return out
 
     def down(self, vector: Floats, out: Floats) -> Floats:
-        """How far ``vector`` (3, E) of the world points along the body's mean down axis: ``out`` (E,)."""
+        """Return how far ``vector`` (3, E) of the world points along the body's mean down axis: ``out`` (E,)."""
         cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
         self._level(vector, cos_f, sin_f, cosine, sine)
         np.multiply(self._middle, cos_s, out)
@@ -131,7 +132,7 @@ class Attitude:
         return np.multiply(self._mean[0], self._mean[1], out)
 
     def up_to_world(self, length: Floats, out: Floats) -> None:
-        """The vector of ``length`` (E,) along the body's mean axis upwards, in the world: ``out`` (3, E)."""
+        """Compute the vector of ``length`` (E,) along the body's mean axis upwards, in the world: ``out`` (3, E)."""
         x, y, z = out
         cos_f, cos_s, cosine, sin_f, sin_s, sine = self._mean
         ahead, rightward, middle, product = self._ahead, self._rightward, self._middle, self._product
@@ -355,7 +356,7 @@ class Integrator:
         attitude.turn(rates, self._dt)
 
     def _accelerate(self) -> None:
-        """a = g - T R_down - k |v_air| v_air; the throttle's integral goes on."""
+        """Compute a = g - T R_down - k |v_air| v_air; the throttle's integral goes on."""
         flight, attitude, error, acceleration = self.flight, self._attitude, self._error, self.flight.acceleration
         # s = R_down,z 1.5 (z_goal - z) - R_down v, before this step
         settled, triple, down = self._change, self._triple, self._triple[2]
@@ -426,7 +427,7 @@ class CallsInForce:
             goal[2, rows] = self._flight.altitude[rows]
 
     def begin(self, calls: Sequence[Call], times_s: Floats | None = None) -> None:
-        """A period begins, in which the drones will be called so; with steps of its own where they are given."""
+        """Begin a period in which the drones will be called so; with steps of its own where they are given."""
         period = self._ends[-1]
         self._coming = [(goal, followed_s - period) for goal, followed_s in self._coming]
         if times_s is not None:

@@ -254,7 +254,7 @@ class Contact:
         self._reach = np.where(columns < slots.movers, mover_travel, np.float32(0.0)) + self._body + np.float32(1e-3)
 
     def first(self, track: Floats, lengths: Floats, gap: Floats) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-        """The first contact of each drone: (cause (E,) int8, piece (E,), the last one where there is none).
+        """Return the first contact of each drone: (cause (E,) int8, piece (E,), the last one where there is none).
 
         Args:
             track: (pieces + 1, 2, E) positions, the first at the period's start.

@@ -113,7 +113,7 @@ class EmbeddedSimulator(Simulator):
         return Track(track, lengths, self._times, contact, when)
 
     def _state(self) -> list[NDArray[np.generic]]:
-        """All arrays (…, E) that tell how the drones fly."""
+        """Return all arrays (…, E) that tell how the drones fly."""
         flight = self.flight
         moving = [flight.velocity, flight.acceleration, flight.tilt, flight.yaw_rate]
         return [flight.position, *moving, flight.yaw, flight.trim]
@@ -145,7 +145,7 @@ class EmbeddedSimulator(Simulator):
         self.ranges(np.zeros(1), 1.0)
 
     def depth(self, height: int, width: int, furthest_m: float) -> Floats:
-        """The arena from the drones' altitude; the camera keeps level."""
+        """Return the arena from the drones' altitude; the camera keeps level."""
         key, config = (height, width, furthest_m), self._config
         if key not in self._cameras:
             self._cameras[key] = DepthCamera(*key, config.altitude_m, config.arena_height_m)
