@@ -25,7 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """A folder, or a file outside of docs/, is no page: its name stands where the link was."""
+    """Replace links to a folder, or a file outside of docs/, by its name: it is not a page."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def named(link: re.Match[str]) -> str:

@@ -151,8 +151,8 @@ class Simulator(ABC):
 
     @abstractmethod
     def halt(self, rows: Rows, when: Rows) -> None:
-        """Note that the flights of some drones (k,) ended in these pieces (k,) of the last track: where it can, the simulator
-        takes them and what moves around them back to there."""
+        """Note that the flights of some drones (k,) ended in these pieces (k,) of the last track: where it can, the
+        simulator takes them and what moves around them back to there."""
 
     @abstractmethod
     def ranges(self, angles: NDArray[np.float64], furthest_m: float, rows: Rows | None = None) -> Floats:
