@@ -74,7 +74,7 @@ def test_host_key_alias(tmp_path: Path) -> None:
 def test_a_setting_that_means_nothing_is_named(tmp_path: Path, setting: str) -> None:
     with pytest.raises(TargetError):
         resolve(Target.parse("drone"), config_file=config(tmp_path, f"Host drone\n {setting}\n"))
-    with pytest.raises(TargetError, match="'~nobodyx/x' begins with the home folder of a user whom this machine"):
+    with pytest.raises(TargetError, match="'~nobodyx/x'"):
         resolve(Target.parse("drone"), Path("~nobodyx/x"), tmp_path / "absent")
 
 
@@ -86,7 +86,7 @@ def test_no_config_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_target_is_called_empty(text: str) -> None:
-    with pytest.raises(TargetError, match=r"(?s)TARGET is empty\. Allowed: local, .*TARGET=pi@raspberrypi"):
+    with pytest.raises(TargetError, match=r"(?s)TARGET .*empty.*local, .*TARGET=pi@raspberrypi"):
         Target.parse(text)
 
 

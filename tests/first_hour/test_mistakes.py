@@ -24,35 +24,35 @@ LOOPBACK = (
 )
 LATENCY = f"{PYTHON} bench/latency.py --policy I --runs 20 --warmup 2 --no-baseline"
 TRAIN = f"{QUARL} train --task cartpole --method ppo --steps 3000 --final-episodes 5 --output-path artifacts/tiny"
-NO_POLICY = "no policy '{0}'; known are I, II, III.*next|no policy '{0}'; known are I, II, III.*Train one of that name"
-NOWHERE = "'nosuchhost.invalid' has no address.*\n  next: Check the name"
+NO_POLICY = "no policy '{0}'; .*I, II, III.*next|no policy '{0}'; .*I, II, III.*Train one"
+NOWHERE = "'nosuchhost.invalid' cannot be resolved.*\n  next: Check the name"
 
 WRONG = {  # what is typed: what must be said of it
     "make nope": "no target 'nope'. Type: make",
     "make train": r"Which policy\? Type: make train POLICY=I",
     "make train POLICY=IV": r'Invalid value "IV" for --policy.*"I", "II", "III".*\n  next: .*quarl train --help',
-    "make convert BITS=9": "9 bits are no known precision; allowed are 32, 16, 8 … 2 and mixed",
+    "make convert BITS=9": "32, 16, 8 … 2 bits or mixed, got 9",
     "make convert POLICY=nope": NO_POLICY.format("nope"),
-    "make deploy POLICY=I RUNTIME=foo": "'foo' is not known; allowed are tflite-runtime, litert, onnxruntime.*\n  next",
-    "make deploy POLICY=I TARGET=pi@@pi": "TARGET='pi@@pi' cannot be read.*Allowed: local, host, user@host.*\n  next: ",
+    "make deploy POLICY=I RUNTIME=foo": "tflite-runtime, litert, onnxruntime, .*'foo'.*\n  next",
+    "make deploy POLICY=I TARGET=pi@@pi": "TARGET='pi@@pi'.*Allowed: local, host, user@host.*\n  next: ",
     "make deploy POLICY=I TARGET=pi@nosuchhost.invalid": NOWHERE,
-    "make demo TARGET=pi@127.0.0.1:1": "127.0.0.1 port 1 cannot be reached: Connection refused.*\n  next: Is the SSH",
-    "make deploy POLICY=I TARGET=": "TARGET is empty. Allowed: local, .*Type, for example: make deploy TARGET=pi@raspb",
+    "make demo TARGET=pi@127.0.0.1:1": "127.0.0.1 port 1 cannot be reached: Connection refused.*\n  next: Start",
+    "make deploy POLICY=I TARGET=": "TARGET .*empty.*local, .*make deploy TARGET=pi@raspb",
     "make deploy POLICY=i": "no policy 'i'; did you mean I\\?",
     "make pi MACHINE=nope": r'Invalid value "nope" for --machine.*"virt", "raspi3b".*\n  next: .*pi start --help',
     "make test TESTS=tests/nope.py": "tests/nope.py: there is no such file. Type",
     f"{PYTHON} bench/latency.py": "--policy requires an argument.*\n  next: .venv/bin/quarl bench latency --help",
-    f"{QUARL} bench latency --policy I --precision int9": "'int9' is not known; allowed are fp32, fp16, int8",
+    f"{QUARL} bench latency --policy I --precision int9": "fp32, fp16, int8, .*'int9'",
     f"{QUARL} bench latency --step 5": "no option --step",
     f"{QUARL} bench latency --polici I": "Did you mean --policy",
-    f"{QUARL} bench table nope": "no table 'nope'; there are .*summary, case-study",
-    f"{QUARL} train": "which task.*\n\n.*quarl train --task navigation --policy I",
+    f"{QUARL} bench table nope": "no table 'nope'; .*summary, case-study",
+    f"{QUARL} train": "task.*\n\n.*quarl train --task navigation --policy I",
     f"{QUARL} train --task nope": "neither a word of this project nor an id.*quarl tasks shows the words",
-    f"{QUARL} train --task navigation --method nope": "'nope' is no method; allowed are ppo, recurrent",
+    f"{QUARL} train --task navigation --method nope": "'nope' .*ppo, recurrent_ppo",
     f"{QUARL} train --task nope:Env-v0": "no module nope in .*Type the command in the folder of nope.py",
     f"{QUARL} evaluate --input-path nope": NO_POLICY.format("nope"),
     f"{QUARL} convert --policy zoo/nope": "zoo/nope/manifest.json is missing. Train one .*quarl train --task",
-    f"{QUARL} convert --policy 'my own'": "Train one of that name: .*--output-path 'artifacts/my own'",
+    f"{QUARL} convert --policy 'my own'": "--output-path 'artifacts/my own'",
     f"{QUARL} nope": "there is no `.*quarl nope`.*\n  next: .venv/bin/quarl --help",
     f"{QUARL} rolback --policy I": "Did you mean rollback",
 }
@@ -188,9 +188,9 @@ def test_without_a_network_what_needs_none_works(workshop: Workshop, command: st
 
 def test_without_a_network_a_host_is_not_found_and_wheels_are_not_fetched(workshop: Workshop, tmp_path: Path) -> None:
     command = offline("make deploy POLICY=I TARGET=pi@no-such.invalid")
-    refused(workshop, command, "'no-such.invalid' has no address.*\n  next: Check the name")
+    refused(workshop, command, "'no-such.invalid' cannot be resolved.*\n  next: Check the name")
     command = offline(f"{QUARL} prefetch --runtime litert")
-    printed = "could not download .*: the package index could not be reached.*\n  next: Is this machine online"
+    printed = "could not download .*: the package index could not be reached.*\n  next: .*is online"
     refused(workshop, command, printed, XDG_CACHE_HOME=str(tmp_path))
 
 

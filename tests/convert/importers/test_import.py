@@ -168,7 +168,7 @@ def test_an_imported_policy_of_a_task_is_evaluated_there(tmp_path: Path) -> None
     [
         (["golden.npz"], "--spec"),
         (["absent.zip", "--task", "cartpole"], "there is no file"),
-        (["policy.zip", "--task", "pendulum"], "the fields have 3 elements"),
+        (["policy.zip", "--task", "pendulum"], "3 elements"),
         (["policy.zip", "--task", "cartpole", "--actions", "clip", "--bounds=-1:1"], "its actions are discrete"),
         (["policy.zip", "--task", "cartpole", "--name", "a/b"], "--name is 'a/b'"),
         (["policy.zip", "--task", "cartpole", "--output", "logits"], "--output means nothing"),

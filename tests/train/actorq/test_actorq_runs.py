@@ -240,7 +240,7 @@ def test_actors_on_two_nodes(started: Callable[..., Command]) -> None:
         waited(lambda: not any(actors(raylet) for raylet in raylets), "actors on the cluster")
         small = started(*CARTPOLE, "--steps", "3000", "--n-actors", "9", "--address", there.address)
         assert small.ended() == 2
-        assert "the cluster has 4 free CPUs; 9 actors and a learner take 10. Type --n-actors 3" in small.printed
+        assert "4 free CPUs" in small.printed and "--n-actors 3" in small.printed
     finally:
         there.shutdown()
 
