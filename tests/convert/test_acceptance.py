@@ -130,7 +130,7 @@ def test_a_tilt_that_is_stuck_beside_a_pulse_width_is_refused(
     assert reference.step is not None and reference.step[0] > HIGH[1] - LOW[1]
     assert reference.tolerance[:, 1].max() < 0.05 < reference.tolerance[:, 0].max()
     monkeypatch.setitem(pipeline.INTEGERS, TFLITE, lambda spec, network: right(spec, stuck(network)))
-    with pytest.raises(ParityError, match=r"output 1 is off by .* steps"):
+    with pytest.raises(ParityError, match=r"output 1 must be within .* steps"):
         pipeline.convert(tilting, Precision.INT8, TFLITE, runtimes)
     # And where the weights themselves say so, they are not worth the policy.
     golden = tilting.golden().outputs

@@ -71,7 +71,7 @@ def test_where_one_of_several_is_refused_none_is_written(
     trained = write_bundle(tmp_path / "trained", spec, values.weights(), values.calibration(), values.calibration()[:9])
     left = contents(values.path), contents(trained.path)
     assert rewrite.main(["--policy", f"{values.path},{trained.path}"]) == 1
-    assert "trained with quantizers" in capsys.readouterr().err
+    assert "quantization-aware training" in capsys.readouterr().err
     assert (contents(values.path), contents(trained.path)) == left
     assert rewrite.main(["--policy", str(values.path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["rewritten"].values()

@@ -176,7 +176,7 @@ def test_an_artifact_of_other_weights_is_refused(bundle: Bundle, capsys: pytest.
     (packed.path / MANIFEST_FILE).write_text(replace(packed.manifest, artifacts=artifacts).to_json())
     out = bundle.path.with_name("out")
     assert main(["--policy", str(bundle.path), "--output-path", str(out)]) == 1
-    assert "int8.tflite" in capsys.readouterr().err
+    assert "int8.onnx" in capsys.readouterr().err
     assert not out.exists()
 
 
