@@ -75,7 +75,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
         runtime,
         "golden vector",
         "steps",
-        "allowed are 0.50 steps",
+        "within 0.50 steps",
         "It was not written",
     ):
         assert word in printed

@@ -82,12 +82,12 @@ def unix_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     ("put", "words"),
     [
-        (fifo, "is a FIFO"),
-        (endless_link, "is a symbolic link"),
-        (link_out, "is a symbolic link"),
-        (link_nowhere, "is a symbolic link"),
-        (Path.mkdir, "is a folder"),
-        (unix_socket, "is a socket"),
+        (fifo, "FIFO"),
+        (endless_link, "symbolic link"),
+        (link_out, "symbolic link"),
+        (link_nowhere, "symbolic link"),
+        (Path.mkdir, "a folder"),
+        (unix_socket, "socket"),
     ],
 )
 def test_what_is_no_regular_file_is_refused(full: Bundle, name: str, put: Callable[[Path], None], words: str) -> None:

@@ -163,7 +163,7 @@ def test_pairs_of_episodes_with_another_beginning_are_refused(
         assert imported(CART / "policy.zip", recorded(folder, episode_starts=starts), folder) == code
     assert "(on the given pairs)" in capsys.readouterr().err
     assert imported(CART / "policy.zip", recorded(tmp_path, episode_starts=np.zeros(3)), tmp_path) == 1
-    assert "'episode_starts' has 3 rows" in capsys.readouterr().err
+    assert "'episode_starts'" in capsys.readouterr().err
 
 
 def test_whole_observations_may_be_recorded_too(tmp_path: Path) -> None:
