@@ -170,7 +170,7 @@ def test_what_was_never_checked_in_a_runtime_is_not_sent_for_it(bundle: Bundle, 
     for entry in manifest["artifacts"]:
         entry["runtimes"].pop("litert", None)
     (copy.path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BundleError, match=r"int8\.tflite was not checked in litert; the manifest names tflite-runtime"):
+    with pytest.raises(BundleError, match=r"int8\.tflite .* litert.*tflite-runtime"):
         build_payload(Bundle.load(copy.path), [INT8], [LITERT], WHEELS)
 
 

@@ -251,7 +251,7 @@ def test_the_command_line_says_what_is_wrong_before_it_connects(
     for arguments, message in (
         (["--policy", str(bundle.path), "--bits", "9"], "32, 16, 8 … 2"),
         (["--policy", str(bundle.path), "--bits", "16"], "quarl convert --bits 16"),
-        (["--policy", str(bundle.path), "--runtime", "torch"], "allowed are tflite-runtime"),
+        (["--policy", str(bundle.path), "--runtime", "torch"], "tflite-runtime, litert"),
         (["--policy", str(tmp_path / "absent")], "missing"),
         (["--policy", str(bundle.path), "--target", "a b"], "cannot be read"),
     ):

@@ -117,7 +117,7 @@ def test_the_native_engine_needs_no_wheel_and_gets_numpy_if_there() -> None:
 def test_runtimes_are_read() -> None:
     assert parse_runtimes("all") == tuple(RuntimeName)
     assert parse_runtimes("litert,onnxruntime,litert") == (LITERT, ONNX)
-    with pytest.raises(WheelError, match="allowed are tflite-runtime, litert, onnxruntime, native, all"):
+    with pytest.raises(WheelError, match="tflite-runtime, litert, onnxruntime, native, all"):
         parse_runtimes("tensorrt")
     with pytest.raises(WheelError, match="'eleven' cannot be read"):
         unseen("aarch64", "eleven")
@@ -172,9 +172,9 @@ def test_prefetching_for_a_device_that_is_not_there(
     ("arguments", "message"),
     [
         (["--python", "3.11"], "--platform aarch64 --python 3.11"),
-        (["--platform", "aarch64", "--python", "3"], "cannot be read"),
+        (["--platform", "aarch64", "--python", "3"], "--python must"),
         (["--platform", "riscv64"], "Supported: ai-edge-litert on aarch64"),
-        (["--platform", "aarch64", "--runtime", "torch"], "allowed are tflite-runtime"),
+        (["--platform", "aarch64", "--runtime", "torch"], "tflite-runtime"),
     ],
 )
 def test_prefetching_says_what_is_wrong_and_fetches_nothing(
