@@ -197,7 +197,7 @@ def test_what_cannot_be_served_leaves_nothing(home: TestDevice, capsys: pytest.C
     for arguments, why in (
         (["--rate", "20"], "declares no fallback action"),
         (["--rate", "20", "--fallback", "99"], "got (99.0,)"),
-        (["--bits", "4"], "requested is int4"),
+        (["--bits", "4"], "int4 in litert"),
         (["--enable", "--fallback", "19"], "home folder"),
         (["--deadline-ms", "0.01", "--fallback", "19", "--trial", "0.5"], "deadlines in a million"),
     ):

@@ -104,7 +104,7 @@ def test_it_serves_in_a_loop(
                 (("--fallback=99",), "fallback is (99.0,)"),
                 (("--fallback=19", "--threads=2"), "this agent decides with 1"),
                 (("--fallback=19", "--bits=4"), "int4 in native"),
-                (("--fallback=19", "--runtime=litert"), "requested is int8 in litert"),
+                (("--fallback=19", "--runtime=litert"), "int8 in litert"),
             ):
                 assert run("serve", *USUAL, *arguments) == 1
                 assert why in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_a_spare_signer_goes_on_when_the_other_is_revoked(site: Site, old: Deplo
         site.install("newer")
     assert site.state().current == new.release
     with open_device(site.connection) as session:
-        for add, revoke, why in (([usual.public], [], "a revoked key"), ([], [spare.public], "nobody could sign")):
+        for add, revoke, why in (([usual.public], [], "a revoked key"), ([], [spare.public], "no key could sign")):
             with pytest.raises(TrustError, match=why):
                 session.signers(add, revoke, None)
     assert site.rollback(same.release).release == same.release, "the same content, signed by who still counts"
