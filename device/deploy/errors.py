@@ -25,11 +25,11 @@ class HostError(QuarlError, RuntimeError):
 
     def also(self, more: str) -> None:
         """Add a sentence to the message, in front of the next step."""
-        HostError.__init__(self, f"{self.message} {more}", self.next_step, **self.values)
+        HostError.__init__(self, f"{self.message} {more}", self.next_step, code=self.code, **self.values)
 
     def advise(self, next_step: str) -> None:
         """Say another next step."""
-        HostError.__init__(self, self.message, next_step, **self.values)
+        HostError.__init__(self, self.message, next_step, code=self.code, **self.values)
 
 
 class TargetError(HostError):

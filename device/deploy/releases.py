@@ -205,6 +205,7 @@ def _require_serving(connection: Connection, wanted: str | None, serving: str | 
             f"{connection.name} must serve {wanted} to be rolled back, but serves {serving or 'no release'}: "
             "somebody else changed it. Nothing was changed.",
             f"List the releases: quarl releases --target {connection.target}",
+            code="changed_meanwhile",
         )
 
 
@@ -270,11 +271,13 @@ def _before(known: Sequence[Release], serving: str | None, policy: str, connecti
         raise ReleaseError(
             f"{connection.name} has no release of {policy} before {serving or 'the first'}.",
             f"List the releases: {look}",
+            code="no_earlier_release",
         )
     reasons = "; ".join(f"{release.name} is {release.why_not}" for release in older)
     raise ReleaseError(
         f"{connection.name} has no good release of {policy} before {serving or 'the first'}: {reasons}.",
         f"Deploy a good release, or type --to RELEASE for one of these, which is then checked again; {look} lists all.",
+        code="no_good_release",
     )
 
 

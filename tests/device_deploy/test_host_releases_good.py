@@ -83,14 +83,12 @@ def test_a_release_that_fails_is_marked_and_passed_over(site: Site) -> None:
 def test_nothing_good_is_left_to_go_back_to(site: Site) -> None:
     first, second = site.bring("a", "b")
     site.rollback()
-    with pytest.raises(ReleaseError, match=f"no release of {site.name} before {first}"):
+    with refused(ReleaseError, "no_earlier_release", shows=[site.name, first]):
         site.rollback()
     with refused(ReleaseError, "release", shows=["0099"]):
         site.rollback("0099-x")
     site.rollback(second, mark_bad_too=True)
-    with pytest.raises(
-        ReleaseError, match=rf"no good release of {site.name} before {second}: {first} is marked bad"
-    ) as caught:
+    with refused(ReleaseError, "no_good_release", shows=[site.name, second, f"{first} is marked bad"]) as caught:
         site.rollback()
     assert "--to RELEASE" in caught.value.next_step
     assert site.served() == "b"
@@ -330,9 +328,9 @@ def test_remove_all_but_the_serving_one_then_the_rest(site: Site) -> None:
     first, second, third = site.bring("a", "b", "c")
     with pytest.raises(ReleaseError, match=f"{third}.* Nothing was removed"):
         remove_releases(site.connection, site.name, third)
-    with pytest.raises(ReleaseError, match="there is no release 0009-x"):
+    with pytest.raises(ReleaseError, match="no release 0009-x"):
         remove_releases(site.connection, site.name, "0009-x")
-    with pytest.raises(ReleaseError, match=f"there is no policy {site.name}-x"):
+    with pytest.raises(ReleaseError, match=f"no policy {site.name}-x"):
         remove_releases(site.connection, f"{site.name}-x")
     done = remove_releases(site.connection, site.name)
     assert (done.removed, done.serving) == ((first, second), third)

@@ -49,7 +49,7 @@ def test_one_rule_for_policy_names(bundle: Bundle, tmp_path: Path, name: str) ->
     with pytest.raises(BundleError, match=rf"{SPEC_FILE}.*name"):
         Bundle.load(bundle.path)
     change(bundle.path, MANIFEST_FILE, lambda manifest: manifest.update(policy=name))
-    with refused(BundleError, "bundle"):
+    with refused(BundleError, "bundle", shows=[MANIFEST_FILE, "policy"]):
         Bundle.load(bundle.path)
 
 

@@ -220,7 +220,7 @@ def test_what_somebody_changed_meanwhile_is_not_gone_back_from(arena: Arena) -> 
     with connect(ALL[0]) as connection:
         wheels = WheelSet(probe(connection).python, ())
         first, second = (install(connection, stand_in_payload("S", text), wheels).release for text in ("one", "two"))
-        with refused(ReleaseError, "release"):
+        with refused(ReleaseError, "changed_meanwhile", shows=[first, second]):
             rollback(connection, "S", only_from=first)
         with pytest.raises(ReleaseError, match="somebody"):
             remove_releases(connection, "S", first, withdraw=True)
