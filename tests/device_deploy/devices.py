@@ -146,10 +146,12 @@ def runs(pid: int) -> bool:
 def holders(path: Path) -> list[int]:
     """The processes that have a file open: who holds a lock on it, and what inherited that."""
     found = set[int]()
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            if entry.samefile(path):
-                found.add(int(entry.parts[2]))
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, which a glob of its files would raise
+            for opened in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if opened.samefile(path):
+                        found.add(int(process.name))
     return sorted(found)
 
 
