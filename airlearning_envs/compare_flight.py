@@ -52,7 +52,7 @@ LONGEST_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Flown:
+class FlightSequence:
     """One recorded flight.
 
     Attributes:
@@ -89,7 +89,7 @@ class Recording:
     name: str
     altitude_m: float
     world: bool
-    flights: tuple[Flown, ...]
+    flights: tuple[FlightSequence, ...]
 
     def config(self) -> NavigationConfig:
         """Return the task at this altitude, with all that the dynamics know as it is by default."""
@@ -159,7 +159,9 @@ def _check_columns(key: str, names: Any, wanted: Sequence[str]) -> None:
         raise SettingsError(f"{key} has {twice[0]} more than once; allowed is once.")
 
 
-def _read_flight(where: str, sequence: Any, document: Mapping[str, Any], command_columns: Sequence[str]) -> Flown:
+def _read_flight(
+    where: str, sequence: Any, document: Mapping[str, Any], command_columns: Sequence[str]
+) -> FlightSequence:
     if not isinstance(sequence, dict):
         raise SettingsError(f"{where} is {_format_value(sequence)}; allowed is an object with commands and states.")
     kind = sequence.get("kind", "flight")
@@ -173,7 +175,7 @@ def _read_flight(where: str, sequence: Any, document: Mapping[str, Any], command
     if end - begin > LONGEST_S:
         raise SettingsError(f"{where}: t goes from {begin:g} to {end:g}; allowed are {LONGEST_S:g} s at most.")
     time_s, x, y, z, vx, vy, yaw, yaw_rate = states
-    return Flown(
+    return FlightSequence(
         kind=kind,
         command_times_s=np.maximum(commands[0] - begin, 0.0),
         commands=np.stack([commands[1], commands[2], np.radians(commands[3])]),
@@ -263,17 +265,17 @@ def compare(recording: Recording, config: NavigationConfig | None = None) -> lis
     """
     flights = recording.flights
     steps_s, states = follow(flights, config or recording.config(), recording.world)
-    return [_squares(flown, steps_s, states[:, :, e]) for e, flown in enumerate(flights)]
+    return [_squares(sequence, steps_s, states[:, :, e]) for e, sequence in enumerate(flights)]
 
 
-def _squares(flown: Flown, steps_s: Doubles, simulated: Doubles) -> Squares:
-    recorded = np.concatenate([flown.position, flown.velocity, flown.yaw_rate[None]])
-    there = np.stack([np.interp(flown.times_s, steps_s, row) for row in simulated.T])
+def _squares(sequence: FlightSequence, steps_s: Doubles, simulated: Doubles) -> Squares:
+    recorded = np.concatenate([sequence.position, sequence.velocity, sequence.yaw_rate[None]])
+    there = np.stack([np.interp(sequence.times_s, steps_s, row) for row in simulated.T])
     x, y, z, vx, vy, yaw_rate = np.sum((there - recorded) ** 2, axis=1).tolist()
-    return Squares(len(flown.times_s), vx + vy, x + y, yaw_rate, z)
+    return Squares(len(sequence.times_s), vx + vy, x + y, yaw_rate, z)
 
 
-def follow(flights: Sequence[Flown], config: NavigationConfig, world: bool) -> tuple[Doubles, Doubles]:
+def follow(flights: Sequence[FlightSequence], config: NavigationConfig, world: bool) -> tuple[Doubles, Doubles]:
     """Simulate E flights, each from its first state on: its position, yaw, velocity and yaw rate, level.
 
     Commands are called at their own times, to the drones of the simulator (:class:`CallsInForce`) as velocities in the
@@ -285,14 +287,14 @@ def follow(flights: Sequence[Flown], config: NavigationConfig, world: bool) -> t
     """
     step_s = config.control_period_s / config.substeps
     flight = Flight.hovering(config, len(flights))
-    for e, flown in enumerate(flights):
-        flight.position[2, e], flight.velocity[:2, e] = flown.position[2, 0], flown.velocity[:, 0]
-        flight.yaw[e], flight.yaw_rate[e] = flown.yaw[0], flown.yaw_rate[0]
+    for e, sequence in enumerate(flights):
+        flight.position[2, e], flight.velocity[:2, e] = sequence.position[2, 0], sequence.velocity[:, 0]
+        flight.yaw[e], flight.yaw_rate[e] = sequence.yaw[0], sequence.yaw_rate[0]
     integrator = Integrator(flight, step_s)
     in_force = CallsInForce(integrator, np.array([step_s], np.float32), delays_differ=True)
-    count = math.ceil(max(flown.times_s[-1] for flown in flights) / step_s)
+    count = math.ceil(max(sequence.times_s[-1] for sequence in flights) / step_s)
     # In which step each command is called. A millionth of a step early is in time: 0.25 s is the third step's end.
-    called = [np.floor(flown.command_times_s / step_s + 1e-6).astype(np.int64) for flown in flights]
+    called = [np.floor(sequence.command_times_s / step_s + 1e-6).astype(np.int64) for sequence in flights]
     states = np.empty((count + 1, 6, len(flights)))
     states[0] = _state(flight)
     for step in range(count):
@@ -308,7 +310,7 @@ def _state(flight: Flight) -> NDArray[np.float32]:
 
 
 def _calls(
-    flights: Sequence[Flown],
+    flights: Sequence[FlightSequence],
     flight: Flight,
     numbers: Sequence[NDArray[np.int64]],
     begin_s: float,
@@ -321,11 +323,11 @@ def _calls(
     for n in range(max(map(len, numbers))):
         # Who is not called is called as the step ends, which is too late.
         command, at_s = np.zeros((3, len(numbers))), np.full(len(numbers), step_s)
-        for e, (flown, own) in enumerate(zip(flights, numbers, strict=True)):
+        for e, (sequence, own) in enumerate(zip(flights, numbers, strict=True)):
             if n < len(own):
-                at_s[e] = max(flown.command_times_s[own[n]] - begin_s, 0.0)
+                at_s[e] = max(sequence.command_times_s[own[n]] - begin_s, 0.0)
                 yaw = flight.yaw[e] + flight.yaw_rate[e] * at_s[e] if world else 0.0
-                (x, y, yaw_rate), cosine, sine = flown.commands[:, own[n]], math.cos(yaw), math.sin(yaw)
+                (x, y, yaw_rate), cosine, sine = sequence.commands[:, own[n]], math.cos(yaw), math.sin(yaw)
                 command[:, e] = cosine * x + sine * y, cosine * y - sine * x, yaw_rate
         calls.append(Call(command.astype(np.float32), at_s.astype(np.float32)))
     return calls
@@ -337,7 +339,7 @@ def rise_times(config: NavigationConfig, speed_m_s: float = 5.0) -> tuple[float 
     Of what was commanded, not of the speed in the end, which the drag keeps below it; None where that is too low.
     """
     nothing = np.zeros(2)
-    flown = Flown(
+    sequence = FlightSequence(
         kind="step",
         command_times_s=np.zeros(1),
         commands=np.array([[speed_m_s], [0.0], [0.0]]),
@@ -347,7 +349,7 @@ def rise_times(config: NavigationConfig, speed_m_s: float = 5.0) -> tuple[float 
         yaw=nothing,
         yaw_rate=nothing,
     )
-    steps_s, states = follow([flown], config, world=True)
+    steps_s, states = follow([sequence], config, world=True)
     t63, t90 = (_first(steps_s, states[:, VX, 0], share * speed_m_s) for share in (0.63, 0.90))
     return t63, t90
 
@@ -375,16 +377,16 @@ def velocity_picture(recording: Recording, number: int, squares: Squares) -> Fig
     """Commanded, recorded and simulated velocity of one flight over time, x above y, in the world frame."""
     from matplotlib.figure import Figure
 
-    flown = recording.flights[number]
-    steps_s, states = follow([flown], recording.config(), recording.world)
-    commanded, end = _rotate_commands(recording, flown), flown.times_s[-1]
+    sequence = recording.flights[number]
+    steps_s, states = follow([sequence], recording.config(), recording.world)
+    commanded, end = _rotate_commands(recording, sequence), sequence.times_s[-1]
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True)
     for row, (axes, letter) in enumerate(zip(panels, "xy", strict=True)):
         steps = np.append(commanded[row], commanded[row, -1:])
-        times = np.append(flown.command_times_s, max(end, flown.command_times_s[-1]))
+        times = np.append(sequence.command_times_s, max(end, sequence.command_times_s[-1]))
         axes.step(times, _round(steps), where="post", color=_GREY, linewidth=0.9, label="commanded")
-        axes.plot(flown.times_s, _round(flown.velocity[row]), color=_BLUE, linewidth=1.8, label="recorded")
+        axes.plot(sequence.times_s, _round(sequence.velocity[row]), color=_BLUE, linewidth=1.8, label="recorded")
         axes.plot(
             steps_s, _round(states[:, (VX, VY)[row], 0]), color=_VERMILLION, linewidth=1.4, dashes=(4, 2),
             label="simulated",
@@ -396,18 +398,18 @@ def velocity_picture(recording: Recording, number: int, squares: Squares) -> Fig
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     error = squares.root_mean()["velocity_rmse_m_s"]
     figure.suptitle(
-        f"{recording.name}, sequence {number} ({flown.kind}), {recording.altitude_m:g} m high: RMSE {error:.3f} m/s",
+        f"{recording.name}, sequence {number} ({sequence.kind}), {recording.altitude_m:g} m high: RMSE {error:.3f} m/s",
         fontsize=11,
     )
     return figure
 
 
-def _rotate_commands(recording: Recording, flown: Flown) -> NDArray[np.float64]:
+def _rotate_commands(recording: Recording, sequence: FlightSequence) -> NDArray[np.float64]:
     """(2, C) m/s, world frame; commands in the body's are turned by the recorded yaw at the call."""
-    x, y = flown.commands[:2]
+    x, y = sequence.commands[:2]
     if recording.world:
         return np.stack([x, y])
-    yaw = np.interp(flown.command_times_s, flown.times_s, flown.yaw)
+    yaw = np.interp(sequence.command_times_s, sequence.times_s, sequence.yaw)
     return np.stack([np.cos(yaw) * x - np.sin(yaw) * y, np.sin(yaw) * x + np.cos(yaw) * y])
 
 
@@ -481,8 +483,8 @@ def report(recording: Recording, squares: Sequence[Squares]) -> dict[str, Any]:
         "states": sum(flight_squares.rows for flight_squares in squares),
         "settings": {name: getattr(recording.config(), name) for name in DYNAMICS},
         "sequences": [
-            {"kind": flown.kind, **_round_errors(flight_squares)}
-            for flown, flight_squares in zip(recording.flights, squares, strict=True)
+            {"kind": sequence.kind, **_round_errors(flight_squares)}
+            for sequence, flight_squares in zip(recording.flights, squares, strict=True)
         ],
     }
 
@@ -496,7 +498,7 @@ def table(recording: Recording, squares: Sequence[Squares]) -> str:
     count, rows = len(squares), sum(flight_squares.rows for flight_squares in squares)
     flights = f"{count} flight{'s' * (count > 1)}"
     lines = [f"{recording.name}: {flights}, {recording.altitude_m:g} m high, {rows:,} states; root mean square errors"]
-    kinds = [flown.kind for flown in recording.flights]
+    kinds = [sequence.kind for sequence in recording.flights]
     width = max(map(len, (*kinds, "flights")))
     lines.append(f"{'flights':<{width}} {'':>4}" + "".join(f"  {name:>14}" for name in COLUMNS))
     for kind in (*dict.fromkeys(kinds), None):

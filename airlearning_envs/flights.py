@@ -129,7 +129,7 @@ def select_observation(
 
 
 MOST_SPOILED = 5
-"""So many flights in a row that do not count are the simulator's fault, not chance."""
+"""This many flights in a row that do not count are the simulator's fault, not chance."""
 
 
 def fly(

@@ -43,8 +43,8 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     flights_by_policy: dict[str, list[tuple[Report, Success]]] = {}
     for policy in selection.policies():
         reports = [selection.best_success(policy, precision, preset) for precision in selection.precisions(policy)]
-        if flown := [(report, report.success) for report in reports if report and report.success]:
-            flights_by_policy[policy] = flown
+        if results := [(report, report.success) for report in reports if report and report.success]:
+            flights_by_policy[policy] = results
     if not flights_by_policy:
         raise StoreError(
             "no success rates are stored yet.\n  next: quarl bench success --policy I", code="no_success_rows"
@@ -53,10 +53,10 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     blind = _percent(best.success) if best is not None and best.success else None
     figure = new_figure(max(7.0, 2.2 + 2.3 * len(flights_by_policy)), 4.6)
     panels = figure.subplots(1, len(flights_by_policy), sharey=True, squeeze=False)[0]
-    for axes, (policy, flown) in zip(panels, flights_by_policy.items(), strict=True):
-        _success_panel(axes, policy, flown, blind)
+    for axes, (policy, results) in zip(panels, flights_by_policy.items(), strict=True):
+        _success_panel(axes, policy, results, blind)
     panels[0].set_ylabel(f"success on preset {preset}, %")
-    ends = [_percent(success).low or 0.0 for flown in flights_by_policy.values() for _, success in flown]
+    ends = [_percent(success).low or 0.0 for results in flights_by_policy.values() for _, success in results]
     ends += [100 * success for (policy, _), (_, success) in PAPER.items() if policy in flights_by_policy]
     ends += [blind.low or 0.0] if blind else []
     lowest = max(0.0, 10 * math.floor(min(ends) / 10 - 0.5))  # nothing drawn is cut off, and intervals stay visible
@@ -65,7 +65,7 @@ def success_figure(selection: Selection, preset: str = "hard") -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle("Success against precision")
-    subtitle = _describe_machine([report for flown in flights_by_policy.values() for report, _ in flown])
+    subtitle = _describe_machine([report for results in flights_by_policy.values() for report, _ in results])
     figure.text(0.5, 0.94, subtitle, ha="center", va="top", fontsize=7.5, color=GREY)
     return figure
 
@@ -74,10 +74,10 @@ def _percent(success: Success) -> Estimate:
     return Estimate(success.rate, success.low, success.high).times(100.0)
 
 
-def _success_panel(axes: Axes, policy: str, flown: Sequence[tuple[Report, Success]], blind: Estimate | None) -> None:
+def _success_panel(axes: Axes, policy: str, results: Sequence[tuple[Report, Success]], blind: Estimate | None) -> None:
     if blind is not None:
         band(axes, blind, GREY, "blind fly-to-goal, 95 % interval")
-    for x, (report, success) in enumerate(flown):
+    for x, (report, success) in enumerate(results):
         success_percent, first = _percent(success), x == 0
         marks(axes, [(x, success_percent)], _style(report), "ours, 95 % interval" if first else None, joined=False)
         words = f"{success_percent.value:.1f}\n[{success_percent.low:.1f}, {success_percent.high:.1f}]"
@@ -86,8 +86,10 @@ def _success_panel(axes: Axes, policy: str, flown: Sequence[tuple[Report, Succes
             label = f"the paper's ({PAPER_DEVICE}; other networks and task)" if first else None
             axes.plot([x], [100 * paper_figures[1]], label=label, **PAPER_STYLE)
             axes.annotate(f"{100 * paper_figures[1]:.0f}", (x, 100 * paper_figures[1]), (8, -3), **ABOVE)
-    axes.set_xticks(range(len(flown)), [f"{r.precision}\nn={success.episodes:,}" for r, success in flown], fontsize=8)
-    axes.set_xlim(-0.6, len(flown) - 0.4)
+    axes.set_xticks(
+        range(len(results)), [f"{r.precision}\nn={success.episodes:,}" for r, success in results], fontsize=8
+    )
+    axes.set_xlim(-0.6, len(results) - 0.4)
     axes.set_title(f"\n\nPolicy {policy}")
 
 

@@ -67,7 +67,7 @@ class Rows:
 
     @property
     def evaluated_bundles(self) -> list[cells.JudgedBundle]:
-        """The cells whose artifacts were judged."""
+        """The cells whose artifacts were evaluated."""
         return cells.collect_bundles(self.of(cells.EXPERIMENT))
 
     @property

@@ -216,10 +216,10 @@ def success_table(reports: Sequence[Report]) -> Table:
     from quarl.bench.report.text import format_fixed, join_distinct, percent
     from quarl.bench.tables import tabulate
 
-    flown = [(report, report.success) for report in reports if report.success is not None]
-    fp32 = {report.policy: report for report, _ in flown if report.precision == FP32}
+    results = [(report, report.success) for report in reports if report.success is not None]
+    fp32 = {report.policy: report for report, _ in results if report.precision == FP32}
     lines = []
-    for report, success in flown:
+    for report, success in results:
         change = success_gain(report, fp32.get(report.policy)) if report.precision != FP32 else None
         causes = {cause: count for cause, count in success.causes.items() if count and cause != "goal"}
         lines.append(
@@ -237,8 +237,8 @@ def success_table(reports: Sequence[Report]) -> Table:
                 "measured": join_distinct(circumstances(report)),
             }
         )
-    mine = [(report, success) for report, success in flown if report.policy not in BASELINES]
-    first = flown[0][1]
+    mine = [(report, success) for report, success in results if report.policy not in BASELINES]
+    first = results[0][1]
     return tabulate(
         "success",
         WORDS,

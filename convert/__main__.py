@@ -188,7 +188,7 @@ def _as_json(converted: Converted) -> dict[str, object]:
 
 def _table(done: list[Converted]) -> str:
     """Artifact, size and parity, one line each, then the schemes as footnotes."""
-    head = ["policy", "artifact", "bytes", "of fp32", "acts as fp32", "largest error in each runtime"]
+    head = ["policy", "artifact", "bytes", "of fp32", "agreement", "largest error in each runtime"]
     rows = []
     for converted in done:
         entry = converted.entry

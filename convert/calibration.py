@@ -36,7 +36,7 @@ FEWEST_ROWS = 256
 FEWEST_IMAGES = 64
 # Values outside the calibrated range are cut; more of them than this are worth a warning.
 OUTSIDE_WARNING = 0.01
-# Of a field's recorded values so many lie beyond what the normaliser lets through.
+# This share of a field's recorded values lies beyond what the normaliser lets through.
 CUT_WARNING = 0.05
 # Of the most that an element of a field moves: below a tenth of an int8 step, another one stands still.
 STILL = 0.1 / 255

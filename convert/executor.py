@@ -178,7 +178,7 @@ class RuntimeProcess:
         raise self._failure(late_s, code, self._restart())
 
     def _failure(self, late_s: float | None, code: int, printed: str) -> ExecutionError:
-        """Return the error of a process that ended with this code, or was killed after so many seconds: its last
+        """Return the error of a process that ended with this code, or was killed after this many seconds: its last
         words."""
         if late_s is not None:
             return ExecutionError(

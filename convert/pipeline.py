@@ -73,7 +73,7 @@ class Quantized:
 
 @dataclass(frozen=True)
 class ArtifactCandidate:
-    """An artifact that has been built and not been judged yet."""
+    """An artifact that has been built and not been checked yet."""
 
     quantized: Quantized
     format: ArtifactFormat

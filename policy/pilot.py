@@ -52,7 +52,7 @@ class Histories:
         With a mask (n,) only its episodes go on, the others are still in the period before.
 
         Raises:
-            SpecError: :meth:`begin` was not told of so many episodes.
+            SpecError: :meth:`begin` was not given that many episodes.
         """
         if len(values) != len(self._rows):
             raise SpecError(

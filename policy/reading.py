@@ -544,7 +544,7 @@ class Stored:
         return (self.rows,) if self.width is None else (self.rows, self.width)
 
     def is_finite(self) -> bool:
-        """Return whether no element is NaN or infinity: as doubles, so many float32 have a finite sum."""
+        """Return whether no element is NaN or infinity: as doubles, any number of float32 have a finite sum."""
         return self.type != "float32" or math.isfinite(sum(memoryview(self.data).cast("f")))
 
     def values(self) -> array[Any]:
@@ -614,7 +614,7 @@ class _Member:
     body: memoryview
 
     def unpack_bytes(self, most: int) -> bytearray:
-        """Its first bytes, at most so many."""
+        """Its first bytes, at most this many."""
         if self.method == _STORED:
             return bytearray(self.body[:most])
         unpacker, content = zlib.decompressobj(-zlib.MAX_WBITS), bytearray()

@@ -294,7 +294,7 @@ def find_trained_quantizers(spec: PolicySpec, weight_bits: WeightBits) -> Traine
 
 
 def scales_of_layer(spec: PolicySpec, layer: str, kernel: Floats, bits: int) -> Floats:
-    """Kernel scales (out,) of a layer of so many bits: those that it was trained with, if it was for this width."""
+    """Kernel scales (out,) of a layer of this many bits: those that it was trained with, if it was for this width."""
     trained = find_trained_quantizers(spec, bits)
     return scales_of_kernel(kernel, bits, WeightRange.LARGEST if trained is None else trained.weight_range)
 

@@ -340,7 +340,7 @@ class Recurrence:
     Attributes:
         cell: its kind.
         units: elements of its hidden state, which is what the next layer is fed.
-        behind: so many fully connected hidden layers stand before it.
+        behind: this many fully connected hidden layers stand before it.
     """
 
     cell: Cell

@@ -352,9 +352,9 @@ class Device:
         for session in self._serving(spec.name):
             with session as served:
                 decide = deciding(spec, results_of(served, []))
-                judged = task.evaluate(decide, episodes, seed, preset or task.presets[0])
+                results = task.evaluate(decide, episodes, seed, preset or task.presets[0])
                 executed_by = f"{served.loaded['runtime']} on {self.target}"
-                evaluations.append(_evaluation(judged, spec.name, name, served.loaded["precision"], executed_by, seed))
+                evaluations.append(_evaluation(results, spec.name, name, served.loaded["precision"], executed_by, seed))
         return Evaluations(tuple(evaluations))
 
     def releases(self, policy: str | None = None) -> Answer:
@@ -454,19 +454,19 @@ class Device:
         return _documents(reports)
 
 
-def _evaluation(judged: Any, policy: str, task: str, precision: str, executed_by: str, seed: int) -> Evaluation:
+def _evaluation(results: Any, policy: str, task: str, precision: str, executed_by: str, seed: int) -> Evaluation:
     return Evaluation(
         policy=policy,
         task=task,
-        preset=judged.preset,
+        preset=results.preset,
         precision=precision,
         executed_by=executed_by,
-        episodes=judged.episodes,
+        episodes=results.episodes,
         seed=seed,
-        mean_return=judged.mean_return,
-        return_interval=judged.return_interval and tuple(judged.return_interval),
-        success=judged.success,
-        success_interval=judged.interval and tuple(judged.interval),
+        mean_return=results.mean_return,
+        return_interval=results.return_interval and tuple(results.return_interval),
+        success=results.success,
+        success_interval=results.interval and tuple(results.interval),
     )
 
 

@@ -36,7 +36,7 @@ LOADING_S = 0.7
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[..., Any]
 
-RENAMED_OPTIONS = {"--own": "--local"}
+RENAMED_OPTIONS = {"--own": "--local", "--looks": "--history-length"}
 """Options by their former names, which resemble others more."""
 
 

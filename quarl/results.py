@@ -101,7 +101,7 @@ class Artifact(Printed):
                 "artifact": self.file,
                 "bytes": f"{self.bytes:,}",
                 "of fp32": f"{self.ratio_to_fp32:.3f}",
-                "acts as fp32": _share(self.agreement),
+                "agreement": _share(self.agreement),
                 "executed by": ", ".join(self.runtimes),
             }
         ]

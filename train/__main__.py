@@ -235,8 +235,8 @@ def refuse_unusable(options: RunOptions, task: Task) -> None:
     if options.resume and options.fresh:
         raise SettingsError("--resume and --fresh exclude each other. Leave one of them out.")
     if options.stop_preset and options.stop_preset not in task.presets:
-        judged = ", ".join(preset for preset in task.presets if preset)
-        known = f"choose one it is judged on: {judged}" if judged else "leave it out"
+        presets = ", ".join(preset for preset in task.presets if preset)
+        known = f"choose one it is evaluated on: {presets}" if presets else "leave it out"
         raise SettingsError(f"--stop-preset must be a preset of {task.name}, got {options.stop_preset}; {known}.")
 
 
@@ -292,7 +292,7 @@ def default_output(options: RunOptions, network: str, method: str, quantization:
     parts = [network]
     if name != NAVIGATION_NAME:
         parts = [name.short_name, method, *([network] if options.policy or options.model else [])]
-    parts += [f"looks-{options.looks}"] * ((options.looks or 1) > 1)
+    parts += [f"looks-{options.history_length}"] * ((options.history_length or 1) > 1)
     parts += [*["late"] * (options.command_latency is not None), *["curriculum"] * options.curriculum]
     if quantization:
         parts.append(f"qat{quantization['quantization_bits']}")

@@ -95,13 +95,13 @@ def brackets(interval: Interval | None, form: str) -> str:
     return "[–]" if interval is None else f"[{', '.join(format(side, form) for side in interval)}]"
 
 
-def read_return_interval(judged: Mapping[str, Any]) -> Interval | None:
+def read_return_interval(evaluation: Mapping[str, Any]) -> Interval | None:
     """95 % interval of a judgement's mean return in a provenance; s follows from an older bundle's 1.96 · s / √n."""
-    if RETURN_INTERVAL in judged:
-        low, high = judged[RETURN_INTERVAL]
-    elif NORMAL_RETURN_INTERVAL in judged:
-        ends = judged[NORMAL_RETURN_INTERVAL]
-        mean, half = sum(ends) / 2, (ends[1] - ends[0]) / 2 * student(judged["episodes"] - 1) / 1.96
+    if RETURN_INTERVAL in evaluation:
+        low, high = evaluation[RETURN_INTERVAL]
+    elif NORMAL_RETURN_INTERVAL in evaluation:
+        ends = evaluation[NORMAL_RETURN_INTERVAL]
+        mean, half = sum(ends) / 2, (ends[1] - ends[0]) / 2 * student(evaluation["episodes"] - 1) / 1.96
         low, high = mean - half, mean + half
     else:
         return None

@@ -31,11 +31,11 @@ def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
     """
     settings, missing = settings_path(cell.name, cell.method), missing_packages(cell.name.suite)
     folder = benchmark / cell.bundle_name
-    is_trained, origin, judged = (folder / SPEC).is_file(), {}, {}
+    is_trained, origin, evaluation = (folder / SPEC).is_file(), {}, {}
     if is_trained:
         origin = json.loads((folder / SPEC).read_text(encoding="utf-8")).get("provenance", {})
-        judged = (origin.get("judged") or [{}])[0]
-    reached, target = judged.get("mean_return"), cell.target
+        evaluation = (origin.get("judged") or [{}])[0]
+    reached, target = evaluation.get("mean_return"), cell.target
     missed = target is not None and reached is not None and reached < target
     return {
         "task": cell.task,
@@ -47,7 +47,7 @@ def state_of(cell: Cell, benchmark: Path = BENCHMARK) -> dict[str, Any]:
         "settings": None if settings is None else here(settings),
         "bundle": here(folder) if is_trained else None,
         "judged_return": reached,
-        "judged_episodes": judged.get("episodes"),
+        "judged_episodes": evaluation.get("episodes"),
         "steps": origin.get("steps"),
         "cpu_s": origin.get("cpu_s"),
         "paper": None if cell.paper is None else dict(cell.paper),

@@ -36,7 +36,7 @@ class RunOptions:
         preset: navigation: arena to train on (default: the settings file's mixture)
         command_latency: navigation: commands take effect so late: 0.2, 0.05,0.4 or a file of bench/latency.py
         curriculum: navigation: near goals first; the next zone opens when 30 % of the last 1000 episodes succeeded
-        looks: the policy sees its last so many observations (default 1: no memory)
+        history_length: the number of last observations that the policy sees (default 1: no memory)
         max_episode_steps: truncate longer episodes (default: as registered, or 10,000)
         steps: environment steps in all (default: the settings file's)
         mixed_precision: compute the networks in bfloat16 or float16 while training, with float32 master weights
@@ -63,7 +63,7 @@ class RunOptions:
     preset: str | None = None
     command_latency: Annotated[str | None, Parameter(metavar="SECONDS")] = None
     curriculum: bool = False
-    looks: int | None = None
+    history_length: int | None = None
     max_episode_steps: PositiveInt | None = None
     steps: PositiveInt | None = None
     mixed_precision: Annotated[str | None, Parameter(metavar="TYPE")] = None

@@ -47,6 +47,6 @@ def trials(task: Task, options: Mapping[str, Any], presets: Sequence[str], zones
     for preset in presets:
         for number, config in enumerate(zones_of(arena(preset)), start=1):
             distances = list(config.goal_distance_m)
-            judged = {**options.get("judged", {}), "goal_distance_m": distances}
-            one = make_task(task.name, None, {**options, "judged": judged})
+            settings = {**options.get("judged", {}), "goal_distance_m": distances}
+            one = make_task(task.name, None, {**options, "judged": settings})
             yield Trial(one, preset, {"zone": number, "goal_distance_m": distances})

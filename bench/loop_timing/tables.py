@@ -56,7 +56,7 @@ PERCENTILE_COLUMNS = {
 }
 """Which percentiles of a time stand in the table, by the word before each."""
 PERIOD_NS = 5_000_000
-"""Of 200 decisions a second, beside which polling is judged."""
+"""Of 200 decisions a second, beside which polling is compared."""
 
 
 def _read_percentile(histogram: Mapping[str, Any], name: str) -> int | None:

@@ -136,7 +136,7 @@ def serve(
         decide: what is timed.
         rows: observations, gone through over and over.
         size: bytes of what it was made from.
-        time_part: nanoseconds of so many decisions, measured by itself; default: by this process around each call.
+        time_part: nanoseconds of that many decisions, measured by itself; default: by this process around each call.
     """
     time_part = time_part or _clock(decide, rows)
     for line in sys.stdin:

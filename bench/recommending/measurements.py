@@ -39,7 +39,7 @@ class Question:
     Attributes:
         bundle, target: as typed.
         demand: floor and deadline.
-        preset: on which the policy is judged; "" where the task has none.
+        preset: on which the policy is evaluated; "" where the task has none.
         episodes, seed: greedy episodes of each artifact, the same for all.
         runs, path: decisions timed of each candidate, as in bench/latency.py.
         runtimes: to consider, in order of preference; in a verdict by name.

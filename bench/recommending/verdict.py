@@ -34,10 +34,10 @@ class Verdict(Question):
     """A question and everything that is answered.
 
     Attributes:
-        policy, task, algorithm, weights_sha256: of the bundle that was judged.
+        policy, task, algorithm, weights_sha256: of the bundle that was evaluated.
         quality: what the floor is held against: ``success`` or ``return kept``.
         reference: artifact and runtime whose return the others keep a share of.
-        other_presets: on which the policy is judged, too.
+        other_presets: on which the policy is evaluated, too.
         played_on, code: the machine that played the episodes, and the commit.
         excluded_runtimes: runtimes that the target cannot have, with the reason.
         left_on_target: what stays there, in words.
@@ -153,7 +153,7 @@ def standing(artifact: DeployableArtifact, decision: Decision) -> Row:
 def change(decision: Decision, question: Question, has_success: bool, training: str) -> Row | None:
     """Return the nearest limits with another answer, and what may help without giving way; None where no number does.
 
-    ``episodes``: after so many a floor may be met that the mean reaches: the floor as it is, or, where nothing would
+    ``episodes``: after this many a floor may be met that the mean reaches: the floor as it is, or, where nothing would
     meet the higher one, that one. ``training``: the command that may help where the mean does not reach it.
     """
     nearest = decision.change

@@ -173,7 +173,7 @@ def facets(
         title, subtitle: above all of them, and in grey below that; ``subtitle`` may have several lines.
         x_label, y_label: of the axes.
         scale: sets the vertical axis of all panels; None: each has its own, linear.
-        columns: at most so many beside each other.
+        columns: at most this many beside each other.
         turned: the places' names stand upright, as long ones have to.
     """
     columns = min(columns, len(panels))

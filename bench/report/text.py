@@ -115,7 +115,7 @@ def _decimals(value: float, decimals: int, sign: str) -> str:
 
 
 def format_fixed(value: float | None, decimals: int = 0) -> str:
-    """With so many decimals: ``−1,234.5``."""
+    """With this many decimals: ``−1,234.5``."""
     return NOT_KNOWN if value is None else f"{value:,.{decimals}f}".replace("-", "−")
 
 

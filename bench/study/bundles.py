@@ -122,15 +122,15 @@ def quantize_policy(bundle: Bundle, widths: Widths | None) -> tuple[Decide, Mapp
 
 
 def fly(task: Task, decide: Decide, episodes: EpisodePlan, measures: Mapping[str, Any]) -> Iterator[SeedResult]:
-    """Greedy episodes on every preset that the task is judged on.
+    """Greedy episodes on every preset that the task is evaluated on.
 
     Measures: the given ones, ``length`` (mean steps of an episode), and ``starts`` where episodes may repeat others.
     """
     for preset in task.presets:
         for seed in episodes.seeds:
-            judged = task.evaluate(decide, episodes.count, seed, preset)
-            also = {"length": judged.mean_length, **({"starts": judged.starts} if judged.starts else {})}
-            yield SeedResult(preset, seed, judged.returns, judged.successes or None, {**measures, **also})
+            results = task.evaluate(decide, episodes.count, seed, preset)
+            also = {"length": results.mean_length, **({"starts": results.starts} if results.starts else {})}
+            yield SeedResult(preset, seed, results.returns, results.successes or None, {**measures, **also})
 
 
 def share_differing(spec: PolicySpec, actions: np.ndarray, reference: np.ndarray) -> float:

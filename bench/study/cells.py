@@ -57,8 +57,8 @@ they give no interval.
 Executed by {{ rows | map(attribute="executed_by") | joined }} on {{ results.where }}. Steps and CPU-hours are those \
 of the run that made the policy, not of those before it, from each bundle's policy.json.
 {{ results.games }}
-{% if unjudged %}
-Not judged yet: {{ unjudged | join(", ") }} (quarl study cells --keep).
+{% if not_evaluated %}
+Not evaluated yet: {{ not_evaluated | join(", ") }} (quarl study cells --keep).
 {% endif %}
 {{ sources }}
 {% for cell in rows | map(attribute="cell") if cell.tried %}
@@ -150,7 +150,7 @@ class JudgedBundle:
     rows: Mapping[str, Mapping[str, Any]]
 
     def value(self, name: str, precision: str) -> Any:
-        """Return a value of a precision's row; None where that precision was not judged."""
+        """Return a value of a precision's row; None where that precision was not evaluated."""
         return self.rows.get(precision, {}).get(name)
 
     def error(self, precision: str) -> Estimate | None:
@@ -160,12 +160,12 @@ class JudgedBundle:
 
     @property
     def fp32(self) -> Mapping[str, Any]:
-        """The row of fp32, or of the first precision that was judged where it was not: for what is the same in all."""
+        """The row of fp32, or of the first evaluated precision without one: for what is the same in all."""
         return self.rows.get(PRECISIONS[0]) or next(iter(self.rows.values()))
 
 
 def collect_bundles(results: Results) -> list[JudgedBundle]:
-    """Return the bundles that were judged, in the tables' order."""
+    """Return the bundles that were evaluated, in the tables' order."""
     cells = {(cell.name.canonical, cell.method): cell for cell in load_cells()}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in results.summary:
@@ -290,9 +290,13 @@ def tabulate_trained_cells(results: Results) -> list[Table]:
         }
         for row in rows
     ]
-    unjudged = [name for name in bundle_names() if name not in results.subjects]
+    not_evaluated = [name for name in bundle_names() if name not in results.subjects]
     sources = format_sources(bundle.cell for bundle in collect_bundles(results))
-    return [tabulate("cells", TABLE, lines, left=3, results=results, rows=rows, unjudged=unjudged, sources=sources)]
+    return [
+        tabulate(
+            "cells", TABLE, lines, left=3, results=results, rows=rows, not_evaluated=not_evaluated, sources=sources
+        )
+    ]
 
 
 def open_table(results: Results) -> list[Table]:
@@ -339,7 +343,7 @@ def take(source: Path, zoo: Path, episodes: int, force: bool) -> str:
     Args:
         source: the bundle's folder.
         zoo: where it shall go.
-        episodes: on which the float policy, and that of the bundle there, are judged; of ``CHOOSING_SEED``.
+        episodes: on which the float policy, and that of the bundle there, are evaluated; of ``CHOOSING_SEED``.
         force: also if it is worse.
 
     Raises:

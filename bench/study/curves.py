@@ -1,6 +1,6 @@
 """All learning curves of the benchmark policies in one picture.
 
-A panel for each bundle: return against environment steps, of the episodes of training and judged greedily, the paper's
+A panel for each bundle: return against environment steps, of training episodes and of greedy ones, the paper's
 fp32 figure as a labelled line, and what the committed policy reached. Line, dots and dashes tell the same without
 colour.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quarl.train.suites.cells import Cell
 
 COLUMNS = 4
-POINTS = 120  # training episodes are averaged to so many points
+POINTS = 120  # training episodes are averaged to this many points
 PANEL_INCHES = (2.35, 1.75)
 
 Series = tuple[list[float], list[float]]
@@ -37,7 +37,7 @@ class Curve:
         cell: which.
         training: (steps, returns) of training's own episodes.
         greedy: (steps, returns) of the greedy evaluations during training.
-        steps: after which the policy was judged.
+        steps: after which the policy was evaluated.
         reached: its mean return, or None.
     """
 

@@ -47,30 +47,30 @@ include Atari games that are not trained here: the same cells are the fair compa
 class Kept:
     """What the studies ``cells`` and ``sweep`` kept."""
 
-    judged: Results
+    cells: Results
     swept: Results
 
     @property
     def where(self) -> str:
         """Machine, date and code of the artifacts' episodes."""
-        return self.judged.where
+        return self.cells.where
 
 
 def load_kept(folder: Path | None) -> Kept:
     """Return the rows of both studies, here or in another folder.
 
     Raises:
-        BenchError: no bundle has been judged.
+        BenchError: no bundle has been evaluated.
     """
     kept_rows = Kept(*(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
-    if not kept_rows.judged.found:
+    if not kept_rows.cells.found:
         raise command_line.BenchError("no bundle has been evaluated yet.", "quarl study cells --keep")
     return kept_rows
 
 
 def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
     """Yield every cell that has a policy: returns, relative errors, the paper's beside."""
-    for row in cells.collect_bundles(found.judged):
+    for row in cells.collect_bundles(found.cells):
         returns = {name: row.value(RETURN, name) for name in PRECISIONS}
         errors = {name: row.error(name) for name in PRECISIONS}
         swept = sweep.papers_error(found.swept, row.subject, EIGHT_BITS)
@@ -84,7 +84,7 @@ def of_cells(found: Kept) -> Iterator[dict[str, Any]]:
 
 def of_methods(found: Kept) -> Iterator[dict[str, Any]]:
     """Mean relative error of int8 for each algorithm against the paper's."""
-    rows = cells.collect_bundles(found.judged)
+    rows = cells.collect_bundles(found.cells)
     for method in METHODS:
         mine = [row for row in rows if row.cell.method == method]
         shared = [row for row in mine if row.cell.paper is not None]

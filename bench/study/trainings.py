@@ -144,7 +144,7 @@ def make_request(words: list[str]) -> RunRequest:
 def fly_episodes(
     bundle: Bundle, widths: Widths | None, count: int, purpose: str, measures: Mapping[str, Any]
 ) -> Iterator[SeedResult]:
-    """Greedy episodes of a training at these widths, None for float, on every preset that its task is judged on.
+    """Greedy episodes of a training at these widths, None for float, on every preset that its task is evaluated on.
 
     Args:
         bundle: of the training; its seed and ``purpose`` give the episodes, which are those of no training.
@@ -159,12 +159,12 @@ def fly_episodes(
     decide, _ = quantize_policy(bundle, widths)
     _, task = open_bundle(str(bundle.path))
     for preset in task.presets:
-        judged = task.evaluate(decide, count, episode_seed(provenance["seed"], purpose), preset)
+        results = task.evaluate(decide, count, episode_seed(provenance["seed"], purpose), preset)
         yield SeedResult(
             preset,
             provenance["seed"],
-            [float(f"{earned:.{DIGITS}g}") for earned in judged.returns],
-            judged.successes or None,
+            [float(f"{earned:.{DIGITS}g}") for earned in results.returns],
+            results.successes or None,
             {"training": bundle.path.name, **measures},
         )
 

@@ -109,18 +109,18 @@ def load_points(folder: Path | None) -> list[Point]:
     return points(bundles, *(results_of(study.EXPERIMENT, folder) for study in (cells, sweep)))
 
 
-def points(bundles: Sequence[Bundle], judged: Results, swept: Results) -> list[Point]:
+def points(bundles: Sequence[Bundle], cell_results: Results, swept: Results) -> list[Point]:
     """Width and errors of every bundle that has an error, by width; sources of too few errors are left out.
 
     Args:
         bundles: those that are committed.
-        judged: rows of the study cells.
+        cell_results: rows of the study cells.
         swept: rows of the study sweep.
 
     Raises:
-        BenchError: no bundle has been judged.
+        BenchError: no bundle has been evaluated.
     """
-    device = {judged_bundle.subject: judged_bundle.error("int8") for judged_bundle in cells.collect_bundles(judged)}
+    device = {cell.subject: cell.error("int8") for cell in cells.collect_bundles(cell_results)}
     names = [bundle.spec.name for bundle in bundles]
     errors = {DEVICE: {name: device.get(name) for name in names}}
     errors |= {source: {name: sweep.papers_error(swept, name, n) for name in names} for source, n in SWEPT.items()}

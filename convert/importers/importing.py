@@ -57,7 +57,7 @@ COARSE_SHARE, FEW_ROWS = 0.25, 256
 PERIOD_S = 0.02
 """Between two decisions, where neither the file nor the user says: what legged robots and arms have as a rule."""
 FAR_OFF_SCALE = 4.0
-"""Deviations from 0, or a deviation of so many, for which an observation without a normaliser is worth a warning."""
+"""Deviations from 0, or this many deviations, for which an observation without a normaliser is worth a warning."""
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ class _Reading:
         return [LayerNorm(gamma, beta, float(value["epsilon"]))]
 
     def _take(self, value: Any) -> list[Step]:
-        """Return the first so many outputs of the dense step before it: of a head that also gives deviations."""
+        """Return the first ``count`` outputs of the dense step before it: of a head that also gives deviations."""
         last = self.steps.pop() if self.steps else None
         if not isinstance(last, Dense) or type(value) is not int or not 0 < value <= len(last.bias):
             raise ForeignError(f"the spec's take must follow a dense step of more outputs, got {abbreviate(value)}.")

@@ -35,7 +35,7 @@ from quarl.policy.spec import Activation, PolicySpec, observation_shape
 CELLS = {3: 1, 4: 2}
 """Gates of a recurrent layer to its number in the file: GRU, LSTM."""
 LARGEST = {2: 1, 4: 7, 8: 127}
-"""Largest |weight| that so many bits hold."""
+"""Largest |weight| that this many bits hold."""
 
 
 @dataclass

@@ -154,9 +154,9 @@ def fallback_words(spec: PolicySpec) -> str:
 
 
 def result_rows(origin: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Rows of the policy's judgements; where it never was judged, of what its training ended with."""
-    judged = origin.get("judged") or []
-    for evaluation in judged:
+    """Rows of the policy's evaluations; if it never was evaluated, of what its training ended with."""
+    evaluations = origin.get("judged") or []
+    for evaluation in evaluations:
         interval, share, ends = (
             read_return_interval(evaluation),
             evaluation.get("success"),
@@ -172,7 +172,7 @@ def result_rows(origin: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             "success": success,
         }
     training = origin.get("training")
-    if not judged and isinstance(training, Mapping):
+    if not evaluations and isinstance(training, Mapping):
         for name, value in training.items():
             if name.startswith("greedy_return"):
                 task = name.removeprefix("greedy_return").strip("_") or str(origin.get("task", NONE))

@@ -48,7 +48,7 @@ class NativeExecutor:
     @staticmethod
     def is_finite(observation: Input) -> bool:
         """See :class:`device.agent.executing.Executor`."""
-        return math.isfinite(sum(observation))  # as doubles, so many float32 have a finite sum
+        return math.isfinite(sum(observation))  # as doubles, any number of float32 have a finite sum
 
     def _by_outputs(self, observation: Input) -> Any:
         self._engine.decide(observation)

@@ -77,7 +77,7 @@ static int are_finite(const struct native_file *f, uint32_t offset, uint32_t n)
 
 static int is_positive(float x) { return x > 0.0f && x <= 3.4028235e38f; }
 
-/* Whether every weight is one that so many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
+/* Whether every weight is one that this many bits may hold, -127 ... 127 or -1 ... 1: more would leave the kernels' sums. */
 static int are_weights(const uint8_t *w, size_t n, uint32_t bits)
 {
     unsigned beyond = 0;
@@ -596,7 +596,7 @@ static void step(struct native *e, const float *observation, unsigned i)
         quantize(e, observation, f->observation - f->vector, f->observation, f->vector_scale, f->vector_zero, f->vector_base, e->act[1 - i % 2] + results(y));
 }
 
-/* The stored results behind so many layers; which of the two buffers holds them. */
+/* The stored results behind this many layers; which of the two buffers holds them. */
 static int run(struct native *e, const float *observation, unsigned layers)
 {
     const struct native_file *f = e->file;

@@ -46,7 +46,7 @@ size_t native_levels(struct native *, const float *observation, unsigned layers,
 void native_repeat(struct native *, const float *observation, unsigned layer, unsigned times);
 
 enum { NATIVE_THREADS = 4 };        /* at most, with the one that decides */
-/* Let so many threads decide together, once, where it pays: 0 if no layers of this artifact are large enough, and then
+/* Let this many threads decide together, once, where it pays: 0 if no layers of this artifact are large enough, and then
  * nobody is to call native_work. The others are engines of the same artifact in memories of their own, threads - 1 of
  * them, whose buffers are used. The result is the same to the bit, as are all functions above. */
 int native_team(struct native *, struct native *const *others, unsigned threads);

@@ -97,7 +97,7 @@ class Engine:
             threads: number of threads that decide together where layers are large enough for it, 1 to ``MOST_THREADS``.
 
         Raises:
-            NativeError: the engine refuses it, or it is another policy's; or so many threads are not possible.
+            NativeError: the engine refuses it, or it is another policy's; or this many threads are not possible.
         """
         if not 1 <= threads <= MOST_THREADS:
             raise NativeError(f"threads must be 1 to {MOST_THREADS} for the native engine, got {threads}.")
@@ -198,7 +198,7 @@ class Engine:
         memoryview(self._begun).cast("B")[:] = memoryview(observation).cast("B")
 
     def repeat(self, layer: int, times: int) -> None:
-        """Compute one layer so many times, of what the one before it made: after :meth:`begin`, layer after layer."""
+        """Compute one layer this many times, of what the one before it made: after :meth:`begin`, layer after layer."""
         self._c.native_repeat(self._engine, self._begun.buffer_info()[0], layer, times)
 
     @property

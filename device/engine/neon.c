@@ -159,7 +159,7 @@ enum { MOST8 = 4, MOST4 = 4, MOST2 = 2 }; /* chunks whose sums fit the registers
 enum { MOST8 = 2, MOST4 = 2, MOST2 = 1 };
 #endif
 
-/* So many chunks at once, known where it is compiled. */
+/* This many chunks at once, known where it is compiled. */
 #define ROWS(rows, n) \
     switch (n) { \
     case 1: rows(w, width, list, a, 1); break; \

@@ -141,7 +141,7 @@ class Actor:
             self._renew(self._reply.updates - self._asked.max_staleness)
 
     def _renew(self, oldest: int = -1) -> None:
-        """Look for newer parameters; with ``oldest`` wait for some of at least so many updates."""
+        """Look for newer parameters; with ``oldest`` wait for some of at least this many updates."""
         began = time.perf_counter()
         self._since_pull = 0
         while True:

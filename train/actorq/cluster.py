@@ -115,7 +115,7 @@ def ray_session(actorq: ActorQSettings, address: str | None) -> Iterator[None]:
         if address is None:
             for name, value in VARIABLES.items():
                 os.environ.setdefault(name, value)  # Ray's processes inherit them
-            # So many processes Ray starts at a time, and before they are asked for: no more than the run will use.
+            # This many processes Ray starts at a time, and before they are asked for: no more than the run will use.
             cores = min(len(os.sched_getaffinity(0)), actorq.n_actors + actorq.replay_shards + 2)
             _start(**QUIET, include_dashboard=False, num_cpus=cores, object_store_memory=STORE_BYTES)
         else:

@@ -17,7 +17,7 @@ from quarl.train.runs.models import DEFAULT_POLICY
 from quarl.train.runs.presets import SettingsError, load_settings, parse_overrides
 from quarl.train.runs.request import RunRequest
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.looks import LOOKS
+from quarl.train.suites.history import HISTORY_LENGTH
 from quarl.train.suites.make import make_task
 from quarl.train.suites.names import resolve
 from quarl.train.suites.navigation_options import with_asked
@@ -81,9 +81,9 @@ def make_plan(options: Options) -> Plan:
             "or train with quarl train.",
             code="curriculum_not_distributed",
         )
-    if task_settings.task.get(LOOKS, 1) != 1:
+    if task_settings.task.get(HISTORY_LENGTH, 1) != 1:
         raise TaskError(
-            "--looks is not available in distributed training: actors do not stack observations. Leave it out."
+            "--history-length is not available in distributed training: actors do not stack observations. Leave it out."
         )
     task = make_task(typed, options.preset, task_settings.task)
     refuse_mismatch(method, task)

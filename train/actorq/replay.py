@@ -44,12 +44,12 @@ class Ratio:
         return (self.inserted - self._minimum) * self._ratio - self.sampled
 
     def may_insert(self, rows: int) -> bool:
-        """Return whether so many rows may be inserted now."""
+        """Return whether this many rows may be inserted now."""
         below = self.inserted < self._minimum
         return below or self._ratio == 0 or self.ahead + rows * self._ratio <= self._slack
 
     def may_sample(self, rows: int) -> bool:
-        """Return whether so many rows may be drawn now."""
+        """Return whether this many rows may be drawn now."""
         if self.inserted < self._minimum:
             return False
         return self._ratio == 0 or self.ahead - rows >= -self._slack
@@ -138,7 +138,7 @@ class Shard:
             self._largest = max(self._largest, float(values.max()))
 
     def recent(self, count: int) -> Columns:
-        """Return the newest rows, at most so many: observation, greedy and updates."""
+        """Return the newest rows, at most this many: observation, greedy and updates."""
         places = np.arange(self._written - min(count, len(self)), self._written) % self._capacity
         return {name: self._columns[name][places] for name in WATCHED if name in self._columns}
 
@@ -246,7 +246,7 @@ class ReplayService(Shard):
         return columns, self.reply
 
     def go_on(self, step: int) -> None:
-        """Take the place of a process that had received so many steps; its own since then are added to them."""
+        """Take the place of a process that had received this many steps; its own since then are added to them."""
         self._step, self._start = step + self._step - self._start, step
 
     def stop(self) -> None:
@@ -259,7 +259,7 @@ class ReplayService(Shard):
 
 
 def steps_of(total: int, actorq: ActorQSettings, index: int) -> int:
-    """Return a shard's part of so many steps: by the actors that are dealt to it; the parts' sum is exact."""
+    """Return a shard's part of this many steps: by the actors that are dealt to it; the parts' sum is exact."""
     per_shard, remainder = divmod(actorq.n_actors, actorq.replay_shards)
     before, after = (
         total * (per_shard * shard + min(shard, remainder)) // actorq.n_actors for shard in (index, index + 1)

@@ -202,8 +202,8 @@ class Supervisor:
         if not self._warned and (warning := self._facts[LEARNER].get("warning")):
             self._warned = True
             self._run.progress.say(f"step {self._step:,}: {warning}", always=True)
-        judged = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
-        if judged and self._newest is not None:
+        was_evaluated = any(value == value for name, value in self._run.last_row.items() if name.startswith("greedy_"))
+        if was_evaluated and self._newest is not None:
             self._best.offer(self._run.last_row, self._policy, self._step)
 
     def _row(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """D4PG: distributed distributional deterministic policy gradients (Barth-Maron et al. 2018), read from top to bottom.
 
 DDPG whose critic predicts the distribution of the return as probabilities of fixed atoms (Bellemare et al. 2017), with
-n-step returns and target networks that are copied every so many updates. What D4PG shares with DDPG is in
+n-step returns and target networks that are copied every ``target_period`` updates. What D4PG shares with DDPG is in
 ``common/deterministic.py`` (noise) and, with SAC too, in ``common/continuous.py`` (a step down a loss); minibatches are
 in ``common/experience.py``.
 
@@ -145,7 +145,7 @@ class AtomWatch:
         """Return the sentence, the first time that a round's metrics (updates, …) and the returns R of its rows want
         it.
 
-        Before some copies of the target networks, so many ``updates``, their first guess is what is clipped.
+        In the first updates, before ``SETTLED_COPIES`` copies, what is clipped is the target networks' first guess.
         """
         settings, mass = self._settings, float(metrics[:, METRICS.index("clipped_mass")].mean())
         if self._told or mass <= CLIPPED_MASS or updates < SETTLED_COPIES * settings.target_period:

@@ -59,7 +59,7 @@ class DQNSettings(ReplaySettings):
     epsilon_last: float = setting(0.02, "Share of random actions after the exploration.")
     exploration: float = setting(0.2, "Share of all steps over which ε falls linearly.")
     exploration_hold: int = setting(
-        1, "A random action is held for 1 to so many steps; ε is then the chance that one begins."
+        1, "A random action is held for 1 to this many steps; ε is then the chance that one begins."
     )
     gradient_norm: float = setting(10.0, "Largest global norm of the gradient.")
     huber_delta: float = setting(1.0, "Errors beyond it count linearly; in units of the (scaled) return.")

@@ -137,7 +137,7 @@ class QuantizationAware:
 
 
 def fake_quantization(bits: int, network: NetworkSpec) -> FakeQuantization | None:
-    """Return the grid of so many bits for a network; None for 32."""
+    """Return the grid of this many bits for a network; None for 32."""
     if bits == FULL_BITS:
         return None
     weight_range = WeightRange.MEAN if bits <= MEAN_RANGE_BITS else WeightRange.LARGEST

@@ -1,6 +1,6 @@
 """The policy of the best greedy evaluation so far: off-policy actors fluctuate, and the last one may be a bad one.
 
-What is kept is the whole policy: what was judged is what the bundle computes. The evaluations that choose are those of
+The whole policy is kept: what was evaluated is what the bundle computes. The evaluations that choose are those of
 the curve; the bundle's own evaluation plays other episodes, so the choice is not its own estimate.
 """
 

@@ -54,7 +54,7 @@ def film(task: Task, decide: Decide, seed: int, preset: str, name: str, path: Pa
 
 
 def record_observation_frames(task: Task, decide: Decide, seed: int, preset: str) -> tuple[list[Frame], float]:
-    """Return the newest picture of every observation of one judged episode, enlarged; and the episode's return."""
+    """Return the newest picture of every observation of one evaluation episode, enlarged; and the episode's return."""
     frames: list[Frame] = []
 
     def decide_and_record(observation: Observations) -> Actions:

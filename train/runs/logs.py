@@ -157,7 +157,7 @@ def thin_curve(text: str, most: int = 1000) -> str:
 
 
 def draw_curve(text: str, title: str) -> bytes:
-    """Return the learning curve as a PNG: success (or return) while exploring and judged greedily, against steps."""
+    """Return the learning curve as a PNG: success (or return) while exploring and evaluated greedily, against steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -122,7 +122,7 @@ def build(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def check_run(settings: Any, steps: int, is_image: bool) -> None:
-    """Refuse settings of an algorithm that a run of so many steps, on images or not, would silently ignore.
+    """Refuse settings of an algorithm that a run of this many steps, on images or not, would silently ignore.
 
     Raises:
         SettingsError: says what to type.

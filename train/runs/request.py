@@ -29,7 +29,7 @@ class RunRequest:
         steps: environment steps to make in all.
         output_path: the bundle's folder.
         minutes: of wall time: of the whole run, but with ``resume`` of this process.
-        stop_preset: the preset on which the two goals are judged; "" for the first.
+        stop_preset: the preset on which the two goals are evaluated; "" for the first.
         evaluate_every: steps between two greedy evaluations; 0 is never.
         final_episodes: on each preset.
         settings: the algorithm's settings as JSON values, to recognise a checkpoint of another run.

@@ -206,8 +206,8 @@ def write_result(run: Run, trained: Trained, settings_source: str) -> Bundle:
     """Judge the greedy policy, record its rollouts and write the bundle with its learning curve, atomically.
 
     It goes to ``run.bundle_path``: not in another's place where the run was interrupted. Always rewritten where a
-    rewrite fits, which costs nothing in fp32; what was judged, and checkpoints, have the raw weights. An interrupted
-    run ends soon: its policy is not judged.
+    rewrite fits, which costs nothing in fp32; what was evaluated, and checkpoints, have the raw weights. An interrupted
+    run ends soon: its policy is not evaluated.
     """
     request, task = run.request, run.task
     curve = run.curve.read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ from quarl.train.runs.progress import TrainingProgress
 from quarl.train.runs.request import UNFINISHED, RunRequest
 from quarl.train.runs.resumption import put_aside, resume_or_begin
 from quarl.train.suites.episodes import Decide
-from quarl.train.suites.looks import as_brought
+from quarl.train.suites.history import as_single_observations
 from quarl.train.suites.task import Evaluation, Task, episode_seed
 
 CHECKPOINT_EVERY_S = 60.0
@@ -197,7 +197,7 @@ class Run:
         request = self.request
         every = request.evaluate_every
         due = every > 0 and (step // every > (step - iteration_steps) // every or step >= request.steps)
-        decide = as_brought(self.task, decide)
+        decide = as_single_observations(self.task, decide)
         row: dict[str, float] = {}
         reached: str | None = None
         for preset in self.task.presets:

@@ -56,7 +56,7 @@ class AtariEpisodes:
         self._fires = np.array(["FIRE" in name for name in names])
         self._longest_idle = 0 if training or "FIRE" not in names else int(options["idle_steps"])
         self._idle = np.zeros(environments, np.int64)
-        self.frames_before: dict[int, int] = {}  # by judged episode: without action, before its first observation
+        self.frames_before: dict[int, int] = {}  # by evaluation episode: without action, before its first observation
         self._vector = AtariVectorEnv(
             game,
             environments,
@@ -163,10 +163,10 @@ def atari_task(game: str, options: Mapping[str, Any]) -> Task:
         with closing(
             AtariEpisodes(game, min(JUDGING_ENVIRONMENTS, episodes), seed, chosen, training=False)
         ) as consoles:
-            judged = evaluate_episodes(consoles, decide, episodes)
+            results = evaluate_episodes(consoles, decide, episodes)
         # Where actions are not repeated at random, nothing else tells two games of a greedy policy apart.
         starts = () if chosen["sticky_actions"] else tuple(consoles.frames_before[number] for number in range(episodes))
-        return Evaluation.of(judged, preset, starts)
+        return Evaluation.of(results, preset, starts)
 
     return Task(
         name=game,

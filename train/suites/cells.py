@@ -23,7 +23,7 @@ class Cell:
         paper: the paper's mean return by precision (``fp32``, ``fp16``, ``int8``), or None where it gives none.
         target: the mean return of 100 greedy episodes to be reached, or None where none is set.
         published: figures of other people to compare with, each with ``name`` (whose), ``what`` (runs, how it was
-            judged), ``source`` (address of the document) and ``points`` ([environment steps, mean return], …).
+            evaluated), ``source`` (address of the document) and ``points`` ([environment steps, mean return], …).
         tried: what was tried, in a sentence, for a cell that misses its target.
     """
 

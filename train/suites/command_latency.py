@@ -19,7 +19,7 @@ ALLOWED = (
 def read_command_latency(text: str) -> CommandLatency:
     """Return the latency of an option's value.
 
-    A number is so many seconds for every command. Two numbers are the least and the most: each episode has one of its
+    A number is this many seconds for every command. Two numbers are the least and the most: each episode has one of its
     own, as each device has. A file is what ``bench/latency.py --json`` printed: each command has one of the measured
     decisions' times, as on that device.
 

@@ -32,7 +32,7 @@ PROGRESSION = "progression/"
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step of a batch of environments: the observation *before* any reset, and how it was judged.
+    """One step of a batch of environments: the observation *before* any reset, and how it ended.
 
     Attributes:
         observation: see :data:`Observations`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from quarl.train.suites.episodes import Episodes
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.looks import LOOKS, with_looks
+from quarl.train.suites.history import HISTORY_LENGTH, with_history
 from quarl.train.suites.names import (
     MAX_EPISODE_STEPS,
     NAVIGATION_DEPTH_NAME,
@@ -34,8 +34,8 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
     Args:
         preset: to train on, for a task that has presets; None is the task's own default.
-        options: further settings of the task, as found in the settings file; ``looks`` are any task's
-            (``train/suites/looks.py``).
+        options: further settings of the task, as found in the settings file; any task has ``looks``, the length of its
+            history (``train/suites/history.py``).
         workers: processes that step its environments (``train/suites/workers.py``); 1 is this one.
 
     Raises:
@@ -55,8 +55,8 @@ def make_task(name: str, preset: str | None = None, options: Mapping[str, Any] |
 
         return in_processes(task, partial(make_episodes, name, preset, options), workers)
     require_installed(chosen)
-    own = {name: value for name, value in (options or {}).items() if name != LOOKS}
-    return with_looks(_of_suite(chosen, name, preset, own), (options or {}).get(LOOKS, 1))
+    own = {name: value for name, value in (options or {}).items() if name != HISTORY_LENGTH}
+    return with_history(_of_suite(chosen, name, preset, own), (options or {}).get(HISTORY_LENGTH, 1))
 
 
 def _of_suite(chosen: TaskName, name: str, preset: str | None, options: Mapping[str, Any]) -> Task:

@@ -200,5 +200,5 @@ def evaluate(
         details["flight_time_s"] = float(flights.flight_time_s[won].mean())
         details["distance_m"] = float(flights.distance_m[won].mean())
         details["energy_j"] = float(flights.energy_j[won].mean())
-    judged = EpisodeResults(flights.episode_return.astype(np.float64), flights.steps, flights.success)
-    return replace(Evaluation.of(judged, preset), details=details)
+    results = EpisodeResults(flights.episode_return.astype(np.float64), flights.steps, flights.success)
+    return replace(Evaluation.of(results, preset), details=details)

@@ -1,4 +1,4 @@
-"""What is typed of a task beside its settings file: looks, a limit; of navigation late commands, a curriculum."""
+"""What is typed of a task beside its settings file: a history, a limit; of navigation late commands, a curriculum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.looks import LOOKS
+from quarl.train.suites.history import HISTORY_LENGTH
 from quarl.train.suites.names import MAX_EPISODE_STEPS, Suite, resolve
 
 if TYPE_CHECKING:
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def with_asked(options: Mapping[str, Any], asked: RunOptions) -> dict[str, Any]:
-    """Return the task's options with those that ``--looks``, ``--max-episode-steps``, ``--command-latency`` and
-    ``--curriculum`` stand for.
+    """Return the task's options with those of ``--history-length``, ``--max-episode-steps``, ``--command-latency`` and
+    ``--curriculum``.
 
     Raises:
         TaskError: the task is not navigation, or the value is no latency.
     """
     chosen = dict(options)
-    if asked.looks is not None:
-        chosen[LOOKS] = asked.looks
+    if asked.history_length is not None:
+        chosen[HISTORY_LENGTH] = asked.history_length
     if asked.max_episode_steps is not None:
         chosen[MAX_EPISODE_STEPS] = asked.max_episode_steps
     if asked.command_latency is not None:

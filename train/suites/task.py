@@ -52,17 +52,17 @@ class Evaluation:
     starts: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, judged: EpisodeResults, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
-        """Return the evaluation of judged episodes (:func:`train.suites.episodes.evaluate_episodes`)."""
-        episodes, returns, success, interval = len(judged.returns), judged.returns, None, None
+    def of(cls, results: EpisodeResults, preset: str = "", starts: Sequence[int] = ()) -> Evaluation:
+        """Return the evaluation of episodes (:func:`train.suites.episodes.evaluate_episodes`)."""
+        episodes, returns, success, interval = len(results.returns), results.returns, None, None
         successes: tuple[bool, ...] = ()
-        if judged.success is not None:
-            successes = tuple(judged.success.tolist())
+        if results.success is not None:
+            successes = tuple(results.success.tolist())
             from quarl.airlearning_envs.flights import wilson_interval  # here: it brings the whole simulator along
 
             success, interval = sum(successes) / episodes, wilson_interval(sum(successes), episodes)
         different = deduplicate_by_start(starts or range(episodes), returns.tolist())
-        means = success, interval, fmean(different), mean_interval(different), float(judged.lengths.mean())
+        means = success, interval, fmean(different), mean_interval(different), float(results.lengths.mean())
         per_episode = tuple(returns.tolist()), successes, tuple(starts)
         return cls(preset, episodes, *means, {}, *per_episode)
 
@@ -87,9 +87,9 @@ class Task:
         observation: fields for the spec.
         head: for the spec; a method may choose another squash for a continuous one.
         control_period_s: for the spec, s.
-        presets: those on which the policy is judged, the first being the one it is trained on; ("",) for none.
+        presets: those on which the policy is evaluated, the first being the one it is trained on; ("",) for none.
         make: (environments, seed) → the training episodes.
-        evaluate: (decide, episodes, seed, preset) → greedy episodes judged.
+        evaluate: (decide, episodes, seed, preset) → results of greedy episodes.
         baseline: a policy that learned nothing, to print beside the result, or None.
         fallback: for the spec; empty where no action is known to be safe.
         teacher_observation: fields that a policy sees from which another one learns, as ``teacher_observation`` of the
@@ -100,8 +100,8 @@ class Task:
         paired: whether the episode of a number begins alike for every policy, whatever else was played, so that two are
             compared episode by episode, and a resumed run goes on with the episodes it was in.
         notes: sentences to print when training or evaluating on it.
-        draw: seed → one environment as it is judged, and a function that gives its picture (height, width, 3) now; None
-            where the environment has no picture of itself.
+        draw: seed → one environment of an evaluation, and a function that gives its picture (height, width, 3) now;
+            None where the environment has no picture of itself.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Task:
 
 
 def judging(make: Callable[[int, int], Any], most: int) -> Callable[[Decide, int, int, str], Evaluation]:
-    """Return a task's ``evaluate`` on episodes as it makes them, so many at a time at most; they can ``close()``."""
+    """Return a task's ``evaluate`` on episodes as it makes them, a limited number at a time; they can ``close()``."""
 
     def evaluate(decide: Decide, episodes: int, seed: int, preset: str) -> Evaluation:
         with closing(make(min(most, episodes), seed)) as played:

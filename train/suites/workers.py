@@ -187,7 +187,7 @@ class InProcesses:
 
 
 def in_processes(task: Task, make: Make, workers: int) -> Task:
-    """Return the same task, trained and judged on environments in so many processes; ``make`` is its own, to pickle."""
+    """Return the same task with its environments in this many processes; ``make`` is its own, to pickle."""
 
     def apart(environments: int, seed: int) -> InProcesses:
         return InProcesses(make, workers, environments, seed)

@@ -93,7 +93,7 @@ class Pieces:
         self._places += [before + share * (place - before) for share in shares[:-1]] + [place.copy()]
 
     def track(self, ends_s: NDArray[np.float64], slices: int, contact: int = rules.NONE) -> Track:
-        """Slices that ended so many seconds (n,) after the period's begin; a contact was in the last one."""
+        """Slices that ended this many seconds (n,) after the period's begin; a contact was in the last one."""
         while len(self._places) < slices * self._cuts + 1:
             self.add(self._places[-1])
         position = np.stack(self._places)[:, :, None]

@@ -103,7 +103,7 @@ class Run:
     def rates(self) -> dict[str, float]:
         """``steps_per_s``, ``updates_per_s`` and the ``seconds`` that they were counted over.
 
-        From the rounds that compile to the last row but one: the last is written after the policy was judged, which
+        From the rounds that compile to the last row but one: the last is written after the policy was evaluated, which
         belongs to no actor.
 
         Raises:
@@ -184,7 +184,7 @@ def rates(found: Sequence[tuple[Record, Record]]) -> list[float]:
 
 
 def amdahl(share: float, faster: float) -> float:
-    """Return how many times as fast the whole becomes if a share of it becomes so many times as fast."""
+    """Return how many times as fast the whole becomes if a share of it becomes ``faster`` times as fast."""
     return 1.0 / (1.0 - share + share / faster)
 
 

@@ -126,7 +126,7 @@ def measures_of(done: Run) -> dict[str, Any]:
     ``curve``: (step, seconds since the first report, greedy return) of every judgement. ``breakdown``: microseconds a
     step by part, all actors together; ``learner_seconds``: by part.
     """
-    reported, judged = done.provenance["actorq"], [row for row in done.curve if "greedy_return" in row]
+    reported, evaluations = done.provenance["actorq"], [row for row in done.curve if "greedy_return" in row]
     return {
         **{name: int(done.provenance[name]) for name in ("steps", "updates")},
         **{name: done.rates[name] for name in ("steps_per_s", "updates_per_s")},
@@ -135,7 +135,9 @@ def measures_of(done: Run) -> dict[str, Any]:
         **{name: int(reported["parameters"][name]) for name in SENT},
         "breakdown": dict(reported["breakdown"]["microseconds_per_step"]),
         **{name: dict(reported[name]) for name in ("learner_seconds", "mismatch", "staleness")},
-        "curve": [[int(row["step"]), row["wall_s"] - done.curve[0]["wall_s"], row["greedy_return"]] for row in judged],
+        "curve": [
+            [int(row["step"]), row["wall_s"] - done.curve[0]["wall_s"], row["greedy_return"]] for row in evaluations
+        ],
     }
 
 
@@ -258,9 +260,9 @@ def ideal_of(one: Record, other: Record, insertion: float) -> float:
 def curve_of(found: Sequence[Record]) -> dict[float, Estimate]:
     """Median, smallest and largest return of each judgement that all seeds have, at its median time."""
     points = {}
-    for judged in zip(*(record["measures"]["curve"] for record in found), strict=False):
-        values = [value for _, _, value in judged]
-        points[median(seconds for _, seconds, _ in judged)] = Estimate(median(values), min(values), max(values))
+    for points_at_step in zip(*(record["measures"]["curve"] for record in found), strict=False):
+        values = [value for _, _, value in points_at_step]
+        points[median(seconds for _, seconds, _ in points_at_step)] = Estimate(median(values), min(values), max(values))
     return points
 
 

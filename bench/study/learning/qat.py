@@ -126,7 +126,7 @@ def train_with_quantizers(subject: str, seed: int, bits: int, delay: float) -> B
 
 
 def widths(condition: Condition) -> Widths | None:
-    """Weights and hidden activations of so many bits; of a policy that learned with quantizers these are its own."""
+    """Weights and hidden activations of this many bits; of a policy that learned with quantizers these are its own."""
     return Widths(Scheme.SYMMETRIC, condition["bits"], activation_bits=condition["bits"]) if condition else None
 
 

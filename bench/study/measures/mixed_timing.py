@@ -39,7 +39,7 @@ Timed = dict[str, tuple[list[float], dict[str, Any]]]
 
 
 def prepare(threads: int, kind: str) -> dict[str, Any]:
-    """Load TensorFlow with oneDNN on and so many threads, on as many cores; returns what belongs to every row."""
+    """Load TensorFlow with oneDNN on and this many threads, on as many cores; returns what belongs to every row."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"  # as the command does for pictures
     from quarl.train.quantization.mixed_precision import slower_here
     from quarl.train.quiet import suppress_output

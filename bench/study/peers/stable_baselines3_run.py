@@ -1,4 +1,4 @@
-"""One training with Stable-Baselines3, judged as ours is; started by bench/study/speed.py in .venv-peers.
+"""One training with Stable-Baselines3, evaluated as ours is; started by bench/study/speed.py in .venv-peers.
 
 Reads its job as JSON on standard input and prints its answer as one line of JSON. It imports nothing of the project:
 the two environments have different versions of numpy.

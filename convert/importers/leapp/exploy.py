@@ -55,7 +55,7 @@ def read_exploy(path: Path, output: str | None = None) -> ForeignPolicy:
         output: which of its outputs acts; default the only ``output.…`` that depends on an input.
 
     Raises:
-        ForeignError: it decides only every so many steps, or is nothing that a LEAPP folder may be.
+        ForeignError: it does not decide at every step, or is nothing that a LEAPP folder may be.
     """
     file = load(path)
     if any(node.op_type == "If" for node in file.model.graph.node):

@@ -39,7 +39,7 @@ class BatchSize:
         return cls(text)
 
     def of(self, devices: int) -> int:
-        """Return the number of devices in a batch of a fleet of so many; at least one."""
+        """Return the number of devices in a batch of a fleet of this size; at least one."""
         number = int(self.text.removesuffix("%"))
         return max(1, math.ceil(devices * number / 100)) if self.text.endswith("%") else number
 

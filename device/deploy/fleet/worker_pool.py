@@ -1,4 +1,4 @@
-"""The same work on many devices at once: so many at a time, stopped together, each step shown."""
+"""The same work on many devices at once: a limited number at a time, stopped together, each step shown."""
 
 from __future__ import annotations
 

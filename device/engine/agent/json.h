@@ -31,7 +31,7 @@ struct value read_value(const char *s, const char *end, int depth, const char **
 struct value first_element(struct value list);
 struct value next_element(struct value at, struct value list);
 /* The object that begins at s and its members: of a key that stands twice, the last. Of those beyond MAX_MEMBERS the
- * last places keep "op", "id" and one other: so many keys are never all known. NULL and *why if there is no object. */
+ * last places keep "op", "id" and one other: nobody knows that many keys. NULL and *why if there is no object. */
 const char *read_members(const char *s, const char *end, struct object *to, const char **why);
 struct value member_of(const struct object *, const char *key);
 int is_key(const struct member *, const char *word);

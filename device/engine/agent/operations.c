@@ -432,7 +432,7 @@ static void warm_up(int64_t runs)
     for (int64_t i = 0; i < runs; i++) prepare_call((uint32_t)i), call_once((uint32_t)i);
 }
 
-/* Time so many calls into times[runs]; the bits of the throttle word that were set meanwhile. */
+/* Time this many calls into times[runs]; the bits of the throttle word that were set meanwhile. */
 static long time_calls(uint32_t *times, int64_t runs, long *word)
 {
     long during = 0;

@@ -34,7 +34,7 @@ static int is_listened_to(const struct sockaddr_un *a)
     const int probe = open_unix_socket();
     const int failed = connect(probe, (const void *)a, sizeof *a) < 0 ? errno : 0;
     close(probe);
-    return !failed || failed == EAGAIN; /* EAGAIN: so many wait to be let in that no more may */
+    return !failed || failed == EAGAIN; /* EAGAIN: too many wait for accept */
 }
 
 static int bind_privately(const struct sockaddr_un *a)

@@ -15,7 +15,7 @@ int hold(struct decider *d, int flags)
     return d->flags = flags | HELD;
 }
 
-/* Remember an observation frame of so many bytes, unless it is none of this policy's; whether it is. The next
+/* Remember an observation frame of this many bytes, unless it is none of this policy's; whether it is. The next
  * decision is made from it; its memory may not be written to before that. */
 int take(struct decider *d, const struct frame *in, size_t bytes)
 {

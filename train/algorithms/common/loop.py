@@ -80,7 +80,7 @@ class Loop:
             return False
         if self.aware.begin(self.step):
             self.run.progress.say(f"step {self.step:,}: the policy is quantized from here on")
-            self._best.forget()  # what was judged until now is not what is being trained from here on
+            self._best.forget()  # what was evaluated until now is not what is being trained from here on
         return True
 
     def means(self, metrics: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, float]:
@@ -96,7 +96,7 @@ class Loop:
         """Log a row that ends now; judge the greedy policy ``decide`` and save, when due.
 
         The figures of the algorithm stand between those of the episodes and the observations' share; the row spans so
-        many ``steps``, 0 for one iteration. If it ``may_be_best``, a policy judged now is kept unless one was better.
+        many ``steps``, 0 for one iteration. If ``may_be_best``, a policy evaluated now is kept unless one was better.
         """
         self.aware.count(self.learner.updates - self._counted)
         self._counted = self.learner.updates

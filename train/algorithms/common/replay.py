@@ -19,7 +19,9 @@ from quarl.train.suites.episodes import Actions, Observations, Transition
 
 Floats = NDArray[np.float32]
 
-SPARE = 16  # a tape has one frame in so many more than there are steps, for the starts of episodes; it grows if need be
+SPARE = (
+    16  # a tape has one frame in this many more than there are steps, for the starts of episodes; it grows if need be
+)
 
 
 @dataclass(frozen=True)

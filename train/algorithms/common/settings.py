@@ -80,7 +80,7 @@ class QuantizedSettings:
             )
 
     def check_run(self, steps: int, is_image: bool) -> None:
-        """Refuse what a run of so many steps, on a task of images or of vectors, would silently ignore.
+        """Refuse what a run of this many steps, on a task of images or of vectors, would silently ignore.
 
         Raises:
             ValueError: says what to type.
@@ -92,7 +92,7 @@ class QuantizedSettings:
             )
 
     def delay_steps(self, steps: int) -> int:
-        """``quant_delay`` in steps of a run of so many."""
+        """``quant_delay`` in steps of a run of this length."""
         return int(self.quant_delay * steps) if self.quant_delay <= 1.0 else int(self.quant_delay)
 
 

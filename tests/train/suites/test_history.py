@@ -14,12 +14,22 @@ from quarl.policy.spec import Remembered
 from quarl.train.deciding import float_decide
 from quarl.train.suites.episodes import EpisodeStream
 from quarl.train.suites.errors import TaskError
-from quarl.train.suites.looks import Looking, as_brought, with_looks
+from quarl.train.suites.history import HistoryPolicy, as_single_observations, with_history
 from quarl.train.suites.make import make_task
 from tests.refusals import refused
 from tests.train.small_runs import train
 
-SMALL = ["--task", "navigation", "--looks", "3", "--quiet", "--set", "environments=16", "--set", "rollout_steps=16"]
+SMALL = [
+    "--task",
+    "navigation",
+    "--history-length",
+    "3",
+    "--quiet",
+    "--set",
+    "environments=16",
+    "--set",
+    "rollout_steps=16",
+]
 
 
 def test_fields_are_rows_of_the_periods_and_bounds_go_with_them() -> None:
@@ -72,34 +82,34 @@ def test_who_judges_brings_one_observation_a_period() -> None:
         seen.append(whole.copy())
         return np.zeros(len(whole), np.int64)
 
-    decide = as_brought(task, choose)
-    assert isinstance(decide, Looking)
+    decide = as_single_observations(task, choose)
+    assert isinstance(decide, HistoryPolicy)
     pilot.begin(decide, np.ones(1, bool))
     decide(np.arange(4.0)[None])
     decide(np.arange(4.0)[None] + 4)
     assert seen[1].reshape(4, 2).tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
     plain = make_task("CartPole-v1")
-    assert as_brought(plain, task.evaluate) is task.evaluate  # type: ignore[arg-type]
+    assert as_single_observations(plain, task.evaluate) is task.evaluate  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("looks", [0, -1, 65, 2.0, True])
-def test_what_no_number_of_looks_is(looks: object) -> None:
+@pytest.mark.parametrize("length", [0, -1, 65, 2.0, True])
+def test_what_no_history_length_is(length: object) -> None:
     with refused(TaskError, "history_length_out_of_range", shows=["1", "64"]):
-        with_looks(make_task("CartPole-v1"), looks)  # type: ignore[arg-type]
+        with_history(make_task("CartPole-v1"), length)  # type: ignore[arg-type]
 
 
 def test_pictures_have_frames_of_their_own() -> None:
-    with refused(TaskError, "task", shows=["--looks"]):
+    with refused(TaskError, "task", shows=["--history-length"]):
         make_task("navigation-depth", options={"looks": 2})
 
 
-def test_a_policy_with_looks_is_trained_and_judged_with_its_memory(tmp_path: Path) -> None:
+def test_a_policy_with_a_history_is_trained_and_evaluated_with_it(tmp_path: Path) -> None:
     options = [*SMALL, "--set", "minibatch=128", "--steps", "512", "--method", "ppo"]
     assert train(tmp_path / "L", *options) == 0
     bundle = Bundle.load(tmp_path / "L")
     assert bundle.spec.observation_size == 96 and bundle.spec.input_size == 96
     assert bundle.calibration().shape[1] == 96
-    # Within an episode each row's older looks are those that were the newest before.
+    # Within an episode each row's older observations are those that were the newest before.
     ranges = bundle.calibration()[:, :72].reshape(-1, 3, 24)
     assert (ranges[:, 0] == 0).all(axis=1).any() and (ranges[:, 2] > 0).all()
     judged = bundle.spec.provenance["judged"][0]

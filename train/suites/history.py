@@ -1,4 +1,4 @@
-"""A task whose policy sees its last observations: ``--looks 4``, a memory without recurrent layers."""
+"""A task whose policy sees its last observations: ``--history-length 4``, a memory without recurrent layers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from quarl.train.suites.episodes import Actions, Episodes, Observations, StepRes
 from quarl.train.suites.errors import TaskError
 from quarl.train.suites.task import Task
 
-LOOKS = "looks"
-"""Name of the option."""
-MOST_LOOKS = 64
+HISTORY_LENGTH = "looks"
+"""Name of the option in settings files and bundles."""
+MAX_HISTORY_LENGTH = 64
 
 
-class LookingBack:
+class HistoryEpisodes:
     """Episodes whose observations are the last ones of each, the oldest first; before the first they are zero.
 
     Args:
         episodes: of one observation at a time.
-        fields: with the memory of so many.
+        fields: with a memory of this many observations.
     """
 
     def __init__(self, episodes: Episodes, fields: tuple[ObservationField, ...]) -> None:
@@ -47,7 +47,7 @@ class LookingBack:
         return replace(result, observation=self._histories.observe(result.observation))
 
 
-class Looking:
+class HistoryPolicy:
     """A function of the last observations as one of what each period brings.
 
     Args:
@@ -68,35 +68,41 @@ class Looking:
         return self._decide(self._histories.observe(values))
 
 
-def with_looks(task: Task, looks: int) -> Task:
-    """Return the task with its last ``looks`` observations as one.
+def with_history(task: Task, length: int) -> Task:
+    """Return the task with its last ``length`` observations as one.
 
     Raises:
-        TaskError: it shows images, whose frames it stacks itself, or that are no looks.
+        TaskError: it shows images, whose frames it stacks itself, or that is no length.
     """
-    if type(looks) is not int or not 1 <= looks <= MOST_LOOKS:
+    if type(length) is not int or not 1 <= length <= MAX_HISTORY_LENGTH:
         raise TaskError(
-            f"--looks must be 1 (no memory) to {MOST_LOOKS}, got {looks}.", code="history_length_out_of_range"
+            f"--history-length must be 1 (no memory) to {MAX_HISTORY_LENGTH}, got {length}.",
+            code="history_length_out_of_range",
         )
-    if looks == 1:
+    if length == 1:
         return task
     if task.has_image or task.teacher_observation is not None:
-        raise TaskError(f"--looks is not available for {task.name}, which has image observations. Leave it out.")
+        raise TaskError(
+            f"--history-length is not available for {task.name}, which has image observations. Leave it out."
+        )
     fields = tuple(
-        replace(field, shape=(looks, *field.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * field.size))
+        replace(field, shape=(length, *field.shape), memory=Memory(Remembered.OBSERVATION, (0.0,) * field.size))
         for field in task.observation
     )
     bounds = task.bounds
     if bounds is not None:
         ends = np.cumsum([field.size for field in task.observation])[:-1]
-        low, high = (np.concatenate([np.tile(part, looks) for part in np.split(side, ends)]) for side in bounds)
+        low, high = (np.concatenate([np.tile(part, length) for part in np.split(side, ends)]) for side in bounds)
         bounds = np.minimum(low, 0.0), np.maximum(high, 0.0)
     return replace(
-        task, observation=fields, bounds=bounds, make=lambda count, seed: LookingBack(task.make(count, seed), fields)
+        task,
+        observation=fields,
+        bounds=bounds,
+        make=lambda count, seed: HistoryEpisodes(task.make(count, seed), fields),
     )
 
 
-def as_brought(task: Task, decide: Decide) -> Decide:
-    """Return a function of a task's whole observations as one of what each period brings: for who judges it."""
+def as_single_observations(task: Task, decide: Decide) -> Decide:
+    """Return a function of a task's whole observations as one of what each period brings: for evaluation."""
     remembers = any(field.memory is not None for field in task.observation)
-    return Looking(task.observation, decide) if remembers else decide
+    return HistoryPolicy(task.observation, decide) if remembers else decide
