@@ -36,7 +36,7 @@ class RunOptions:
         preset: navigation: arena to train on (default: the settings file's mixture)
         command_latency: navigation: commands take effect so late: 0.2, 0.05,0.4 or a file of bench/latency.py
         curriculum: navigation: near goals first; the next zone opens when 30 % of the last 1000 episodes succeeded
-        history_length: the number of last observations that the policy sees (default 1: no memory)
+        history_length: observations that the policy sees at a time (default 1)
         max_episode_steps: truncate longer episodes (default: as registered, or 10,000)
         steps: environment steps in all (default: the settings file's)
         mixed_precision: compute the networks in bfloat16 or float16 while training, with float32 master weights
