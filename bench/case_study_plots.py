@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from quarl.bench.case_study import PAPER, PAPER_DEVICE, PATH
 from quarl.bench.report.document import BLIND, Kind, Report, Success
 from quarl.bench.report.figures import GREY, STYLES, band, marks, new_figure, save, style
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import circumstances
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.text import join_distinct, machine, nanoseconds
 from quarl.device.agent.measure import compute_required_runs
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

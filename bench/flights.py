@@ -10,7 +10,7 @@ from typing import Any
 from quarl.airlearning_envs.config import PRESETS
 from quarl.airlearning_envs.latency import CommandLatency
 from quarl.bench.report.document import BASELINES, Kind, Report
-from quarl.bench.report.intervals import Estimate, independent_difference
+from quarl.bench.report.intervals import independent_difference
 from quarl.bench.report.notes import (
     circumstances,
     facts_of,
@@ -25,6 +25,7 @@ from quarl.bench.report.text import NOT_KNOWN, figure_words, format_fixed, join_
 from quarl.bench.tables import Table, group_by, tabulate
 from quarl.policy.locate import find_shipped
 from quarl.policy.places import ZOO as ZOO_FOLDER
+from quarl.train.intervals import Estimate
 
 LATENCY_FLOWN, ZOO, AIRSIM_FLIGHTS = "latency-flown", "zoo", "airsim-flights"
 FIGURES = {"environment steps": "steps", "CPU seconds": "cpu_s", "wall seconds": "wall_s", "seed": "seed"}

@@ -19,11 +19,11 @@ from quarl.bench.paper import THEMES
 from quarl.bench.report import store
 from quarl.bench.report.document import BLIND, Report
 from quarl.bench.report.figures import GREY, STYLES, new_figure, style
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import machine_notes
 from quarl.bench.report.selection import FP32, Selection, keep_todays_flights, turn_ratios
 from quarl.bench.report.text import NOT_KNOWN, fill_sentences, kilobytes, megabytes, nanoseconds, percent, times
 from quarl.bench.tables import Table, tabulate
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -16,7 +16,6 @@ from typing import Any
 from quarl.bench import case_study, pressure, virtual_pi
 from quarl.bench.case_study import PAPER, SPEED_UPS
 from quarl.bench.report.document import Kind
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell
 from quarl.bench.report.selection import FP32, Kept, Selection, pair_successes, speed_up, turn_ratios
 from quarl.bench.report.text import correlation, format_fixed, format_loss, percent, span, times
@@ -35,6 +34,7 @@ from quarl.bench.study.experiment import ERROR, Experiment, Results
 from quarl.bench.study.joined import results_of
 from quarl.bench.study.learning import qat
 from quarl.policy.bundle import Bundle
+from quarl.train.intervals import Estimate
 from quarl.train.suites.cells import load_cells
 
 PICTURE_S = {

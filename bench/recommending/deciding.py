@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quarl.bench.recommending.thresholds import deadline_at_least, deadline_below, floor_above, floor_at_most
-from quarl.bench.report.intervals import Estimate
 from quarl.policy.spec import Precision, RuntimeName
+from quarl.train.intervals import Estimate
 
 CONTAINER_BITS = 8
 COMPARED = ("artifact_bytes", "resident_bytes")  # of those as fast, one after the other

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from quarl.bench.command_line import BenchError, UsageError, progress_bar, say
 from quarl.bench.recommending.deciding import Demand, DeployableArtifact, PlayedArtifact
 from quarl.bench.recommending.timing import Pair, deploy_candidates, runtimes_of, time_in_turns
-from quarl.bench.report.intervals import Estimate
 from quarl.device.agent.runtimes import PREFERENCE
 from quarl.policy.spec import Precision, RuntimeName, executions
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from quarl.bench.report.document import Report

@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from quarl.airlearning_envs.flights import Z_95
-from quarl.bench.report.intervals import Estimate
+from quarl.train.intervals import Estimate
 
 FLOOR_STEPS = 1000  # floors are named in thousandths
 DEADLINE_DIGITS = 3

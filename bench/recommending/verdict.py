@@ -19,7 +19,7 @@ from quarl.bench.recommending.deciding import (
 )
 from quarl.bench.recommending.measurements import Measurements, Question
 from quarl.bench.recommending.thresholds import episodes_until_met, number
-from quarl.bench.report.intervals import Estimate
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle

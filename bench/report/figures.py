@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.store import RESULTS
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,6 @@
-"""Intervals of 95 %: of means (Student's t), of relative errors, of paired differences of rates, of rank correlations.
+"""Intervals of 95 %: of paired differences of rates (Newcombe, which no library here has), and of rank correlations.
 
-What no library here has is written out: Newcombe's paired interval, and the delta method of a ratio of paired means.
-The interval of a mean is that of :mod:`train.intervals`, which trainings print; that of a single rate is
+Those of means and relative errors are in :mod:`train.intervals`; that of a single rate is
 :func:`airlearning_envs.flights.wilson_interval`, since devices make it, too.
 """
 
@@ -14,99 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl.train.intervals import CONFIDENCE, half_width, is_known
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its 95 % interval.
-
-    Both ends are None where a single value gives none. Values that are all the same have an interval without width,
-    which is never shown (:func:`train.intervals.is_known`).
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of_mean(cls, values: Sequence[float]) -> Estimate:
-        """mean ± t · s / √n (:func:`train.intervals.half_width`)."""
-        mean = math.fsum(values) / len(values)
-        return cls._around(mean, [value - mean for value in values])
-
-    @classmethod
-    def of_relative_error(cls, returns: Sequence[float], reference: Sequence[float]) -> Estimate | None:
-        """E = 100 · (F − Q) / |F| in percent, of the mean returns F of the reference and Q on the same episodes.
-
-        QuaRL's relative error: positive where the quantized policy earns less. Its interval is that of a ratio of
-        paired means (delta method: Cochran, Sampling Techniques, 1977, chapter 6): with d_i = f_i − q_i and R = d̄ / F,
-
-            E ± 100 · t · s(d_i − R f_i) / (√n · |F|)
-
-        so that an error shared by all episodes does not widen it. None where F is 0.
-
-        Raises:
-            ValueError: they are not the same episodes.
-        """
-        _check_paired(returns, reference)
-        n = len(returns)
-        mean = math.fsum(reference) / n
-        if mean == 0.0:
-            return None
-        differences = [f - q for q, f in zip(returns, reference, strict=True)]
-        ratio = math.fsum(differences) / n / mean
-        percent = 100.0 / abs(mean)
-        residuals = [percent * (d - ratio * f) for d, f in zip(differences, reference, strict=True)]
-        return cls._around(percent * math.fsum(differences) / n, residuals)
-
-    @classmethod
-    def of_rate(cls, successes: Sequence[bool]) -> Estimate:
-        """Return a share of successes with Wilson's interval."""
-        from quarl.airlearning_envs.flights import wilson_interval
-
-        wins = sum(map(bool, successes))
-        return cls(wins / len(successes), *wilson_interval(wins, len(successes)))
-
-    @classmethod
-    def _around(cls, value: float, residuals: Sequence[float]) -> Estimate:
-        half = half_width(residuals)
-        return cls(value) if half is None else cls(value, value - half, value + half)
-
-    @property
-    def displayed_estimate(self) -> Estimate:
-        """The estimate itself, or its value alone where the interval says nothing."""
-        return self if is_known(self.low, self.high) else Estimate(self.value)
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether the interval leaves 0 out."""
-        return self.is_above() or self.times(-1.0).is_above()
-
-    @property
-    def side(self) -> int:
-        """The side of 0 on which the whole interval lies: 1 or −1; 0 where it holds 0, or a single value has none."""
-        return 0 if self.low is None or self.high is None else (self.low > 0.0) - (self.high < 0.0)
-
-    def times(self, factor: float) -> Estimate:
-        """Return the estimate in another unit: 100 makes percent of a share."""
-        if self.low is None or self.high is None:
-            return Estimate(factor * self.value)
-        return Estimate(factor * self.value, *sorted((factor * self.low, factor * self.high)))
-
-    def is_above(self, bound: float = 0.0) -> bool:
-        """Return whether the whole interval lies above; of a single value the value itself is compared."""
-        return (self.value if self.low is None else self.low) > bound
-
-    def is_within(self, bound: float) -> bool:
-        """Return whether the whole interval lies at or below; of a single value the value itself is compared."""
-        return (self.value if self.high is None else self.high) <= bound
-
-
-def _check_paired(a: Sequence[object], b: Sequence[object]) -> None:
-    if len(a) != len(b) or not len(a):
-        raise ValueError(f"{len(a)} and {len(b)} episodes cannot be paired. Fly the same episodes with both policies.")
-
+from quarl.train.intervals import CONFIDENCE, Estimate, check_paired
 
 # --- two policies on the same episodes --------------------------------------------------------------------------------
 
@@ -149,7 +56,7 @@ def compute_paired_difference(a: Sequence[bool], b: Sequence[bool]) -> PairedDif
     Raises:
         ValueError: the lengths differ or are zero.
     """
-    _check_paired(a, b)
+    check_paired(a, b)
     pairs = list(zip(map(bool, a), map(bool, b), strict=True))
     both, only_a = pairs.count((True, True)), pairs.count((True, False))
     only_b, neither = pairs.count((False, True)), pairs.count((False, False))

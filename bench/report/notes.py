@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from quarl.bench.report.document import Report, Transport
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.selection import pair_successes, speed_up, turn_ratios
 from quarl.bench.report.store import StoreError
 from quarl.bench.report.text import NOT_KNOWN, join_distinct, machine, nanoseconds, span, times
+from quarl.train.intervals import Estimate
 
 T = TypeVar("T")
 EMULATED = (

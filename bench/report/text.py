@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from quarl.bench.report.intervals import Correlation, Estimate
+from quarl.bench.report.intervals import Correlation
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from quarl.bench.report.intervals import Estimate
+from quarl.train.intervals import Estimate
 
 LIMIT_PERCENT = 5.0
 """Share of fp32's return that a policy may lose and still count as one that loses nothing."""

@@ -14,7 +14,6 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.text import NOT_KNOWN, estimate, format_loss, kilobytes, three_digits
 from quarl.bench.study import command
 from quarl.bench.study.bundles import bundle_identity, fly, folder_of, load, open_bundle, task_of
@@ -25,7 +24,7 @@ from quarl.bench.tables import Table, tabulate
 from quarl.policy.console import heartbeat
 from quarl.policy.locate import describe_source
 from quarl.policy.places import ZOO
-from quarl.train.intervals import RETURN_INTERVAL, brackets
+from quarl.train.intervals import RETURN_INTERVAL, Estimate, brackets
 from quarl.train.suites.cells import Cell, load_cells
 
 if TYPE_CHECKING:

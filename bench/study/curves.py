@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quarl.bench.report.figures import BLUE, GREY, VERMILLION, add_heading, new_figure, style
-from quarl.bench.report.intervals import Estimate
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

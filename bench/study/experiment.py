@@ -14,10 +14,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Estimate, compute_paired_difference
+from quarl.bench.report.intervals import compute_paired_difference
 from quarl.bench.study import records
 from quarl.bench.study.records import Condition, Record
-from quarl.train.intervals import deduplicate_by_start
+from quarl.train.intervals import Estimate, deduplicate_by_start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,7 +175,7 @@ class Results:
         """One row for each subject, condition and preset.
 
         Columns: subject, preset, the factors, episodes, the measures, and as
-        :class:`bench.report.intervals.Estimate`: return, success (None where the task has none); and paired with the
+        :class:`train.intervals.Estimate`: return, success (None where the task has none); and paired with the
         reference: difference of the returns, error (relative, in percent, positive where it earns less; None where the
         reference earns 0), success_difference. The last three are None where there is no reference.
         """

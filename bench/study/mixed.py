@@ -13,13 +13,13 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.text import format_fixed, join_distinct, three_digits, times
 from quarl.bench.study import command
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, look_up
 from quarl.bench.study.records import Condition, Record, cell
 from quarl.bench.tables import Table, tabulate
 from quarl.policy.spec import NATURE_CONVOLUTIONS, Convolution, NetworkSpec
+from quarl.train.intervals import Estimate
 
 BATCH = 32  # the paper's DQN
 UPDATE, ACTING, PONG, LEARNING = "update", ("act on 1", "act on 8"), "train on Pong", "learn"

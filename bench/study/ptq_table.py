@@ -10,13 +10,13 @@ from typing import Any
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.text import NOT_KNOWN, estimate, format_loss
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.cells import METHODS, PRECISIONS, JudgedBundle, papers
 from quarl.bench.study.experiment import RETURN, Results
 from quarl.bench.study.joined import Joined, results_of
 from quarl.bench.tables import Table, tabulate
+from quarl.train.intervals import Estimate
 from quarl.train.suites.cells import Cell, load_cells
 
 EIGHT_BITS = 8

@@ -29,8 +29,8 @@ from quarl.train.suites.names import Suite, resolve
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from quarl.bench.report.intervals import Estimate
     from quarl.policy.spec import PolicySpec
+    from quarl.train.intervals import Estimate
 
 Row = Mapping[str, Any]
 FP16, FLOAT = Scheme.FP16.value, "float"

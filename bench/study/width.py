@@ -11,7 +11,7 @@ from typing import Any
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, error_scale, facets, panel
-from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, Estimate, order_of
+from quarl.bench.report.intervals import FEWEST_PAIRS, Correlation, order_of
 from quarl.bench.report.text import correlation, format_loss
 from quarl.bench.study import cells, command, sweep
 from quarl.bench.study.experiment import Results
@@ -20,6 +20,7 @@ from quarl.bench.study.measures.levels import all_weights
 from quarl.bench.tables import Table, pivot, tabulate
 from quarl.policy.bundle import Bundle
 from quarl.policy.places import ZOO
+from quarl.train.intervals import Estimate
 
 DEVICE, QUARL_8, QUARL_4 = "int8 artifact", "QuaRL's 8 bits", "QuaRL's 4 bits"
 SOURCES = {

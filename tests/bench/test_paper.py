@@ -7,10 +7,10 @@ import re
 import pytest
 
 from quarl.bench.paper import THEMES, stored_rows
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.selection import Kept
 from quarl.bench.report.verdicts import Verdict, verdict, verdict_of_counts, verdict_of_gains, verdict_of_losses
 from quarl.bench.tables import ROOT
+from quarl.train.intervals import Estimate
 
 
 @pytest.mark.parametrize(

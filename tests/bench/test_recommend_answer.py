@@ -14,8 +14,8 @@ from quarl.bench.recommending.answer import apart, sentences
 from quarl.bench.recommending.deciding import Demand, DeployableArtifact
 from quarl.bench.recommending.measurements import Measurements, Question
 from quarl.bench.recommending.verdict import Verdict, training_command
-from quarl.bench.report.intervals import Estimate
 from quarl.policy.bundle import Bundle
+from quarl.train.intervals import Estimate
 from quarl.train.suites.make import make_task
 
 Answer = Callable[..., Verdict]

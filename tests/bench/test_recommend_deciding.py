@@ -20,8 +20,8 @@ from quarl.bench.recommending.thresholds import (
     number,
     two_digits_up,
 )
-from quarl.bench.report.intervals import Estimate
 from quarl.policy.spec import Precision
+from quarl.train.intervals import Estimate
 
 DEMAND = Demand(0.95, 20.0)
 

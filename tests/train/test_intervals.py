@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from quarl.bench.report.intervals import Estimate
-from quarl.train.intervals import brackets, mean_interval, read_return_interval, student
+from quarl.train.intervals import Estimate, brackets, mean_interval, read_return_interval, student
 from quarl.train.runs.run import describe
 from quarl.train.suites.episodes import EpisodeResults
 from quarl.train.suites.task import Evaluation

@@ -10,7 +10,6 @@ from typing import Any
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, facets, panel
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.text import NOT_KNOWN, estimate, format_fixed
 from quarl.bench.study import command
 from quarl.bench.study.actorq import breakdown
@@ -35,6 +34,7 @@ from quarl.bench.study.actorq.runs import (
 from quarl.bench.study.experiment import EpisodePlan, Experiment, Results, SeedResult, load_stored
 from quarl.bench.study.records import Condition, Record
 from quarl.bench.tables import Table, group_by, tabulate
+from quarl.train.intervals import Estimate
 
 BOTH = {"int8": WIDTHS[8], "int8, native": NATIVE}
 SENT = ("bytes_served", "bytes_each", "versions_built", "versions_put")

@@ -13,7 +13,6 @@ from cyclopts import Parameter
 from quarl import cli
 from quarl.bench import command_line
 from quarl.bench.report.figures import Pictures, error_scale, facets, in_order, panel
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.text import estimate, format_loss, join_distinct
 from quarl.bench.study import command
 from quarl.bench.study.experiment import ERROR, RETURN, SUCCESS, EpisodePlan, Results, SeedResult
@@ -23,6 +22,7 @@ from quarl.bench.study.trainings import Training, fly_episodes, of_cells, origin
 from quarl.bench.tables import Table, group_by, pivot, tabulate
 from quarl.policy.quantize import Scheme
 from quarl.policy.simulate import Widths
+from quarl.train.intervals import Estimate
 
 if TYPE_CHECKING:
     from quarl.policy.bundle import Bundle

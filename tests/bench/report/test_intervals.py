@@ -7,12 +7,8 @@ import math
 import pytest
 
 from quarl.bench.report import text
-from quarl.bench.report.intervals import (
-    Estimate,
-    compute_paired_difference,
-    independent_difference,
-    newcombe_interval,
-)
+from quarl.bench.report.intervals import compute_paired_difference, independent_difference, newcombe_interval
+from quarl.train.intervals import Estimate
 
 
 def test_newcombe_method_10_on_a_published_table() -> None:

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from quarl.bench.case_study_plots import latency_figure, save_figures, success_figure
 from quarl.bench.report.document import Report, Transport, Where
 from quarl.bench.report.figures import marks
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.selection import Selection
 from quarl.bench.report.store import StoreError
+from quarl.train.intervals import Estimate
 
 Make = Callable[..., Report]
 Texts = Callable[[Figure], list[str]]

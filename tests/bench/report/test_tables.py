@@ -19,7 +19,6 @@ from quarl.bench.flights import latency_flown, zoo_table
 from quarl.bench.memory import memory_table
 from quarl.bench.report import store
 from quarl.bench.report.document import Artifact, Kind, Report, Transport, Where
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.notes import ratio_cell, report_notes
 from quarl.bench.report.selection import (
     Selection,
@@ -44,6 +43,7 @@ from quarl.bench.tables import (
     update_pages,
 )
 from quarl.bench.timing import latency_table
+from quarl.train.intervals import Estimate
 
 Make = Callable[..., Report]
 OTHER_RUN = "b" * 32

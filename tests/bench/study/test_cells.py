@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from quarl import cli
 from quarl.bench.command_line import BenchError
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import cells, running
 from quarl.bench.study.cells import EXPERIMENT, JudgedBundle, describe_target, format_published, number, order
 from quarl.bench.study.curves import Curve, average, curve_of, curves_figure, limits
@@ -22,6 +21,7 @@ from quarl.bench.study.experiment import RETURN, Results, in_order, load_stored
 from quarl.bench.study.records import Record
 from quarl.bench.tables import to_markdown
 from quarl.policy.bundle import Bundle
+from quarl.train.intervals import Estimate
 from quarl.train.runs.logs import CURVE_FILE
 from quarl.train.suites.cells import Cell, load_cells
 from tests.refusals import refused

@@ -12,7 +12,6 @@ import pytest
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.report.store import StoreError
 from quarl.bench.study import command, mixed, records, running, sweep
 from quarl.bench.study.experiment import EpisodePlan, Results, current, in_order
@@ -20,6 +19,7 @@ from quarl.bench.study.running import StudyCell, drop_superseded, missing
 from quarl.bench.study.sweep import EXPERIMENT
 from quarl.policy import locate
 from quarl.policy.bundle import Bundle
+from quarl.train.intervals import Estimate
 from tests.refusals import refused
 
 FEW = EpisodePlan((0, 2), 2)

@@ -12,11 +12,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from quarl import cli
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import records, running, trainings
 from quarl.bench.study.experiment import Results, in_order
 from quarl.bench.study.learning import qat
 from quarl.policy.bundle import Bundle
+from quarl.train.intervals import Estimate
 from quarl.train.runs.request import RunRequest
 
 Recorded = Callable[..., records.Record]

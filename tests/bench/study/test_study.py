@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from quarl import cli
-from quarl.bench.report.intervals import Estimate
 from quarl.bench.study import cells, everything, ptq_table, sweep
 from quarl.bench.study.cells import JudgedBundle
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.ptq_table import Kept, compute_published_error, mean_error, papers_mean, verdict
 from quarl.bench.study.records import Record
+from quarl.train.intervals import Estimate
 from quarl.train.suites.cells import Cell, load_cells
 
 

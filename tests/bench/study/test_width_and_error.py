@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from quarl.bench import command_line
-from quarl.bench.report.intervals import Correlation, Estimate
+from quarl.bench.report.intervals import Correlation
 from quarl.bench.study import cells, sweep, width
 from quarl.bench.study.experiment import Results
 from quarl.bench.study.records import Record
@@ -19,6 +19,7 @@ from quarl.bench.tables import Table, to_markdown
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.spec import DiscreteHead, EnvironmentSpec, NetworkSpec, Normaliser, ObservationField, PolicySpec
+from quarl.train.intervals import Estimate
 
 
 def point(name: str, span: float, percent: float, half: float = 0.5, task: str = "", source: str = DEVICE) -> Point:
