@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, validators
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FILE_WIDTH = 240  # characters of a line when no terminal says how wide it is
 
 Progress = Callable[[int, int], None]
-T = TypeVar("T", int, float)
 
 
 class BenchError(QuarlError, RuntimeError):
@@ -62,23 +61,8 @@ def read_runtimes(text: str) -> tuple[RuntimeName, ...]:
     return tuple(parse_enum(RuntimeName, word, "runtime") for word in words(text))
 
 
-def number_reader(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
-    """Return a reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a
-    thousand."""
-
-    def read(text: str) -> T:
-        try:
-            if allowed(value := kind(text.replace("_", "").replace(",", "") if kind is int else text)):
-                return value
-        except ValueError:
-            pass
-        raise ValueError(f"{text!r} {why}")
-
-    return read
-
-
-read_positive = number_reader(int, lambda value: value >= 1, "must be a positive integer")
-read_not_negative = number_reader(int, lambda value: value >= 0, "must be 0 or a positive integer")
+read_positive = cli.number_reader(int, lambda value: value >= 1, "must be a positive integer")
+read_not_negative = cli.number_reader(int, lambda value: value >= 0, "must be 0 or a positive integer")
 Positive = Annotated[int, cli.reads(read_positive)]
 NotNegative = Annotated[int, cli.reads(read_not_negative)]
 Policies = Annotated[tuple[str, ...], cli.reads(words, "I,II")]

@@ -13,7 +13,6 @@ from cyclopts import Parameter
 
 from quarl import cli
 from quarl.bench import command_line
-from quarl.bench.command_line import number_reader
 from quarl.policy.console import heartbeat
 
 if TYPE_CHECKING:
@@ -28,12 +27,12 @@ FLIGHTS, EPISODES, GAMES = 1000, 50, 10  # navigation is flown 128 drones at a t
 AS_TYPED = ("target", "preset", "episodes", "seed", "runtime", "runs", "path")  # what the answer's commands repeat
 
 
-_share = number_reader(
+_share = cli.number_reader(
     float, lambda share: 0.0 < share <= 1.0, "is no share; allowed is above 0, up to 1: 95 % is 0.95"
 )
-_deadline = number_reader(float, lambda time: 0.0 < time < math.inf, "is no time in milliseconds; type 20, or 0.5")
-_episodes = number_reader(int, lambda n: n >= 2, "is too few: one episode has no interval; type 2 or more")
-_runs = number_reader(
+_deadline = cli.number_reader(float, lambda time: 0.0 < time < math.inf, "is no time in milliseconds; type 20, or 0.5")
+_episodes = cli.number_reader(int, lambda n: n >= 2, "is too few: one episode has no interval; type 2 or more")
+_runs = cli.number_reader(
     int, lambda n: n >= FEWEST_RUNS, f"is too few: they do not support a p99; type {FEWEST_RUNS} or more"
 )
 

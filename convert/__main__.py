@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -16,18 +18,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from quarl import cli
 from quarl.convert.calibration import CalibrationReport, inspect
 from quarl.convert.executor import TFLITE_PYTHON
+from quarl.convert.ladder import Question, climb, columns, describe
 from quarl.convert.mixed import integers
 from quarl.convert.opaque import require_possible
 from quarl.convert.pipeline import Converted, Job, convert_each, missing, possible
 from quarl.convert.rebuild import check_artifact
 from quarl.device.agent.runtimes import way_to_install
-from quarl.policy.bundle import Bundle
-from quarl.policy.console import heartbeat
-from quarl.policy.errors import BundleError
+from quarl.policy import json_values
+from quarl.policy.bundle import Bundle, copy_bundle
+from quarl.policy.console import heartbeat, say
+from quarl.policy.errors import BundleError, PolicyError
+from quarl.policy.ladder import AUTO, Ladder, Prefer, choose_precisions, read_ladder
 from quarl.policy.locate import working_bundle
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE, ArtifactEntry, entry_values
 from quarl.policy.spec import ArtifactFormat, Precision, Ranges, RuntimeName
+
+_percent = cli.number_reader(float, lambda percent: 0.0 < percent < 100.0, "must be above 0 and below 100")
+_episodes = cli.number_reader(int, lambda count: count >= 2, "must be 2 or more")
 
 
 @Parameter(name="*")
@@ -37,7 +45,11 @@ class Options:
 
     Attributes:
         policy: I, II, III or a bundle's folder; default: all of the zoo
-        bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), or several: 32,8,mixed
+        bits: 32, 16, 8, 7 … 2 (only native packs them), mixed (8, 4 or 2 by layer), or several: 32,8,mixed; auto takes
+            for each format the smallest that keeps the return
+        max_loss: percent of the return that --bits auto may lose
+        prefer: take the smallest with --bits auto, or the fastest
+        episodes: on which --bits auto compares returns at first (default: 1000 of navigation, 10 of images, else 50)
         format: of the artifacts
         ranges: how activation ranges are chosen (default: as in the present artifact, else minmax)
         missing: make only artifacts that the bundle does not have yet
@@ -49,6 +61,9 @@ class Options:
 
     policy: Annotated[tuple[str, ...], Parameter(metavar="NAME", consume_multiple=True)] = ()
     bits: Annotated[str, Parameter(alias="--precision")] = "8"
+    max_loss: Annotated[float, cli.reads(_percent, "PERCENT")] = 1.0
+    prefer: Literal["size", "speed"] = "size"
+    episodes: Annotated[int | None, cli.reads(_episodes)] = None
     format: Literal["tflite", "onnx", "native", "all"] = "all"
     ranges: Literal["minmax", "percentile-99.99", "mse"] | None = None
     missing: bool = False
@@ -69,20 +84,30 @@ def convert(options: Options) -> None:
     done: list[Converted] = []
     try:
         with heartbeat():
-            bundles, jobs = _jobs(options)
+            bundles = _bundles(options)
+            ladders = [_ladder(bundle, options) for bundle in bundles] if options.bits == AUTO else []
+            jobs = _jobs(options, bundles, ladders)
             _refuse_unusable(options, jobs)
             if options.verify:
                 _verify(jobs, options.json)
                 return
             _convert(jobs, done, options)
+    except PolicyError:
+        if done and not options.json:
+            print(_table(done), flush=True)
+        raise
     except KeyboardInterrupt:
         if done and not options.json:
             print(_table(done), flush=True)
         outcome = f"the {len(done)} above are finished and kept" if done else "no artifact was finished"
         raise KeyboardInterrupt(f"{outcome}.") from None
     if options.json:
-        print(json.dumps([_as_json(converted) for converted in done], indent=2))
+        artifacts = [_as_json(converted) for converted in done]
+        found = {bundle.spec.name: json_values.write(ladder) for bundle, ladder in zip(bundles, ladders, strict=False)}
+        print(json.dumps({"ladders": found, "artifacts": artifacts} if ladders else artifacts, indent=2))
         return
+    for bundle, ladder in zip(bundles, ladders, strict=False):
+        print(describe(ladder, bundle.spec.name, _formats(options)), end="\n\n")
     if not done:
         print("nothing to convert: the artifacts are there.")
         return
@@ -99,12 +124,53 @@ def convert(options: Options) -> None:
             print(_calibration_table(bundle, _calibration(bundle)))
 
 
-def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
-    """Return the bundles, and what is to be made of them."""
-    precisions = list(dict.fromkeys(Precision.parse(part.strip()) for part in options.bits.split(",")))
-    formats = [f for f in ArtifactFormat if options.format in (f.value, "all")]
+def _formats(options: Options) -> list[ArtifactFormat]:
+    return [f for f in ArtifactFormat if options.format in (f.value, "all")]
+
+
+def _bundles(options: Options) -> list[Bundle]:
     # What is missing is made for a command behind this one, which says which policy it works on.
-    bundles = [working_bundle(name, quiet=options.missing) for name in options.policy or _all_names()]
+    return [working_bundle(name, quiet=options.missing) for name in options.policy or _all_names()]
+
+
+def _ladder(bundle: Bundle, options: Options) -> Ladder:
+    """Return the ladder that was asked for: climbed now, or, of what is missing, the one that is there."""
+    there = read_ladder(bundle) if options.missing else None
+    if there is not None and (there.max_loss, there.prefer.value) == (options.max_loss, options.prefer):
+        return there
+    question = Question(options.max_loss, Prefer(options.prefer), options.episodes)
+    count = _count_instructions if question.prefer is Prefer.SPEED else None
+    return climb(bundle, question, _formats(options), count, lambda doing: say(f"{bundle.spec.name}, {doing}"))
+
+
+def _count_instructions(bundle: Bundle, precision: Precision) -> dict[RuntimeName, int]:
+    """Return the instructions of a decision on a Cortex-A53, counted in QEMU, in a runtime of each format."""
+    from quarl.bench.qemu_counter.counting import count
+
+    runtimes = RuntimeName.NATIVE, RuntimeName.LITERT, RuntimeName.ONNXRUNTIME
+    jobs = possible((bundle, precision, runtime.artifact_format) for runtime in runtimes)
+    with tempfile.TemporaryDirectory(prefix="ladder-") as folder:
+        copy = copy_bundle(bundle, Path(folder) / bundle.spec.name, origin="zoo")
+        convert_each([(copy, *job[1:]) for job in jobs], accept=True)
+        return {
+            runtime: count(copy.path, precision, runtime).paths["runtime_warm"].instructions
+            for runtime in runtimes
+            if any(job[2] is runtime.artifact_format for job in jobs)
+        }
+
+
+def _jobs(options: Options, bundles: Sequence[Bundle], ladders: Sequence[Ladder]) -> list[Job]:
+    """Return what is to be made of the bundles."""
+    formats = _formats(options)
+    if ladders:
+        chosen = [
+            (bundle, ladder.choose([form]), form)
+            for bundle, ladder in zip(bundles, ladders, strict=True)
+            for form in formats
+            if options.format != "all" or ladder.has_choice(form)
+        ]
+        return missing(chosen) if options.missing else chosen
+    precisions = choose_precisions(bundles[0], options.bits, formats) if bundles else []
     jobs = list(product(bundles, precisions, formats))
     if options.format == "all":
         for bundle, precision in product(bundles, precisions):
@@ -112,7 +178,7 @@ def _jobs(options: Options) -> tuple[list[Bundle], list[Job]]:
         jobs = possible(jobs)
     if options.missing:
         jobs = missing(jobs)
-    return bundles, jobs
+    return jobs
 
 
 def _refuse_unusable(options: Options, jobs: Sequence[Job]) -> None:
@@ -175,7 +241,8 @@ def _convert(jobs: Sequence[Job], done: list[Converted], options: Options) -> No
             progress.update(task, advance=1, description=f"{converted.policy}/{converted.entry.file}")
 
         ranges = None if options.ranges is None else Ranges(options.ranges)
-        convert_each(jobs, advance, accept=options.accept, ranges=ranges)
+        # What keeps the return is accepted, however often it acts otherwise.
+        convert_each(jobs, advance, accept=options.accept or options.bits == AUTO, ranges=ranges)
 
 
 def _as_json(converted: Converted) -> dict[str, object]:
@@ -195,12 +262,12 @@ def _table(done: list[Converted]) -> str:
         agreement, ratio = f"{entry.fp32_agreement:.1%}", f"{entry.record.size / converted.fp32_bytes:.3f}"
         errors = ", ".join(f"{name.value} {_error(entry, name)}" for name in entry.runtimes)
         rows.append([converted.policy, entry.file, f"{entry.record.size:,}", ratio, agreement, errors])
-    text = _columns([head, *rows], right={2, 3, 4})
+    lines = columns([head, *rows], right={2, 3, 4})
     notes: dict[str, None] = {}
     for entry in (converted.entry for converted in done):
         notes[f"{entry.precision.value}: {entry.scheme}."] = None
         notes[f"  {entry.format.value}: {entry.execution}."] = None
-    return "\n".join([text, "", *notes])
+    return "\n".join([*lines, "", *notes])
 
 
 def _way_to_try(name: RuntimeName) -> str:
@@ -235,19 +302,7 @@ def _calibration_table(bundle: Bundle, report: CalibrationReport) -> str:
         for item in report.ranges
     ]
     title = f"policy {bundle.spec.name}: activation ranges over {report.rows} recorded observations"
-    return f"\n{title}\n{_columns([head, *rows], right={1, 2, 3, 4, 5})}"
-
-
-def _columns(rows: list[list[str]], right: set[int]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(["", title, *columns([head, *rows], right={1, 2, 3, 4, 5})])
 
 
 main = cli.of("convert")

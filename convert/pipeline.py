@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 
 from quarl.convert import onnx_graph, opaque, tflite_graph
-from quarl.convert.acceptance import agreement, require_min_agreement
+from quarl.convert.acceptance import agreement
 from quarl.convert.calibration import inspect
 from quarl.convert.executor import ExecutionError, RuntimeProcess, available, runtime_processes
 from quarl.convert.mixed import recipe_of, weight_bits
@@ -20,6 +20,7 @@ from quarl.convert.reference import Reference, float_reference, integer_referenc
 from quarl.device.engine.engine import library
 from quarl.policy.bundle import Bundle, Contents, Expected, add_artifact
 from quarl.policy.errors import QuantizationError
+from quarl.policy.ladder import require_min_agreement
 from quarl.policy.quantize import to_fp16
 from quarl.policy.reading import ArtifactEntry, FileRecord, Parity
 from quarl.policy.reference import IntegerNetwork, WeightBits, Weights
@@ -182,10 +183,11 @@ def build(
     bundle: Bundle, precision: Precision, artifact_format: ArtifactFormat, recipe: Recipe | None = None
 ) -> ArtifactCandidate:
     """Build an artifact of a bundle and the reference it has to meet on the bundle's golden observations."""
-    return _build_candidate(bundle.spec, quantize(bundle, precision, recipe), artifact_format)
+    return build_candidate(bundle.spec, quantize(bundle, precision, recipe), artifact_format)
 
 
-def _build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+def build_candidate(spec: PolicySpec, quantized: Quantized, artifact_format: ArtifactFormat) -> ArtifactCandidate:
+    """Build an artifact of a policy in a precision; nothing is executed."""
     if reason := opaque.impossible(spec, artifact_format, quantized.precision):
         raise QuantizationError(reason, "Type --bits 32, 16 or 8, without --format." if quantized.program else "")
     if quantized.program:
@@ -242,7 +244,7 @@ def _convert(
     bundle: Bundle, quantized: Quantized, artifact_format: ArtifactFormat, runtimes: Runtimes, accept: bool
 ) -> Converted:
     precision, contents, reference = quantized.precision, quantized.contents, quantized.reference
-    candidate, recipe = _build_candidate(bundle.spec, quantized, artifact_format), quantized.recipe
+    candidate, recipe = build_candidate(bundle.spec, quantized, artifact_format), quantized.recipe
     fp32_agreement = agreement(bundle.spec, reference.outputs, contents.golden.outputs)
     if not accept:
         require_min_agreement(bundle.spec, candidate.file, recipe, fp32_agreement, quantized.warnings)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 from quarl.policy.console import as_typed, disk_full_hint
 from quarl.policy.errors import QuarlError
@@ -36,6 +36,7 @@ LOADING_S = 0.7
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 Run = Callable[..., Any]
 
+T = TypeVar("T", int, float)
 RENAMED_OPTIONS = {"--own": "--local", "--looks": "--history-length"}
 """Options by their former names, which resemble others more."""
 
@@ -70,7 +71,7 @@ VERBS: dict[str, dict[str, Verb]] = {
         "export-torch": Verb(
             "quarl.convert.importers.run_export_torch:run", "ONNX of a PyTorch policy, for quarl import"
         ),
-        "convert": Verb("quarl.convert.__main__:convert", "convert a policy to TFLite, ONNX and native artifacts"),
+        "convert": Verb("quarl.convert.__main__:convert", "a policy as TFLite, ONNX and native artifacts", LIBRARIES),
         "rewrite": Verb("quarl.convert.rewrite:run", "rewrite weights so that int8 is more exact"),
         "package": Verb("quarl.convert.package.__main__:run", "a folder for others: artifacts, model card, example"),
         "export-c": Verb("quarl.convert.export_c.__main__:run", "a policy as C sources"),
@@ -177,6 +178,21 @@ def reads(read: Callable[[str], Any], metavar: str | None = None, **more: Any) -
     from cyclopts import Parameter
 
     return Parameter(converter=lambda _, tokens: read(tokens[0].value), n_tokens=1, metavar=metavar, **more)
+
+
+def number_reader(kind: Callable[[str], T], allowed: Callable[[T], bool], why: str) -> Callable[[str], T]:
+    """Return a reader of numbers of a kind that are allowed; of others it says why not. Whole ones: 1,000 is a
+    thousand."""
+
+    def read(text: str) -> T:
+        try:
+            if allowed(value := kind(text.replace("_", "").replace(",", "") if kind is int else text)):
+                return value
+        except ValueError:
+            pass
+        raise ValueError(f"{text!r} {why}")
+
+    return read
 
 
 def set_environment(variables: Mapping[str, str]) -> None:

@@ -12,12 +12,13 @@ from safetensors.numpy import save
 
 from quarl.convert import __main__ as cli
 from quarl.convert import pipeline
-from quarl.convert.acceptance import FLOOR, AcceptanceError, agreement
+from quarl.convert.acceptance import agreement
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.parity import ParityError, check
 from quarl.convert.reference import integer_reference
 from quarl.policy.bundle import Bundle, npz, write_bundle
 from quarl.policy.golden import find_active_units
+from quarl.policy.ladder import FLOOR, AcceptanceError
 from quarl.policy.places import ZOO
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, WEIGHTS_FILE, FileRecord
 from quarl.policy.reference import IntegerNetwork
