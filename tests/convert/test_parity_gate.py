@@ -70,14 +70,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
     assert contents(bundle.path) == before
     printed = capsys.readouterr().err
     runtime = {"onnx": "onnxruntime 1.", "tflite": "tflite-runtime 2.14", "native": "native 1"}[name]
-    for word in (
-        f"small/int8.{name}",
-        runtime,
-        "golden vector",
-        "steps",
-        "within 0.50 steps",
-        "It was not written",
-    ):
+    for word in (f"small/int8.{name}", runtime, "golden vector", "steps", "within 0.50 steps", "It was not written"):
         assert word in printed
 
 

@@ -51,10 +51,7 @@ class SwishPlain(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.randn(1, 9))
         self.register_buffer("std", torch.rand(1, 9) + 0.5)
-        self.body = nn.Sequential(
-            *(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 16), nn.SiLU()),
-            nn.Linear(16, 8),
-        )
+        self.body = nn.Sequential(*(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 16), nn.SiLU()), nn.Linear(16, 8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         loc, _ = torch.chunk(self.body((x - self.mean) / self.std), 2, dim=-1)

@@ -109,10 +109,7 @@ POLICIES: dict[str, tuple[Any, str, Any, dict, dict | None]] = {
     ),
     "ppo_silu_unlike_features": (
         *(PPO, "MlpPolicy", CART),
-        {
-            **SHORT,
-            "policy_kwargs": {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False},
-        },
+        {**SHORT, "policy_kwargs": {**TINY, "activation_fn": torch.nn.SiLU, "share_features_extractor": False}},
         None,
     ),
     "ppo_no_hidden_layer": (PPO, "MlpPolicy", THREE, {**SHORT, "policy_kwargs": {"net_arch": []}}, None),
@@ -217,10 +214,7 @@ def make(name: str, folder: Path) -> None:
         actions, _ = model.predict(seen, deterministic=True)
         recorded = {"outputs": outputs(model, seen, actions)}
     np.savez_compressed(
-        folder / "golden.npz",
-        observations=flat(observations, venv.observation_space),
-        actions=actions,
-        **recorded,
+        folder / "golden.npz", observations=flat(observations, venv.observation_space), actions=actions, **recorded
     )
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{name}: {size} bytes{returns}")

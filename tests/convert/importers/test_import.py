@@ -13,16 +13,7 @@ from quarl.convert import pipeline
 from quarl.convert.executor import RuntimeProcess
 from quarl.convert.importers import chain, registry, sources
 from quarl.convert.importers.__main__ import main
-from quarl.convert.importers.chain import (
-    Activate,
-    Affine,
-    Clip,
-    Continuous,
-    Dense,
-    ForeignError,
-    ForeignPolicy,
-    Input,
-)
+from quarl.convert.importers.chain import Activate, Affine, Clip, Continuous, Dense, ForeignError, ForeignPolicy, Input
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.proof import prove
 from quarl.policy.bundle import Bundle, write_bundle

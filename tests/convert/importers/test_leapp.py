@@ -21,22 +21,13 @@ from quarl.convert.importers.onnx import gates
 from quarl.policy.bundle import Bundle
 from quarl.policy.history import History
 from quarl.policy.reference import forward_float
-from quarl.policy.spec import (
-    ArtifactFormat,
-    Memory,
-    Precision,
-    Remembered,
-    RuntimeName,
-)
+from quarl.policy.spec import ArtifactFormat, Memory, Precision, Remembered, RuntimeName
 
 FILES = Path(__file__).parent / "files" / "leapp"
 CHAINS = {"locomotion", "clips", "recurrent", "recurrent_joined"}
 OPAQUE = {"last_action", "frames", "frames_with_actions", "terms", "gravity", "norms", "turned_frames", "assembled"}
 OPAQUE |= {"relative", "turned_targets", "recurrent_layers", "recurrent_reset_first", "relative_recalled", "averaged"}
-REFUSED = {
-    "two_nodes": r"\(\['before', 'policy'\]\)",
-    "torchscript": "the node 'policy'",
-}
+REFUSED = {"two_nodes": r"\(\['before', 'policy'\]\)", "torchscript": "the node 'policy'"}
 Runtimes = dict[RuntimeName, RuntimeProcess]
 
 

@@ -54,10 +54,7 @@ def test_operators_are_refused_by_name(operator: str, tmp_path: Path) -> None:
 
 
 USES: dict[str, tuple[Spelling, str]] = {
-    "residual": (
-        lambda g, x: g.n("Add", x, g.n("Relu", x)),
-        "Add .*combines values that all depend",
-    ),
+    "residual": (lambda g, x: g.n("Add", x, g.n("Relu", x)), "Add .*combines values that all depend"),
     "square": (lambda g, x: g.n("Mul", x, x), "Mul .*combines values that all depend"),
     "gate": (lambda g, x: g.n("Mul", x, g.n("Tanh", x)), "Mul .*combines values that all depend"),
     "attention": (lambda g, x: g.n("MatMul", x, x), "MatMul .*all depend"),

@@ -320,10 +320,7 @@ def test_specs_that_no_program_has(wrong: dict[str, object], tmp_path: Path) -> 
         PolicySpec.from_json(json.dumps(document))
 
 
-BAD = {
-    "a loop": ("Loop", "might never end"),
-    "terabytes": ("ConstantOfShape", "onnxruntime cannot execute"),
-}
+BAD = {"a loop": ("Loop", "might never end"), "terabytes": ("ConstantOfShape", "onnxruntime cannot execute")}
 
 
 @pytest.mark.parametrize("bad", BAD)

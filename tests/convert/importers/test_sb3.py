@@ -298,12 +298,7 @@ REFUSED: list[tuple[str, dict[str, Any], Callable[[bytes], bytes] | None, str]] 
     ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (3, 60, 60), np.uint8))}, None, "take the image"),
     ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (4, 36, 40), np.uint8))}, None, "convolution"),
     ("ppo_image", {"observation_space": space(spaces.Box(0, 255, (3, 9, 9), np.uint8))}, None, "convolution"),
-    (
-        "ppo_parts",
-        {"observation_space": space(spaces.Dict(a=IMAGE, b=MULTI))},
-        None,
-        "of the observation",
-    ),
+    ("ppo_parts", {"observation_space": space(spaces.Dict(a=IMAGE, b=MULTI))}, None, "of the observation"),
     ("ppo_parts", {"observation_space": space(spaces.Dict(a=spaces.Dict(b=MULTI)))}, None, "dict.Dict"),
     ("ppo_cartpole", {"observation_space": space(spaces.Dict(a=MULTI))}, None, "MlpPolicy"),
     ("ppo_cartpole", {"observation_space": ...}, None, "no observation_space"),

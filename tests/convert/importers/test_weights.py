@@ -113,10 +113,7 @@ def test_a_file_of_cleanrl_asks_for_its_spec() -> None:
 def test_images_are_flattened_as_each_program_does(tmp_path: Path) -> None:
     kernel, dense = RANDOM.normal(size=(2, 2, 3, 4)), RANDOM.normal(size=(16, 3))
     torch_rows = dense.reshape(2, 2, 4, 3).transpose(2, 0, 1, 3).reshape(16, 3)
-    files = {
-        "jax": {"c": kernel, "d": dense},
-        "torch": {"c": kernel.transpose(3, 2, 0, 1), "d": torch_rows.T},
-    }
+    files = {"jax": {"c": kernel, "d": dense}, "torch": {"c": kernel.transpose(3, 2, 0, 1), "d": torch_rows.T}}
     outputs = []
     for layout, tensors in files.items():
         save_file(

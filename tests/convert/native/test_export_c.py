@@ -91,11 +91,7 @@ def test_a_continuous_policy_and_fewer_bits(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [
-        (["--bits", "32"], "got fp32"),
-        (["--bits", "9"], "9"),
-        (["--bits", "8", "--policy", "nobody"], "nobody"),
-    ],
+    [(["--bits", "32"], "got fp32"), (["--bits", "9"], "9"), (["--bits", "8", "--policy", "nobody"], "nobody")],
 )
 def test_what_is_refused_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], why: str
