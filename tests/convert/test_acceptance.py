@@ -13,8 +13,7 @@ from safetensors.numpy import save
 from quarl.convert import __main__ as cli
 from quarl.convert import pipeline
 from quarl.convert.acceptance import FLOOR, AcceptanceError, agreement
-from quarl.convert.executor import RuntimeProcess
-from quarl.convert.parity import ParityError, check
+from quarl.convert.parity import ParityError
 from quarl.convert.reference import integer_reference
 from quarl.policy.bundle import Bundle, npz, write_bundle
 from quarl.policy.golden import find_active_units
@@ -25,19 +24,15 @@ from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import (
     ArtifactFormat,
     ContinuousHead,
-    EnvironmentSpec,
     NetworkSpec,
     Normaliser,
     ObservationField,
-    PolicySpec,
     Precision,
-    RuntimeName,
     Squash,
     weight_shapes,
 )
-from tests.refusals import refused
+from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents, make_spec
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
 TFLITE = ArtifactFormat.TFLITE
 
 
@@ -49,10 +44,6 @@ def put(bundle: Bundle, name: str, data: bytes) -> Bundle:
     return Bundle(bundle.path, bundle.spec, manifest)
 
 
-def same_files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
 def test_another_policys_weights_are_refused(bundle: Bundle, runtimes: Runtimes, precision: Precision) -> None:
     random = np.random.default_rng(8)
@@ -61,24 +52,24 @@ def test_another_policys_weights_are_refused(bundle: Bundle, runtimes: Runtimes,
         for name, value in bundle.weights().items()
     }
     swapped = put(bundle, WEIGHTS_FILE, save(others))
-    before = same_files(bundle.path)
+    before = contents(bundle.path)
     # fp32 is held to the outputs that training recorded; what is rounded, to acting like them
     with pytest.raises(ParityError if precision is Precision.FP32 else AcceptanceError):
         pipeline.convert(swapped, precision, TFLITE, runtimes)
-    assert same_files(bundle.path) == before
+    assert contents(bundle.path) == before
 
 
-def test_a_narrow_calibration_is_refused_unless_accepted(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_narrow_calibration_is_refused_unless_accepted(bundle: Bundle, capsys: Capture) -> None:
     mean = np.array(bundle.spec.normaliser.mean, np.float32)
     timid = mean + np.float32(0.03) * (bundle.calibration() - mean)
     put(bundle, CALIBRATION_FILE, npz(observations=timid))
     arguments = ["--policy", str(bundle.path), "--bits", "8", "--format", "tflite"]
-    before = same_files(bundle.path)
+    before = contents(bundle.path)
     assert cli.main(arguments) == 1
     refused = capsys.readouterr().err
     assert f"below the threshold of {FLOOR:.0%}. It was not written." in refused and "--accept" in refused
     assert "lie outside the calibrated range" in refused
-    assert same_files(bundle.path) == before
+    assert contents(bundle.path) == before
 
     assert cli.main([*arguments, "--accept", "--json"]) == 0
     (written,) = json.loads(capsys.readouterr().out)
@@ -94,15 +85,9 @@ LOW, HIGH = (1000.0, -0.3), (2000.0, 0.3)
 
 @pytest.fixture
 def tilting(tmp_path: Path) -> Bundle:
-    spec = PolicySpec(
-        name="tilting",
-        observation=(ObservationField("state", (6,), "1"),),
-        normaliser=Normaliser((0.5,) * 6, (2.0,) * 6, 5.0),
-        network=NetworkSpec((32, 16)),
-        head=ContinuousHead(LOW, HIGH, Squash.TANH),
-        control_period_s=0.05,
-        environment=EnvironmentSpec("Test-v0"),
-    )
+    state, normaliser = ObservationField("state", (6,), "1"), Normaliser((0.5,) * 6, (2.0,) * 6, 5.0)
+    head = ContinuousHead(LOW, HIGH, Squash.TANH)
+    spec = make_spec(observation=(state,), normaliser=normaliser, network=NetworkSpec((32, 16)), head=head)
     random = np.random.default_rng(3)
     weights = {
         name: random.normal(0.0, 1.0 / np.sqrt(shape[0]), shape).astype(np.float32)
@@ -121,7 +106,7 @@ def stuck(network: IntegerNetwork) -> IntegerNetwork:
 
 
 def test_a_tilt_that_is_stuck_beside_a_pulse_width_is_refused(
-    tilting: Bundle, runtimes: Runtimes, monkeypatch: pytest.MonkeyPatch
+    tilting: Bundle, runtimes: Runtimes, monkeypatch: Patch
 ) -> None:
     """One tolerance for both would be that of the pulse width: more than the tilt's whole range."""
     right = pipeline.INTEGERS[TFLITE]
@@ -149,7 +134,7 @@ def test_where_a_tanh_is_flat_next_to_nothing_is_allowed(tilting: Bundle) -> Non
     assert (reference.tolerance / half)[flat].max() < 0.5 * (reference.tolerance / half)[steep].min()
 
 
-def test_an_error_that_the_relu_cuts_is_not_handed_on(small: tuple[PolicySpec, dict, np.ndarray, np.ndarray]) -> None:
+def test_an_error_that_the_relu_cuts_is_not_handed_on(small: Small) -> None:
     """A deep network's tolerance grows with its layers, not with the units that are off."""
     from quarl.policy.golden import float_tolerance
 
@@ -167,17 +152,3 @@ def test_golden_vectors_excite_every_unit_that_the_calibration_excites(tmp_path:
     np.testing.assert_array_equal(
         find_active_units(spec, weights, golden).any(axis=0), find_active_units(spec, weights, calibration).any(axis=0)
     )
-
-
-def test_the_parity_of_a_continuous_policy_is_told_output_by_output(tilting: Bundle) -> None:
-    from quarl.convert.executor import ExecutionResult
-
-    network = quantize_network(tilting.spec, tilting.weights(), tilting.calibration())
-    reference = integer_reference(tilting.spec, network, tilting.golden().observations)
-    outputs = reference.outputs.copy()
-    steepest = int(np.abs(outputs[:, 1]).argmin())
-    outputs[steepest, 1] += np.float32(0.02)  # a fiftieth of a pulse width's tolerance
-    with refused(ParityError, "golden_mismatch", shows=["output 1"]):
-        check(
-            RuntimeName.LITERT, "tilting/int8.tflite", tilting.spec, ExecutionResult("2", outputs, outputs), reference
-        )

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import FLOATS, INTEGERS
 from quarl.convert.rounding import forward_fixed_point
 from quarl.policy.quantize import Affine
 from quarl.policy.reference import forward_integer
 from quarl.policy.spec import Precision, RuntimeName
+from tests.convert.conftest import Runtimes
 from tests.policy.test_forward_by_hand import NETWORK as FORWARD
 from tests.policy.test_forward_by_hand import SPEC
 
@@ -62,7 +62,7 @@ def test_the_numpy_references_are_the_hand_worked_numbers() -> None:
     ],
 )
 def test_every_runtime_computes_the_hand_worked_integers(
-    runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName, expected: np.ndarray
+    runtimes: Runtimes, runtime: RuntimeName, expected: np.ndarray
 ) -> None:
     execution = runtimes[runtime].execute(SPEC, INTEGERS[runtime.artifact_format](SPEC, NETWORK), OBSERVATIONS)
     np.testing.assert_array_equal(execution.outputs, expected)
@@ -82,9 +82,7 @@ FLOAT_LOGITS = floats(1.46875, -0.2890625)
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
-def test_every_runtime_computes_the_hand_worked_floats(
-    runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName, half: bool
-) -> None:
+def test_every_runtime_computes_the_hand_worked_floats(runtimes: Runtimes, runtime: RuntimeName, half: bool) -> None:
     data = FLOATS[runtime.artifact_format](SPEC, WEIGHTS, half)
     execution = runtimes[runtime].execute(SPEC, data, np.array([TIES], np.float32))
     np.testing.assert_array_equal(execution.outputs[0], FLOAT_LOGITS)
@@ -92,7 +90,7 @@ def test_every_runtime_computes_the_hand_worked_floats(
 
 
 @pytest.mark.parametrize("runtime", Precision.FP32.runtimes)
-def test_of_equal_logits_the_first_wins(runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName) -> None:
+def test_of_equal_logits_the_first_wins(runtimes: Runtimes, runtime: RuntimeName) -> None:
     weights = {name: np.zeros_like(value) for name, value in WEIGHTS.items()}
     execution = runtimes[runtime].execute(SPEC, FLOATS[runtime.artifact_format](SPEC, weights), OBSERVATIONS)
     assert execution.actions.tolist() == [0, 0, 0]

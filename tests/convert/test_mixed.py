@@ -10,7 +10,6 @@ import pytest
 
 from quarl.convert import __main__ as cli
 from quarl.convert import mixed
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.mixed import Layers, kernel_sizes, output_error, recipe_of, total_bits
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
@@ -18,13 +17,12 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.errors import BundleError, QuantizationError
 from quarl.policy.places import ZOO
 from quarl.policy.reading import MANIFEST_FILE
-from quarl.policy.reference import Weights, forward_float, forward_integer, layer_names
+from quarl.policy.reference import forward_float, forward_integer, layer_names
 from quarl.policy.simulate import quantize_network
-from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, Ranges, Recipe, RuntimeName
+from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, Ranges, Recipe
+from tests.convert.conftest import Runtimes, Small
 from tests.refusals import refused
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
-Small = tuple[PolicySpec, Weights, np.ndarray, np.ndarray]
 NATIVE, TFLITE = ArtifactFormat.NATIVE, ArtifactFormat.TFLITE
 ASSIGNMENT = {"dense_0": 8, "dense_1": 4, "head": 2}
 
@@ -48,13 +46,6 @@ def test_every_layer_is_that_of_its_own_width(small: Small) -> None:
         assert np.abs(layer.kernel).max() == {8: 127, 4: 7, 2: 1}[ASSIGNMENT[layer.name]]
         assert layer.output == own.output
     assert network.input == uniform[8].input
-
-
-def test_the_same_bits_everywhere_are_one_number(small: Small) -> None:
-    spec, weights, calibration, fresh = small
-    named = quantize_network(spec, weights, calibration, dict.fromkeys(layer_names(spec), 4))
-    uniform = quantize_network(spec, weights, calibration, 4)
-    np.testing.assert_array_equal(forward_integer(spec, named, fresh), forward_integer(spec, uniform, fresh))
 
 
 @pytest.mark.parametrize(

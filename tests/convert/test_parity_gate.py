@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import flatbuffers
 import numpy as np
@@ -20,18 +19,12 @@ from quarl.convert.executor import ExecutionError, ExecutionResult, RuntimeProce
 from quarl.convert.parity import NoRuntimeError, ParityError, check
 from quarl.convert.reference import float_reference, integer_reference
 from quarl.policy.bundle import Bundle, write_bundle
-from quarl.policy.golden import UNIT_ROUNDOFF, float_tolerance
+from quarl.policy.golden import float_tolerance
 from quarl.policy.reference import IntegerNetwork, forward_float
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, RuntimeName
+from tests.convert.conftest import Capture, Patch, Runtimes, Small, contents
 from tests.refusals import refused
-
-Runtimes = dict[RuntimeName, RuntimeProcess]
-Small = tuple[PolicySpec, dict[str, np.ndarray], np.ndarray, np.ndarray]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def wrong_output_scale(network: IntegerNetwork) -> IntegerNetwork:
@@ -56,11 +49,7 @@ def one_weight_off(network: IntegerNetwork) -> IntegerNetwork:
 @pytest.mark.parametrize("spoil", [wrong_output_scale, one_scale_for_all_channels, one_weight_off])
 @pytest.mark.parametrize("name", ["tflite", "onnx", "native"])
 def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
-    bundle: Bundle,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[IntegerNetwork], IntegerNetwork],
-    name: str,
+    bundle: Bundle, monkeypatch: Patch, capsys: Capture, spoil: Callable[[IntegerNetwork], IntegerNetwork], name: str
 ) -> None:
     artifact_format = ArtifactFormat(name)
     right = pipeline.INTEGERS[artifact_format]
@@ -74,9 +63,7 @@ def test_an_artifact_with_wrong_numbers_is_refused_and_nothing_is_written(
         assert word in printed
 
 
-def test_a_half_graph_with_one_wrong_bias_is_refused(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_half_graph_with_one_wrong_bias_is_refused(bundle: Bundle, monkeypatch: Patch, capsys: Capture) -> None:
     right = tflite_graph.float_graph
 
     def spoilt(spec: PolicySpec, weights: dict[str, np.ndarray], half: bool = False) -> bytes:
@@ -136,7 +123,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_runtime_that_hangs_is_named_killed_and_started_again(
-    bundle: Bundle, small: Small, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, small: Small, monkeypatch: Patch
 ) -> None:
     spec, weights, _, observations = small
     with RuntimeProcess(RuntimeName.LITERT) as process:
@@ -152,7 +139,7 @@ def test_a_runtime_that_hangs_is_named_killed_and_started_again(
         assert len(process.execute(spec, data, observations).outputs) == len(observations)
 
 
-def test_a_runtime_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_does_not_end_is_killed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(executor, "END_TIMEOUT_S", 0.2)
     with RuntimeProcess(RuntimeName.LITERT) as process:
         stop(process._process)
@@ -237,13 +224,8 @@ def test_the_float_tolerance_is_a_few_units_in_the_last_place(small: Small) -> N
     assert (np.abs(other - exact) <= tolerance).all()
 
 
-def test_unit_roundoff_is_that_of_float32() -> None:
-    assert np.float32(1.0) + np.float32(UNIT_ROUNDOFF) == np.float32(1.0)
-    assert np.float32(1.0) + np.float32(2.1 * UNIT_ROUNDOFF) > np.float32(1.0)
-
-
 def test_a_missing_runtime_is_named_and_earlier_results_hold(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, monkeypatch: Patch, capsys: Capture
 ) -> None:
     job = (bundle, Precision.INT8, ArtifactFormat.TFLITE)
     monkeypatch.setattr(pipeline, "available", lambda: (RuntimeName.LITERT,))
@@ -267,7 +249,7 @@ def test_a_missing_runtime_is_named_and_earlier_results_hold(
     assert not other.manifest.artifacts
 
 
-def test_the_python_of_another_environment_executes_tflite_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_another_environment_executes_tflite_runtime(monkeypatch: Patch) -> None:
     monkeypatch.delenv(executor.TFLITE_PYTHON, raising=False)
     monkeypatch.setattr(executor, "find_installed_runtimes", lambda: {RuntimeName.LITERT: "2"})
     assert executor.available() == (RuntimeName.LITERT,)

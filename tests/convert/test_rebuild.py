@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from quarl.convert.__main__ import main as command
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle, npz
 from quarl.policy.errors import BundleError
 from quarl.policy.reading import CALIBRATION_FILE, MANIFEST_FILE, FileRecord
-from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from quarl.policy.spec import ArtifactFormat, Precision
+from tests.convert.conftest import Runtimes
 from tests.device_agent.conftest import AgentProcess
 from tests.refusals import refused
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
 TFLITE = ArtifactFormat.TFLITE
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4, Precision.MIXED)
 

@@ -10,15 +10,14 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 from quarl.convert import pipeline
-from quarl.convert.executor import RuntimeProcess
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.pilot import Pilot, deciding
 from quarl.policy.reference import choose_actions, forward_float, forward_integer
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import ArtifactFormat, Precision, RuntimeName
+from tests.convert.conftest import Runtimes
 from tests.recurrent_policies import NETWORKS, episodes, recurrent_spec, weights_of
 
-Runtimes = dict[RuntimeName, RuntimeProcess]
 PRECISIONS = (Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4)
 
 

@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 
 from quarl.convert import rewrite
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import convert
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.reading import CALIBRATION_FILE
 from quarl.policy.reference import Weights
 from quarl.policy.rewrites import Rewrite
-from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, RuntimeName, TrainedQuantization
-from tests.convert.conftest import make_observations, make_spec, make_weights
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+from quarl.policy.spec import ArtifactFormat, Normaliser, PolicySpec, Precision, TrainedQuantization
+from tests.convert.conftest import Capture, Patch, Runtimes, contents, make_observations, make_spec, make_weights
 
 
 @pytest.fixture
@@ -35,9 +30,7 @@ def values(tmp_path: Path) -> Bundle:
     return write_bundle(tmp_path / "values", spec, weights, calibration, golden, {"learning_curve.csv": b"step\n"})
 
 
-def test_a_bundle_is_rewritten_in_place(
-    values: Bundle, runtimes: dict[RuntimeName, RuntimeProcess], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_is_rewritten_in_place(values: Bundle, runtimes: Runtimes, capsys: Capture) -> None:
     wide = convert(values, Precision.INT8, ArtifactFormat.TFLITE, runtimes).entry
     before, path, golden = Bundle.load(values.path), str(values.path), values.golden()
     assert "int8.tflite" in before.manifest.artifacts
@@ -63,9 +56,7 @@ def test_a_bundle_is_rewritten_in_place(
     assert contents(values.path) == left
 
 
-def test_where_one_of_several_is_refused_none_is_written(
-    values: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_one_of_several_is_refused_none_is_written(values: Bundle, tmp_path: Path, capsys: Capture) -> None:
     ranges = {"input": (-1.0, 1.0), "dense_0": (0.0, 1.0), "dense_1": (0.0, 1.0)}
     spec = replace(values.spec, name="trained", quantization=TrainedQuantization(8, ranges))
     trained = write_bundle(tmp_path / "trained", spec, values.weights(), values.calibration(), values.calibration()[:9])
@@ -78,7 +69,7 @@ def test_where_one_of_several_is_refused_none_is_written(
     assert found == [Rewrite.CENTRED.value, Rewrite.NORMALISED.value]
 
 
-def test_what_cannot_be_found_or_is_not_named_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_found_or_is_not_named_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert rewrite.main(["--policy", str(tmp_path / "absent")]) == 1
     assert "absent" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
@@ -87,7 +78,7 @@ def test_what_cannot_be_found_or_is_not_named_is_refused(tmp_path: Path, capsys:
 
 
 def test_a_rewrite_that_computes_something_else_is_not_written(
-    values: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    values: Bundle, monkeypatch: Patch, capsys: Capture
 ) -> None:
     left = contents(values.path)
 

@@ -7,19 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quarl.convert import tflite_graph
-from quarl.convert.executor import RuntimeProcess
 from quarl.convert.pipeline import INTEGERS
 from quarl.convert.rounding import (
     fixed_point_multipliers,
     fixed_point_requantize,
-    forward_fixed_point,
     quantize_by_inverse,
     quantize_half_away,
     with_float_tables,
 )
 from quarl.policy.quantize import INT8_MIN, Affine, IntegerTable, quantize_affine
-from quarl.policy.reference import IntegerLayer, IntegerNetwork, forward_integer, requantization_multipliers
+from quarl.policy.reference import IntegerLayer, IntegerNetwork, requantization_multipliers
 from quarl.policy.simulate import agreeing_scales, quantize_network
 from quarl.policy.spec import (
     Activation,
@@ -32,6 +29,7 @@ from quarl.policy.spec import (
     RuntimeName,
     Squash,
 )
+from tests.convert.conftest import Runtimes
 
 
 def layer(scales: list[float], output_scale: float) -> IntegerLayer:
@@ -75,19 +73,6 @@ def test_requantization_rounds_twice_and_halves_go_up(
     assert result.tolist() == [[expected]]
 
 
-@pytest.mark.parametrize("bits", [8, 4, 2])
-def test_tflite_runtime_is_emulated_to_the_bit(
-    runtimes: dict[RuntimeName, RuntimeProcess], small: tuple[PolicySpec, dict, np.ndarray, np.ndarray], bits: int
-) -> None:
-    spec, weights, calibration, observations = small
-    network = quantize_network(spec, weights, calibration, bits)
-    data = tflite_graph.integer_graph(spec, network)
-    execution = runtimes[RuntimeName.TFLITE_RUNTIME].execute(spec, data, observations)
-    np.testing.assert_array_equal(execution.outputs, forward_fixed_point(spec, network, observations))
-    # and that is not the same as the other arithmetic: the test above could fail
-    assert (execution.outputs != forward_integer(spec, network, observations)).any()
-
-
 ROUNDS = {
     RuntimeName.TFLITE_RUNTIME: quantize_half_away,
     RuntimeName.LITERT: quantize_by_inverse,
@@ -97,9 +82,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("runtime", RuntimeName)
-def test_borderline_observations_round_as_their_runtime_does(
-    runtimes: dict[RuntimeName, RuntimeProcess], runtime: RuntimeName
-) -> None:
+def test_borderline_observations_round_as_their_runtime_does(runtimes: Runtimes, runtime: RuntimeName) -> None:
     size = 16
     spec = PolicySpec(
         name="identity",

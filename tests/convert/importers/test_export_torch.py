@@ -18,6 +18,7 @@ from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.run_export_torch import SCRIPT
 from quarl.policy.bundle import Bundle
+from tests.convert.conftest import Capture, Patch
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTORCH = ROOT / ".venv-peers" / "bin" / "python"
@@ -309,7 +310,7 @@ def exported(folder: Path, file: str, words: Sequence[str]) -> tuple[int, str, s
 @with_pytorch
 @pytest.mark.parametrize(("file", "words", "hidden"), BUNDLES)
 def test_a_policy_becomes_a_bundle(
-    file: str, words: list[str], hidden: tuple[int, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, words: list[str], hidden: tuple[int, ...], folder: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Import compares the ONNX file, the pairs and the bundle."""
     status, printed, error = exported(folder, file, words)
@@ -371,7 +372,7 @@ def test_import_refuses_torchscript(ending: str, tmp_path: Path) -> None:
             registry.read(path, spec=spec)
 
 
-def test_the_verb_prints_the_script_or_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_prints_the_script_or_runs_it(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["export-torch", "--print"]) == 0
     assert capsys.readouterr().out == SCRIPT.read_text()
     assert cli.main(["export-torch", "x.pt", "--python", str(tmp_path / "python")]) == 1

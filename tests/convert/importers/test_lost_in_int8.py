@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from quarl.convert.importers import importing
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.returns import advise_bits
 from quarl.policy.simulate import quantize_network
+from tests.convert.conftest import Capture, Patch
 
 POLICY = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole" / "policy.zip"
 
@@ -28,7 +27,7 @@ def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
 
 
 def test_an_import_with_poor_int8_recommends_another_precision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary
         return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows)

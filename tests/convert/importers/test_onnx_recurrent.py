@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from quarl.convert.importers import chain, registry
-from quarl.convert.importers.__main__ import main
+from quarl.convert.importers import chain
 from quarl.convert.importers.chain import ForeignError
 from quarl.convert.importers.onnx import cells, gates
-from quarl.policy.bundle import Bundle
 from quarl.policy.spec import Cell, Memory, Recurrence, Remembered
 from tests.convert.importers.onnx_graphs import Graph, numbers
 from tests.refusals import refused
 
-FILES = Path(__file__).parent / "files" / "onnx"
 GATES = {"GRU": 3, "LSTM": 4}
 UNITS = 4
 
@@ -172,15 +168,3 @@ def test_other_cells_are_refused_by_name(
     graph, _ = one(operator, **attributes)
     with pytest.raises(ForeignError, match=rf"{operator} .*{message}"):
         graph.read(tmp_path, *outputs(operator))
-
-
-@pytest.mark.parametrize("name", ["rsl_rl_lstm_script", "rsl_rl_gru_two_script"])
-def test_rsl_rl_is_imported_from_what_periods_bring(name: str, tmp_path: Path) -> None:
-    rows = np.random.default_rng(4).normal(0.0, 1.5, (80, 12)).astype(np.float32)
-    np.savez(tmp_path / "rollouts.npz", observations=rows, episode_starts=np.arange(80) % 40 == 0)
-    words = [str(FILES / f"{name}.onnx"), "--observations", str(tmp_path / "rollouts.npz"), "--period", "0.02"]
-    assert main([*words, "--name", "imported", "--output-path", str(tmp_path / "imported")]) == 0
-    spec = Bundle.load(tmp_path / "imported").spec
-    kinds = [recurrence.cell for recurrence in spec.network.recurrences]
-    assert kinds == ([Cell.LSTM] if "lstm" in name else [Cell.GRU, Cell.GRU])
-    assert registry.read(FILES / f"{name}.onnx").source.startswith("ONNX opset 18")

@@ -29,6 +29,7 @@ from quarl.convert.importers.proof import prove
 from quarl.policy.bundle import Bundle
 from quarl.policy.reference import forward_float
 from quarl.policy.spec import Activation, Cell, EnvironmentSpec, PolicySpec, Recurrence, Remembered
+from tests.convert.conftest import Capture
 from tests.convert.importers.test_sb3 import changed, keywords
 from tests.refusals import refused
 
@@ -154,9 +155,7 @@ def imported(file: Path, pairs: Path, folder: Path) -> int:
     return main([*words, "--output-path", str(folder / "imported")])
 
 
-def test_pairs_of_episodes_with_another_beginning_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_of_episodes_with_another_beginning_are_refused(tmp_path: Path, capsys: Capture) -> None:
     for starts, code in ((np.arange(32) % 11 == 0, 0), (np.zeros(32, bool), 1), (np.ones(32, bool), 1)):
         folder = tmp_path / str(starts.sum())
         folder.mkdir()
@@ -174,7 +173,7 @@ def test_whole_observations_may_be_recorded_too(tmp_path: Path) -> None:
     assert imported(CART / "policy.zip", pairs, tmp_path) == 0
 
 
-def test_it_flies_a_task_with_its_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_flies_a_task_with_its_memory(tmp_path: Path, capsys: Capture) -> None:
     words = [str(CART / "policy.zip"), "--task", "cartpole", "--name", "balance", "--episodes", "3", "--json"]
     assert main([*words, "--output-path", str(tmp_path / "balance")]) == 0
     answer = json.loads(capsys.readouterr().out)

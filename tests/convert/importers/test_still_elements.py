@@ -17,7 +17,7 @@ from quarl.policy.bundle import Bundle
 from quarl.policy.reference import forward_float
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, ArtifactFormat, NetworkSpec, PolicySpec, Precision, RuntimeName, weight_shapes
-from tests.convert.conftest import make_spec
+from tests.convert.conftest import Capture, make_spec
 
 SIZE, ROWS, COMMAND = 6, 800, 5
 RUNTIMES = {
@@ -53,7 +53,7 @@ def imported(folder: Path, *options: str, noise: float = 0.0, fields: str = "") 
     ids=["still", "hardly", "field"],
 )
 def test_an_element_that_stood_still_is_named_at_import_and_at_conversion(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: float, fields: str
+    tmp_path: Path, capsys: Capture, noise: float, fields: str
 ) -> None:
     assert imported(tmp_path, noise=noise, fields=fields) == 0
     assert f"--range {COMMAND} " in capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_an_element_that_stood_still_is_named_at_import_and_at_conversion(
     assert f"--range {COMMAND} " in warning
 
 
-def test_a_range_makes_int8_follow_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_makes_int8_follow_in_every_format(tmp_path: Path, capsys: Capture) -> None:
     assert imported(tmp_path, "--range", str(COMMAND), "-100", "100", "--range", "0", "-9", "9") == 0
     assert "--range" not in capsys.readouterr().out
     bundle = Bundle.load(tmp_path / "out")
@@ -96,7 +96,7 @@ def test_a_range_makes_int8_follow_in_every_format(tmp_path: Path, capsys: pytes
     ],
 )
 def test_a_range_of_no_element_or_without_order_is_refused_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int
+    tmp_path: Path, capsys: Capture, words: str, code: int
 ) -> None:
     try:
         found = imported(tmp_path, "--range", *words.split())
