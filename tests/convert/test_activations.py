@@ -52,7 +52,10 @@ def with_all_alike(kind: Activation) -> PolicySpec:
 SPECS = {
     **{kind.value: with_all_alike(kind) for kind in KINDS if kind is not Activation.RELU},
     "mixed": replace(
-        BASE, network=NetworkSpec((12,) * 3, activations=(Activation.ELU, Activation.RELU, Activation.SIGMOID))
+        BASE,
+        network=NetworkSpec(
+            (12,) * 3, Activation.ELU, activations=(Activation.ELU, Activation.RELU, Activation.SIGMOID)
+        ),
     ),
     "linear": replace(BASE, network=NetworkSpec(())),
     "linear-discrete": replace(BASE, network=NetworkSpec(()), head=DiscreteHead(("a", "b", "c"))),

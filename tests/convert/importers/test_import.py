@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from quarl.convert import pipeline
-from quarl.convert.importers import chain, registry, sources
+from quarl.convert.importers import chain, importing, registry, sources
 from quarl.convert.importers.__main__ import main
 from quarl.convert.importers.chain import Activate, Affine, Clip, Continuous, Dense, ForeignError, ForeignPolicy, Input
 from quarl.convert.importers.fold import fold
 from quarl.convert.importers.proof import prove
+from quarl.convert.importers.returns import advise_bits
 from quarl.policy.bundle import Bundle, write_bundle
 from quarl.policy.errors import QuantizationError, SpecError
 from quarl.policy.history import History
 from quarl.policy.reference import forward_float
+from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, ArtifactFormat, ContinuousHead, EnvironmentSpec, PolicySpec, Precision, Squash
 from quarl.train import evaluate
 from quarl.train.suites.make import make_task
-from tests.convert.conftest import Capture, Runtimes
+from tests.convert.conftest import Capture, Patch, Runtimes
 from tests.refusals import refused
 
 FILES = Path(__file__).parent / "files"
@@ -350,3 +357,83 @@ def test_an_import_is_made_again_where_it_is_asked_for(tmp_path: Path) -> None:
     assert Bundle.load(tmp_path / "mine").spec.control_period_s == 0.04
     (tmp_path / "mine" / "manifest.json").unlink()
     assert main([*words, "--replace"]) == 1
+
+
+HALF, SIZES = onnx.TensorProto.FLOAT16, (6, 32, 3)
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """policy.onnx, a perceptron in float16, and rows.npz of 600 observations."""
+    generator = np.random.default_rng(0)
+    tensors: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
+    before = "observation"
+    for index, (given, made) in enumerate(pairwise(SIZES)):
+        kernel: NDArray[np.float16] = (generator.normal(size=(given, made)) / np.sqrt(given)).astype(np.float16)
+        tensors += [
+            numpy_helper.from_array(kernel, f"w{index}"),
+            numpy_helper.from_array(np.zeros(made, np.float16), f"b{index}"),
+        ]
+        nodes += [
+            helper.make_node("Gemm", [before, f"w{index}", f"b{index}"], [f"sum{index}"]),
+            helper.make_node("Tanh", [f"sum{index}"], ["action" if made == SIZES[-1] else f"out{index}"]),
+        ]
+        before = f"out{index}"
+    ends = [
+        helper.make_tensor_value_info(name, HALF, ["n", size]) for name, size in (("observation", 6), ("action", 3))
+    ]
+    graph = helper.make_graph(nodes, "policy", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "policy.onnx")
+    np.savez(tmp_path / "rows.npz", observations=generator.normal(size=(600, 6)).astype(np.float32))
+    return tmp_path
+
+
+def half_imported(half: Path, *more: str) -> int:
+    words = ["--observations", str(half / "rows.npz"), "--actions", "as-is", "--period", "0.02", "--name", "half"]
+    return main([str(half / "policy.onnx"), *words, "--output-path", str(half / "made"), *more])
+
+
+def test_a_float16_file_is_imported(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert half_imported(half) == 0
+    assert (half / "made" / "manifest.json").exists() and "by its own runtime" in capsys.readouterr().out
+
+
+def test_outputs_beyond_float16s_roundings_are_refused(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.load(half / "rows.npz")["observations"][:50]
+    np.savez(half / "pairs.npz", observations=rows, outputs=np.full((50, 3), 0.3, np.float32))
+    assert half_imported(half, "--golden", str(half / "pairs.npz")) == 1
+    assert "(on the given pairs)" in capsys.readouterr().err
+    assert not (half / "made").exists()
+
+
+POLICY = Path(__file__).parent / "files" / "sb3" / "ppo_cartpole" / "policy.zip"
+
+
+def row(low: float, high: float) -> dict[str, Any]:
+    return {"minus_original": (low + high) / 2, "minus_original_interval": (low, high)}
+
+
+def test_the_fewest_bits_that_keep_the_return_are_advised() -> None:
+    assert advise_bits({}) == 8
+    assert advise_bits({"int8": row(-3.0, 1.0)}) == 8
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-1.0, 1.0)}) == 16
+    assert advise_bits({"int8": row(-9.0, -1.0), "fp16": row(-8.0, -2.0)}) == 32
+    assert advise_bits({"int8": {"minus_original": -5.0, "minus_original_interval": None}}) == 8, "nothing is known"
+
+
+def test_an_import_with_poor_int8_recommends_another_precision(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    def other(spec: Any, weights: Any, rows: Any) -> Any:  # integers that decide the contrary
+        return quantize_network(spec, {**weights, "head/kernel": -weights["head/kernel"]}, rows)
+
+    words = [str(POLICY), "--task", "CartPole-v1", "--name", "pole", "--episodes", "10"]
+    monkeypatch.setattr(importing, "quantize_network", other)
+    assert main([*words, "--output-path", str(tmp_path / "pole")]) == 0
+    said = capsys.readouterr().out
+    assert "16 bits keep it" in said and "quarl convert --bits 16 --policy" in said and "fp16     return" in said
+    monkeypatch.undo()
+    assert main([*words, "--output-path", str(tmp_path / "whole")]) == 0
+    assert "--bits 8 --policy" in capsys.readouterr().out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from quarl.convert.importers import chain
 from quarl.convert.importers.chain import (
     Activate,
     Affine,
@@ -23,7 +24,9 @@ from quarl.convert.importers.chain import (
     Step,
     run,
 )
+from quarl.convert.importers.onnx import cells, gates
 from quarl.convert.importers.onnx import reader as onnx_chain
+from quarl.policy.spec import Cell, Memory, Recurrence, Remembered
 from tests.convert.importers.onnx_graphs import Graph, numbers
 from tests.refusals import refused
 
@@ -134,8 +137,7 @@ MIDDLES: dict[str, tuple[int, Spelling, str]] = {
     "Reshape by Shape": (
         13,
         lambda g, x: g.n(
-            "Reshape",
-            x,
+            *("Reshape", x),
             g.n("Concat", g.n("Unsqueeze", g.n("Gather", g.n("Shape", x), g.c(0)), g.c([0])), g.c([-1]), axis=0),
         ),
         "",
@@ -194,17 +196,33 @@ def test_normaliser_and_action_scale_stay_steps_of_their_own(tmp_path: Path) -> 
     assert any("action_scale" in sentence for sentence in policy.assumed)
 
 
-def test_bounds_behind_the_last_layer_stay(tmp_path: Path) -> None:
-    graph = vector()
-    policy = graph.read(tmp_path, graph.n("Clip", graph.dense("obs", 5, 2), graph.c(-1.0), graph.c(1.0)))
-    assert kinds(policy) == "Dense Clip"
-
-
 def test_names_of_the_observation(tmp_path: Path) -> None:
     graph = vector()
     policy = graph.read(tmp_path, graph.dense("obs", 5, 2), observation_names="a,b,c,d,e", joint_names="only one")
     assert policy.inputs[0].element_names == ("a", "b", "c", "d", "e")
     assert policy.actions is None
+
+
+WHOLE: dict[str, tuple[Callable[[Graph], str], str]] = {
+    "bounds behind the last layer stay": (
+        lambda g: g.n("Clip", g.dense("obs", 5, 2), g.c(-1.0), g.c(1.0)),
+        "Dense Clip",
+    ),
+    "a selection is a layer": (lambda g: g.n("Tanh", g.n("Gather", "obs", g.c([3, 1]), axis=1)), "tanh Dense"),
+    "a selection goes into the kernel": (
+        lambda g: g.dense(g.n("Gather", g.n("Mul", "obs", g.c(numbers(5))), g.c([4, 0, 4]), axis=1), 3, 2),
+        "Affine Dense",
+    ),
+    "a picture without a convolution": (lambda g: g.dense(g.n("Flatten", "image"), 24, 2), "Dense"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_graphs(name: str, tmp_path: Path) -> None:
+    spelled, steps = WHOLE[name]
+    graph = Graph(13, image=["batch", 2, 3, 4]) if "picture" in name else vector(13)
+    policy = graph.read(tmp_path, spelled(graph))
+    assert kinds(policy) == steps and policy.inputs[0].shape == ((24,) if "picture" in name else (5,))
 
 
 def test_several_inputs_each_normalised_on_its_own(tmp_path: Path) -> None:
@@ -217,22 +235,6 @@ def test_several_inputs_each_normalised_on_its_own(tmp_path: Path) -> None:
     # speed, then position, in the kernel of the file: the kernel's rows were put in the inputs' order
     bounds = [step for step in policy.steps if isinstance(step, Clip)]
     assert np.concatenate([bounds[0].low[5:], bounds[0].low[3:5]]).tolist() == [-np.inf, -np.inf, -1.0, -1.0]
-
-
-def test_elements_selected_by_the_observation_go_into_the_kernel(tmp_path: Path) -> None:
-    graph = vector()
-    x = graph.n("Gather", graph.n("Mul", "obs", graph.c(numbers(5))), graph.c([4, 0, 4]), axis=1)
-    policy = graph.read(tmp_path, graph.dense(x, 3, 2))
-    assert kinds(policy) == "Affine Dense"
-    last = policy.steps[-1]
-    assert isinstance(last, Dense)
-    assert not last.kernel[1:4].any()
-
-
-def test_a_selection_without_a_layer_is_a_dense_of_zeros_and_ones(tmp_path: Path) -> None:
-    graph = vector()
-    policy = graph.read(tmp_path, graph.n("Tanh", graph.n("Gather", "obs", graph.c([3, 1]), axis=1)))
-    assert kinds(policy) in ("Dense tanh", "tanh Dense")
 
 
 def test_three_outputs_and_what_is_ignored(tmp_path: Path) -> None:
@@ -326,12 +328,6 @@ def test_an_images_channels_scaled_apart_go_into_the_convolution(tmp_path: Path)
     assert isinstance(policy.steps[0], Convolution)
 
 
-def test_a_picture_without_a_convolution_is_a_row(tmp_path: Path) -> None:
-    graph = Graph(13, image=["batch", 2, 3, 4])
-    policy = graph.read(tmp_path, graph.dense(graph.n("Flatten", "image"), 24, 2))
-    assert policy.inputs[0].shape == (24,)
-
-
 def test_a_wrong_chain_is_never_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def clipped_forgotten(steps: tuple[Step, ...], image: object) -> tuple[Step, ...]:
         return tuple(step for step in steps if not isinstance(step, Clip))
@@ -353,3 +349,167 @@ def test_the_original_knows_nothing_of_the_steps(tmp_path: Path) -> None:
     before = policy.original(np.ones((3, 5), np.float32))
     step.kernel[:] = 0.0
     np.testing.assert_array_equal(policy.original(np.ones((3, 5), np.float32)), before)
+
+
+GATES = {"GRU": 3, "LSTM": 4}
+UNITS = 4
+
+
+def layer(g: Graph, operator: str, x: str, inputs: int, *states: str, **attributes: object) -> list[str]:
+    """Outputs of one layer: of every period, and the next states."""
+    gates = GATES[operator] * UNITS
+    weights = [g.c(0.8 * numbers(1, gates, inputs)), g.c(0.8 * numbers(1, gates, UNITS)), g.c(numbers(1, 2 * gates))]
+    if operator == "GRU":
+        attributes = {"linear_before_reset": 1, **attributes}
+    outputs = [f"{part}_{len(g.nodes)}" for part in ("y", "h", "c")[: len(states) + 1]]
+    g.n(operator, x, *weights, "", *states, outputs=outputs, hidden_size=UNITS, **attributes)
+    return outputs
+
+
+def row(g: Graph, y: str) -> str:
+    return g.n("Reshape", y, g.c([1, UNITS]))
+
+
+def one(operator: str, **attributes: object) -> tuple[Graph, str]:
+    """A graph of one layer between a dense one and the output, with its states wired."""
+    states = ["h_in", "c_in"][: 1 + (operator == "LSTM")]
+    g = Graph(17, obs=[1, 5], **{name: [1, 1, UNITS] for name in states})
+    x = g.n("Unsqueeze", g.n("Elu", g.dense("obs", 5, 6)), g.c([0]))
+    y, *following = layer(g, operator, x, 6, *states, **attributes)
+    for name, made in zip(("h_out", "c_out"), following, strict=False):
+        g.n("Identity", made, outputs=[name])
+    return g, g.n("Identity", g.dense(row(g, y), UNITS, 3), outputs=["actions"])
+
+
+def outputs(operator: str) -> list[str]:
+    return ["actions", "h_out", "c_out"][: 2 + (operator == "LSTM")]
+
+
+@pytest.mark.parametrize("operator", GATES)
+def test_a_layer_with_its_states_wired_becomes_a_recurrence(operator: str, tmp_path: Path) -> None:
+    policy = one(operator)[0].read(tmp_path, *outputs(operator))
+    (step,) = (step for step in policy.steps if isinstance(step, chain.Recurrent))
+    assert step.recurrence == Recurrence(Cell[operator], UNITS)
+    *_, state = policy.inputs
+    assert state.memory == Memory(Remembered.STATE, (0.0,) * step.recurrence.state_size)
+    assert not policy.ignored and "fed back as 'h_in'" in policy.assumed[0]
+
+
+def two(swapped: bool) -> Graph:
+    g = Graph(17, obs=[1, 5], h_in=[2, 1, UNITS])
+    x = g.n("Unsqueeze", "obs", g.c([0]))
+    parts = [g.n("Slice", "h_in", g.c([at]), g.c([at + 1]), g.c([0])) for at in (0, 1)]
+    first, second = parts[::-1] if swapped else parts
+    y, h = layer(g, "GRU", x, 5, first)
+    z, k = layer(g, "GRU", g.n("Squeeze", y, g.c([1])), UNITS, second)
+    g.n("Concat", *((k, h) if swapped else (h, k)), outputs=["h_out"], axis=0)
+    g.n("Identity", g.dense(row(g, z), UNITS, 3), outputs=["actions"])
+    return g
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_several_layers_share_an_input_in_any_order(swapped: bool, tmp_path: Path) -> None:
+    policy = two(swapped).read(tmp_path, "actions", "h_out")
+    assert [part.name for part in policy.inputs] == ["obs", "state_0", "state_1"]
+
+
+@pytest.mark.parametrize("cell", Cell)
+def test_a_wrong_order_of_gates_is_refused(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = tuple(range(len(cells.ORDERS[cell])))  # the contract's own
+    monkeypatch.setitem(cells.ORDERS, cell, gates)
+    with refused(ForeignError, "graph_not_reproduced"):
+        one(cell.name)[0].read(tmp_path, *outputs(cell.name))
+
+
+def written_out_lstm() -> Graph:
+    """An LSTMCell of PyTorch in sums and products, as LEAPP and torch.onnx write it."""
+    g = Graph(17, obs=[1, 5], h_in=[1, UNITS], c_in=[1, UNITS])
+    sums = g.n("Add", g.dense("obs", 5, 4 * UNITS), g.dense("h_in", UNITS, 4 * UNITS))
+    g.n("Split", sums, g.c([UNITS] * 4), outputs=["i", "f", "g", "o"], axis=1)
+    kept = g.n("Mul", g.n("Sigmoid", "f"), "c_in")
+    g.n("Add", kept, g.n("Mul", g.n("Sigmoid", "i"), g.n("Tanh", "g")), outputs=["c_out"])
+    g.n("Mul", g.n("Sigmoid", "o"), g.n("Tanh", "c_out"), outputs=["h_out"])
+    g.n("Identity", g.dense("h_out", UNITS, 3), outputs=["actions"])
+    return g
+
+
+def test_an_lstm_that_is_written_out_is_a_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["actions", "h_out", "c_out"]
+    policy = written_out_lstm().read(tmp_path, *names)
+    (step,) = (step for step in policy.steps if isinstance(step, chain.Recurrent))
+    assert step.recurrence == Recurrence(Cell.LSTM, UNITS)
+    recognised = gates._lstm
+
+    def misread(*given: Any) -> Any:
+        found = recognised(*given)
+        return None if found is None else [found[at] for at in (0, 1, 3, 2)]
+
+    monkeypatch.setattr(gates, "_lstm", misread)
+    with refused(ForeignError, "graph_not_reproduced"):
+        written_out_lstm().read(tmp_path, *names)
+
+
+def gru(g: Graph, state: str = "h_in") -> tuple[str, str]:
+    y, h = layer(g, "GRU", g.n("Unsqueeze", "obs", g.c([0])), 5, state)
+    return row(g, y), h
+
+
+def changed_state(g: Graph) -> str:
+    y, h = gru(g)
+    g.n("Mul", h, g.c(0.9), outputs=["h_out"])
+    return g.dense(y, UNITS, 3)
+
+
+def seen_state(g: Graph) -> str:
+    y, h = gru(g)
+    g.n("Identity", h, outputs=["h_out"])
+    return g.dense(g.n("Concat", y, row(g, "h_in"), axis=1), 2 * UNITS, 3)
+
+
+def left_over(g: Graph) -> str:
+    (y, h), (_, k) = (gru(g, g.n("Slice", "h_in", g.c([at]), g.c([at + 1]), g.c([0]))) for at in (0, 1))
+    g.n("Concat", h, k, outputs=["h_out"], axis=0)
+    return g.dense(y, UNITS, 3)
+
+
+STATES: dict[str, tuple[Callable[[Graph], str], int, list[str]]] = {
+    "graph_not_reproduced": (changed_state, 1, []),
+    "unsupported_memory": (seen_state, 1, ["'h_in'"]),
+    "state_size_mismatch": (left_over, 2, ["'h_in'", "8", "4"]),
+}
+
+
+@pytest.mark.parametrize("code", STATES)
+def test_a_state_that_is_no_layers_own_is_refused(code: str, tmp_path: Path) -> None:
+    spelled, layers, shown = STATES[code]
+    g = Graph(17, obs=[1, 5], h_in=[layers, 1, UNITS])
+    with refused(ForeignError, code, shows=shown):
+        g.read(tmp_path, g.n("Identity", spelled(g), outputs=["actions"]), "h_out")
+
+
+def test_a_state_that_no_output_continues_is_refused(tmp_path: Path) -> None:
+    graph, _ = one("GRU")
+    with pytest.raises(ForeignError, match="--states h_in=OUTPUT"):
+        graph.read(tmp_path, "actions")
+    constant = Graph(17, obs=[1, 5])
+    y, _ = gru(constant, constant.c(numbers(1, 1, UNITS)))
+    with refused(ForeignError, "recurrent_without_state"):
+        constant.read(tmp_path, constant.dense(y, UNITS, 3))
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "message"),
+    [
+        ("GRU", {"linear_before_reset": 0}, r"has the reset before the product \(linear_before_reset=0\)"),
+        ("GRU", {"clip": 3.0}, "cuts its gates' sums"),
+        ("LSTM", {"input_forget": 1}, "couples its gates"),
+        ("LSTM", {"activations": ["Sigmoid", "Tanh", "Relu"]}, r"has the functions \['Sigmoid', 'Tanh', 'Relu'\]"),
+        ("GRU", {"direction": "reverse"}, "runs backward, or both ways"),
+    ],
+)
+def test_other_cells_are_refused_by_name(
+    operator: str, attributes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    graph, _ = one(operator, **attributes)
+    with pytest.raises(ForeignError, match=rf"{operator} .*{message}"):
+        graph.read(tmp_path, *outputs(operator))

@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 
 from quarl.convert import pipeline
 from quarl.convert.__main__ import main as convert
+from quarl.convert.importers import registry
 from quarl.convert.importers.__main__ import main
-from quarl.convert.importers.chain import Discrete, ForeignError, Opaque, run
+from quarl.convert.importers.chain import Continuous, Discrete, ForeignError, Opaque, run
 from quarl.convert.importers.onnx.reader import read_onnx
 from quarl.convert.rebuild import check_artifact
 from quarl.policy.bundle import Bundle
@@ -24,9 +25,10 @@ from quarl.policy.history import History
 from quarl.policy.opaque import execute
 from quarl.policy.pilot import deciding
 from quarl.policy.reference import forward_float
-from quarl.policy.spec import ArtifactFormat, PolicySpec, Precision, SpecError, Squash
+from quarl.policy.spec import ArtifactFormat, Memory, PolicySpec, Precision, Remembered, SpecError, Squash
 from quarl.train import deciding as train_deciding
 from tests.convert.importers.onnx_graphs import Graph, numbers
+from tests.refusals import refused
 
 ROWS = np.random.default_rng(4).normal(0.2, 1.5, (300, 5)).astype(np.float32)
 
@@ -350,3 +352,73 @@ def test_nothing_that_integers_are_for(tmp_path: Path) -> None:
     bundle = imported(saved(tmp_path, g, g.n("Erf", g.n("Atan", "obs"))), "--actions", "as-is")
     with pytest.raises(QuantizationError):
         pipeline.convert_all([bundle], [Precision.INT8], [ArtifactFormat.ONNX])
+
+
+JOINTS = ["hip", "knee"]
+PROPERTIES = {
+    "exploy_version": json.dumps("0.1"),
+    "update_rate": json.dumps(50.0),
+    "obj.robot.joints": json.dumps({"joint_names": JOINTS}),
+    "output.joint_targets.legs": json.dumps({"names": JOINTS, "stiffness": [1.0, 2.0]}),
+    "cmd.se2_velocity.vel": "not JSON",
+}
+
+
+def graph() -> Graph:
+    """targets = 0.5 · actions + (0.1, −0.2), actions = a network of (positions, w · command, last actions)."""
+    made = Graph(
+        17,
+        **{
+            "obj.robot.joints.pos": [1, 2],
+            "obj.robot.base.w_Q_b": [1, 4],
+            "cmd.se2_velocity.vel": [1, 3],
+            "memory.actions.in": [1, 2],
+        },
+    )
+    w = made.n("Slice", "obj.robot.base.w_Q_b", made.c([0]), made.c([1]), made.c([1]))
+    turned = made.n("Mul", w, "cmd.se2_velocity.vel")
+    observation = made.n("Concat", "obj.robot.joints.pos", turned, "memory.actions.in", axis=1)
+    hidden = made.n("Elu", made.dense(observation, 7, 8))
+    made.n("Gemm", hidden, made.c(0.1 * numbers(8, 2)), made.c(numbers(2)), outputs=["actions"])
+    made.n("Identity", "actions", outputs=["memory.actions.out"])
+    half = made.n("Mul", "actions", made.c(np.float32(0.5)))
+    made.n("Add", half, made.c(np.array([0.1, -0.2], np.float32)), outputs=["output.joint_targets.legs.pos"])
+    return made
+
+
+OUTPUTS = ("actions", "output.joint_targets.legs.pos", "memory.actions.out")
+
+
+def written(path: Path, made: Graph) -> Path:
+    path.write_bytes(made.model(*OUTPUTS, **PROPERTIES).SerializeToString())
+    return path
+
+
+def test_names_say_what_is_fed(tmp_path: Path) -> None:
+    policy = registry.read(written(tmp_path / "default.onnx", graph()))
+    assert policy.source == "exploy 0.1" and policy.period_s == 0.02
+    names = {part.name: (part.shape, part.unit, part.element_names) for part in policy.inputs}
+    assert names["obj.robot.joints.pos"] == ((2,), "rad", ("hip", "knee"))
+    assert policy.is_opaque and policy.actions == Continuous(("hip", "knee"), "rad")
+    assert policy.inputs[-1].memory == Memory(Remembered.STATE, (0.0, 0.0))
+
+
+def test_a_graph_that_decides_sometimes_is_refused(tmp_path: Path) -> None:
+    made = graph()
+    made.n("Identity", made.c(np.array(1.0)), outputs=["one"])
+    branch = helper.make_graph(
+        [helper.make_node("Identity", ["one"], ["same"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("same", TensorProto.FLOAT, [])],
+    )
+    made.n("If", made.c(np.array(True)), outputs=["chosen"], then_branch=branch, else_branch=branch)
+    with refused(ForeignError, "partial_graph"):
+        registry.read(written(tmp_path / "policy.onnx", made))
+
+
+def test_actions_drive_where_nothing_else_does(tmp_path: Path) -> None:
+    policy = registry.read(written(tmp_path / "default.onnx", graph()), output="actions")
+    assert isinstance(policy.actions, Continuous) and policy.actions.unit == "1"
+    with refused(ForeignError, "foreign", shows=["'speed'"]):
+        registry.read(written(tmp_path / "default.onnx", graph()), output="speed")

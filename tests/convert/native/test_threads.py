@@ -26,8 +26,7 @@ from quarl.policy.places import ZOO
 from quarl.policy.reference import IntegerNetwork
 from quarl.policy.simulate import quantize_network
 from quarl.policy.spec import Activation, ContinuousHead, NetworkSpec, PolicySpec, RuntimeName, Squash
-from tests.convert.native.comparing import case, levels_of, outputs_of
-from tests.convert.native.networks import BASE, quantized
+from tests.convert.native.networks import BASE, case, levels_of, outputs_of, quantized
 from tests.refusals import refused
 
 WIDE = replace(BASE, network=NetworkSpec((4100, 300)))
