@@ -45,22 +45,12 @@ def write(folder: Path, rows: np.ndarray, outputs: Any, **spec: Any) -> None:
     (folder / "spec.json").write_text(f'{head},\n "steps": [{lines}]}}\n')
 
 
-def earned(environment: str, act: Callable[[np.ndarray], Any], episodes: int = 30) -> str:
-    env, total = gymnasium.make(environment), 0.0
-    for episode in range(episodes):
-        seen, over = env.reset(seed=1000 + episode)[0], False
-        while not over:
-            seen, reward, ended, late, _ = env.step(act(seen))
-            total, over = total + float(reward), ended or late
-    return f", return {total / episodes:.1f}"
-
-
 @torch.no_grad()
 def answers(program: Callable[[torch.Tensor], torch.Tensor], rows: np.ndarray) -> np.ndarray:
     return np.asarray(program(torch.as_tensor(rows)))
 
 
-def cleanrl_ppo(folder: Path) -> str:
+def cleanrl_ppo(folder: Path) -> None:
     agent = Agent(3, 1)
     mean, variance = (torch.as_tensor(part, dtype=torch.float64) for part in train_ppo(agent))
     tensors = {**agent.state_dict(), "obs_rms.mean": mean, "obs_rms.var": variance}
@@ -74,62 +64,47 @@ def cleanrl_ppo(folder: Path) -> str:
         return np.clip(answers(agent.actor_mean, np.clip(seen, -10.0, 10.0).astype(np.float32)), -2.0, 2.0)
 
     rows = observed(3, (0.7, 0.7, 2.0))
-    write(
-        *(folder, rows, act(rows)),
-        source="CleanRL ppo_continuous_action",
-        layout="torch",
-        actions="continuous",
-        period_s=0.05,
-        observation=[["observation", 3, "1"]],
-        steps=[
-            {"normalise": {"mean": "obs_rms.mean", "variance": "obs_rms.var", "epsilon": wrapped.epsilon}},
-            {"clip": [-10, 10]},
-            *dense("actor_mean.0", "actor_mean.2", "actor_mean.4", activation="tanh"),
-            {"clip": [-2, 2]},
-        ],
-    )
-    return earned("Pendulum-v1", act)
+    task = {"layout": "torch", "actions": "continuous", "period_s": 0.05, "observation": [["observation", 3, "1"]]}
+    steps = [
+        {"normalise": {"mean": "obs_rms.mean", "variance": "obs_rms.var", "epsilon": wrapped.epsilon}},
+        {"clip": [-10, 10]},
+        *dense("actor_mean.0", "actor_mean.2", "actor_mean.4", activation="tanh"),
+        {"clip": [-2, 2]},
+    ]
+    write(folder, rows, act(rows), source="CleanRL ppo_continuous_action", **task, steps=steps)
 
 
-def cleanrl_dqn(folder: Path) -> str:
+def cleanrl_dqn(folder: Path) -> None:
     network = QNetwork(4, 2)
     train_dqn(network)
     torch.save(network.state_dict(), folder / "policy.cleanrl_model")
     rows = observed(4, (0.5, 0.5, 0.1, 0.5))
+    task = {"layout": "torch", "actions": "discrete", "period_s": 0.02, "observation": [["observation", 4, "1"]]}
     write(
-        *(folder, rows, answers(network, rows)),
+        folder,
+        rows,
+        answers(network, rows),
         source="CleanRL dqn",
-        layout="torch",
-        actions="discrete",
-        period_s=0.02,
-        observation=[["observation", 4, "1"]],
+        **task,
         steps=dense("network.0", "network.2", "network.4", activation="relu"),
     )
-    return earned("CartPole-v1", lambda seen: int(answers(network, seen).argmax()))
 
 
-def cleanrl_sac(folder: Path) -> str:
+def cleanrl_sac(folder: Path) -> None:
     actor = Actor(3, gymnasium.make("Pendulum-v1").action_space)
     train_sac(actor)
     save_file(actor.state_dict(), folder / "policy.safetensors")
     rows = observed(3, (0.7, 0.7, 2.0))
-    write(
-        *(folder, rows, answers(actor.best, rows)),
-        source="CleanRL sac_continuous_action",
-        layout="torch",
-        actions="continuous",
-        period_s=0.05,
-        observation=[["observation", 3, "1"]],
-        steps=[
-            *dense("fc1", "fc2", "fc_mean", activation="relu"),
-            {"activation": "tanh"},
-            {"affine": {"scale": "action_scale", "offset": "action_bias"}},
-        ],
-    )
-    return earned("Pendulum-v1", lambda seen: answers(actor.best, seen))
+    task = {"layout": "torch", "actions": "continuous", "period_s": 0.05, "observation": [["observation", 3, "1"]]}
+    steps = [
+        *dense("fc1", "fc2", "fc_mean", activation="relu"),
+        {"activation": "tanh"},
+        {"affine": {"scale": "action_scale", "offset": "action_bias"}},
+    ]
+    write(folder, rows, answers(actor.best, rows), source="CleanRL sac_continuous_action", **task, steps=steps)
 
 
-def brax_ppo(folder: Path) -> str:
+def brax_ppo(folder: Path) -> None:
     random = np.random.default_rng(3)
     sizes = (11, 32, 24, 2 * 4)
     tensors: dict[str, np.ndarray] = {"normalizer/mean": random.normal(0.0, 1.0, 11)}
@@ -147,20 +122,13 @@ def brax_ppo(folder: Path) -> str:
         x = x @ tensors[f"{name}/kernel"] + tensors[f"{name}/bias"]
         x = x if name == names[-1] else x / (1.0 + np.exp(-x))
     loc, _scale = np.split(x, 2, axis=-1)
-    write(
-        *(folder, rows, np.tanh(loc)),
-        source="Brax PPO",
-        layout="jax",
-        actions="continuous",
-        period_s=0.02,
-        observation=[["state", 11, "1"]],
-        steps=[
-            {"normalise": {"mean": "normalizer/mean", "deviation": "normalizer/std"}},
-            *dense(*names, activation="silu"),
-            *({"take": 4}, {"activation": "tanh"}),
-        ],
-    )
-    return ""
+    task = {"layout": "jax", "actions": "continuous", "period_s": 0.02, "observation": [["state", 11, "1"]]}
+    steps = [
+        {"normalise": {"mean": "normalizer/mean", "deviation": "normalizer/std"}},
+        *dense(*names, activation="silu"),
+        *({"take": 4}, {"activation": "tanh"}),
+    ]
+    write(folder, rows, np.tanh(loc), source="Brax PPO", **task, steps=steps)
 
 
 POLICIES = {each.__name__: each for each in (cleanrl_ppo, cleanrl_dqn, cleanrl_sac, brax_ppo)}
@@ -171,5 +139,4 @@ if __name__ == "__main__":
         torch.manual_seed(1)
         place = Path(sys.argv[1]) / wanted
         place.mkdir(parents=True, exist_ok=True)
-        made = POLICIES[wanted](place)
-        print(f"{wanted}: {sum(path.stat().st_size for path in place.iterdir())} bytes{made}", flush=True)
+        POLICIES[wanted](place)

@@ -100,9 +100,9 @@ Build = Callable[[Any, Any, Any], Any]
 """Of (keras, keras.layers, keras.ops)."""
 
 
-def _model(shape: tuple[int, ...], body: Build, *, kind: str = "float32") -> Build:
+def _model(shape: tuple[int, ...], body: Callable[[Any], list[Any]], *, kind: str = "float32") -> Build:
     """Layers and Dense(2) behind them."""
-    return lambda k, L, o: k.Sequential([k.Input(shape, dtype=kind), *body(k, L, o), L.Dense(2)])
+    return lambda k, L, o: k.Sequential([k.Input(shape, dtype=kind), *body(L), L.Dense(2)])
 
 
 def _functional(shape: tuple[int, ...], body: Callable[[Any, Any, Any], Any]) -> Build:
@@ -121,47 +121,37 @@ MODELS: dict[str, Build] = {
     "activations": _functional((4,), lambda x, L, o: {n: L.Dense(5, n)(x) for n in NAMES_OF_ACTIVATIONS.split()}),
     "activation layers": _model(
         (4,),
-        lambda k, L, o: [
-            L.ReLU(6.0, 0.1),
-            L.Dense(4, activation=L.LeakyReLU()),
-            L.ELU(0.5),
-            L.PReLU(alpha_initializer="uniform"),
-            L.Softmax(),
+        lambda L: [
+            *(L.ReLU(6.0, 0.1), L.Dense(4, activation=L.LeakyReLU()), L.ELU(0.5)),
+            *(L.PReLU(alpha_initializer="uniform"), L.Softmax()),
         ],
     ),
     "one side": _model(
         (20, 3),
-        lambda k, L, o: [
-            L.Conv1D(4, 3, dilation_rate=2, activation="relu"),
-            L.MaxPooling1D(2),
-            L.Conv1D(4, 3, strides=2, padding="same"),
-            L.AveragePooling1D(2, padding="same"),
+        lambda L: [
+            *(L.Conv1D(4, 3, dilation_rate=2, activation="relu"), L.MaxPooling1D(2)),
+            *(L.Conv1D(4, 3, strides=2, padding="same"), L.AveragePooling1D(2, padding="same")),
             L.GlobalAveragePooling1D(),
         ],
     ),
     "two sides": _model(
         (12, 11, 3),
-        lambda k, L, o: [
-            L.Conv2D(4, (3, 2), strides=(2, 1), padding="same"),
-            L.MaxPooling2D(2, padding="same"),
-            L.Conv2D(6, 2, groups=2),
-            L.GlobalMaxPooling2D(),
+        lambda L: [
+            *(L.Conv2D(4, (3, 2), strides=(2, 1), padding="same"), L.MaxPooling2D(2, padding="same")),
+            *(L.Conv2D(6, 2, groups=2), L.GlobalMaxPooling2D()),
         ],
     ),
-    "grey levels": _model((8, 8, 1), lambda k, L, o: [L.Rescaling(1 / 255), L.Conv2D(3, 3), L.Flatten()], kind="uint8"),
+    "grey levels": _model((8, 8, 1), lambda L: [L.Rescaling(1 / 255), L.Conv2D(3, 3), L.Flatten()], kind="uint8"),
     "shapes": _model(
         (4, 3),
-        lambda k, L, o: [
-            L.Permute((2, 1)),
-            L.Reshape((2, -1)),
-            L.LayerNormalization(),
-            L.Flatten(),
-            L.GaussianNoise(0.1),
+        lambda L: [
+            *(L.Permute((2, 1)), L.Reshape((2, -1)), L.LayerNormalization()),
+            *(L.Flatten(), L.GaussianNoise(0.1)),
         ],
     ),
     "normalised": _model(
         (2,),
-        lambda k, L, o: [
+        lambda L: [
             L.Normalization(mean=[1.0, -2.0], variance=[4.0, 0.0]),
             L.Normalization(mean=[0.5, 1.0], variance=[9.0, 16.0], invert=True),
             L.Rescaling([0.5, 2.0], 0.1),
@@ -170,13 +160,13 @@ MODELS: dict[str, Build] = {
     ),
     "GRU behind LSTM": _model(
         (6, 3),
-        lambda k, L, o: [
+        lambda L: [
             L.LSTM(5, return_sequences=True, bias_initializer="uniform"),
             L.GRU(4, return_sequences=True, bias_initializer="uniform"),
             L.GRU(4, reset_after=False),
         ],
     ),
-    "other types": _model((3,), lambda k, L, o: [L.Dense(8, dtype="float64"), L.Dense(4, dtype="mixed_bfloat16")]),
+    "other types": _model((3,), lambda L: [L.Dense(8, dtype="float64"), L.Dense(4, dtype="mixed_bfloat16")]),
     "dueling": _functional(
         (4,), lambda x, L, o: L.Dense(1)(x) + (a := L.Dense(3)(x)) - o.mean(a, axis=1, keepdims=True)
     ),

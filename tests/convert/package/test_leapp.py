@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 from quarl.bench.study.speed import PEERS_PYTHON
@@ -49,33 +48,6 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     arguments = ["--policy", str(place / "bundles" / name), "--output-path", str(place / name), "--format", "leapp"]
     assert main(arguments) == 0
     return Bundle.load(place / "bundles" / name), place / name
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """The part of YAML that is written: blocks by indentation, behind each key or dash JSON."""
-    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
-
-    def block(indent: int) -> Any:
-        if lines[0][1].startswith("- "):
-            items = []
-            while lines and lines[0] == (indent, lines[0][1]) and lines[0][1].startswith("- "):
-                lines[0] = (indent + 2, lines[0][1][2:])
-                items.append(block(indent + 2))
-            return items
-        made: dict[str, Any] = {}
-        while lines and lines[0][0] == indent and not lines[0][1].startswith("- "):
-            key, rest = split(lines.pop(0)[1])
-            made[key] = json.loads(rest) if rest else block(lines[0][0])
-        return made
-
-    def split(line: str) -> tuple[str, str]:
-        if line.startswith('"'):
-            key, end = json.JSONDecoder().raw_decode(line)
-            return key, line[end + 1 :].strip()
-        key, _, rest = line.partition(":")
-        return key, rest.strip()
-
-    return block(0)
 
 
 def assert_as_expected(bundle: Bundle, expected: Expected, found: dict[str, np.ndarray]) -> None:
@@ -120,7 +92,7 @@ def test_the_description_says_what_the_policy_is(packed: tuple[Bundle, Path]) ->
     bundle, folder = packed
     spec, name = bundle.spec, bundle.spec.name
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.onnx", f"{name}.yaml"]
-    description = parsed((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    description = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     assert list(description) == ["models", "pipeline", "system information"]
     assert description["system information"]["leapp config version"] == "1.3"
     node = description["models"][name]
@@ -188,7 +160,7 @@ def test_names_that_a_graph_has_or_leapp_splits_are_others(
     assert_as_expected(made, Expected(reference.outputs, reference.tolerance), found)
     arguments = ["--policy", str(made.path), "--output-path", str(tmp_path / "out"), "--format", "leapp"]
     assert main([*arguments, "--precision", "fp32"]) == 0
-    description = parsed((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
+    description = yaml.safe_load((tmp_path / "out" / "small.yaml").read_text(encoding="utf-8"))
     inputs = description["models"]["small"]["inputs"]
     assert [each["name"] for each in inputs] == wanted
     assert [each.get("field", each["name"]) for each in inputs] == list(names)
@@ -249,7 +221,7 @@ def test_the_emitter_by_hand() -> None:
         "\n"
         '"é": "say \\"°\\""\n'
     )
-    assert parsed(text) == values
+    assert yaml.safe_load(text) == values
     with pytest.raises(ValueError, match="inf"):
         document({"a": float("inf")})
 
@@ -273,7 +245,7 @@ def went_out(name: str, place: Path, precision: str) -> Path:
     return place / name
 
 
-@pytest.mark.parametrize("name", ["last_action", "frames", "terms", "gravity"])
+@pytest.mark.parametrize("name", ["last_action", "frames", "terms", "gravity", "recurrent"])
 def test_a_folder_that_went_out_is_read_again(name: str, tmp_path: Path) -> None:
     folder = went_out(name, tmp_path, "fp32")
     bundle, policy = Bundle.load(tmp_path / "bundle"), read_leapp(folder)
